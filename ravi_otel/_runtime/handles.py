@@ -21,7 +21,7 @@ from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime import board, family
 from ravi_otel._runtime.inferring import INFERRING
-from ravi_otel._runtime.late import drain, later, later_here, look_for
+from ravi_otel._runtime.late import drain, later, later_here, sweep_always
 from ravi_otel._runtime.progress import MOST, Progress
 from ravi_otel._runtime.resuming import refuse_twice
 from ravi_otel._runtime.resumption import resumption
@@ -298,7 +298,7 @@ def _settle_late() -> None:
 @cache
 def watch_parts() -> None:
     """Look for what outlived an agent with a part of its own, from the first such agent on: no other program pays for it."""
-    look_for((), _settle_late)
+    sweep_always(_settle_late)
 
 
 class Run(ScopeHandle):

@@ -83,6 +83,11 @@ def sweep_with(results: Collection[object], sweep: Callable[[], object]) -> None
     _sweeps.append((results, sweep))
 
 
+def sweep_always(sweep: Callable[[], object]) -> None:
+    """Have each drain call `sweep`."""
+    sweep_with((sweep,), sweep)
+
+
 def look_after(results: Collection[object]) -> None:
     """Have the thread live for as long as `results`, which are still open, has any."""
     _attendant.results.append(results)

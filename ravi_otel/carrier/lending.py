@@ -20,7 +20,7 @@ from ravi_otel import _current
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
-from ravi_otel._runtime.late import drain, later, look_after, look_for, opened
+from ravi_otel._runtime.late import drain, later, look_after, opened, sweep_with
 from ravi_otel._runtime.patience import patience
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.configured import TO, Configured, configured
@@ -368,9 +368,9 @@ def _take(config: Configured, value: str) -> Flow[bool]:
 @cache
 def _watch() -> None:
     """Look for loans that did not come back, from the first one on: no other program pays for it."""
-    look_for((), sweep)
-    look_after(_open)
-    look_after(_held)
+    for loans in (_open, _held):
+        sweep_with(loans, sweep)
+        look_after(loans)
 
 
 def sweep() -> None:

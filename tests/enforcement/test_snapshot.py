@@ -151,12 +151,14 @@ def test_a_snapshot_knows_the_ids_of_just_the_work_that_is_counted_in_it(hasty, 
     assert counted == [sum(each.charged.values()) + each.tally["input_tokens"] for each in taken]
 
 
-def test_what_hears_of_a_charge_is_called_without_the_lock_of_charges(heard):
-    def elsewhere(event, at):
-        with ThreadPoolExecutor(1) as pool:
-            told.append(pool.submit(run.snapshot).result(timeout=10).charged)
+def test_what_hears_of_a_charge_is_called_without_the_lock_of_charges():
+    class Elsewhere(Listener):
+        def limit_event(self, event, at):
+            with ThreadPoolExecutor(1) as pool:
+                told.append(pool.submit(run.snapshot).result(timeout=10).charged)
 
-    told, heard.limit_event = [], elsewhere
+    told = []
+    STATE.engine.listeners.add(Elsewhere())
     with ravi_otel.run("r", budget=ExecutionBudget(max_tokens=10), limits=["charge.rows=10"]) as run:
         run.scope.charge("rows", 9, op_id="a")
         spend(9, op_id="b")

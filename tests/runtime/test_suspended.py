@@ -9,6 +9,8 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, DeadlineExceededError, time_limit
 from ravi_otel._runtime import handles
+from ravi_otel._runtime.state import STATE
+from ravi_otel.hooks.listener import Listener
 
 
 @pytest.fixture
@@ -141,9 +143,14 @@ def test_clocks_do_not_stop(client, ask, on_clock):
             ask(client)
 
 
-def test_it_is_told_once_a_block_with_its_reason(client, ask, heard):
+def test_it_is_told_once_a_block_with_its_reason(client, ask):
     counted = []
-    heard.counted = counted.append
+
+    class Counting(Listener):
+        def counted(self, event):
+            counted.append(event)
+
+    STATE.engine.listeners.add(Counting())
     with ravi_otel.run("r", limits=["turns=0:suspend=allow"]) as run, ravi_otel.suspend_limits("summary"):
         ask(client)
         ask(client)
