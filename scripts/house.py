@@ -8,7 +8,8 @@ TREE holds `ravi_otel/` and `tests/`; this repository by default. The words of t
 * *shallow* modules have fewer than 80 lines and at least one function.
 * *foreign* functions take somebody else's object: a module-level function whose first parameter is annotated with a mutable class that
   another module of the package defines. Frozen dataclasses, named tuples, enums, protocols, typed dicts and errors are data.
-* *documented* is the share of public functions and classes (no underscore in the name) that have a docstring.
+* *documented* is the share of public functions and classes (no underscore before the name, nor in a function or a private class) that have
+  a docstring; overloads and setters are told by what they belong to.
 * *private* modules have an underscore somewhere in their dotted name.
 * A *circle* is a set of modules that import each other when they are loaded; *with types*, imports under TYPE_CHECKING count as well.
 
@@ -75,8 +76,20 @@ class Module:
 
     @property
     def named(self) -> list[Function | ast.ClassDef]:
-        """Return the functions and classes whose name has no underscore before it."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_")]
+        """Return the functions and classes that others can name: no underscore before them, and in no function or private class."""
+        return list(_reachable(self.tree.body))
+
+
+def _reachable(body: Iterable[ast.stmt]) -> Iterator[Function | ast.ClassDef]:
+    """List public definitions; an overload and a setter are told by what they belong to."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _reachable([*node.body, *node.orelse])
+        elif isinstance(node, Function | ast.ClassDef) and not node.name.startswith("_"):
+            if not any(ast.unparse(each).endswith(("overload", ".setter")) for each in node.decorator_list):
+                yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _reachable(node.body)
 
 
 def _is_docstring(node: ast.AST) -> bool:

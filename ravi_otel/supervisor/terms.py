@@ -34,7 +34,7 @@ Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any
 class Noting(Protocol):
     """Write down what happens at the gate; whatever it raises lets nothing through."""
 
-    def note(  # noqa: D102 - the audit log's own, each by its name
+    def note(
         self,
         what: Any,
         *,
@@ -44,7 +44,9 @@ class Noting(Protocol):
         op_id: str,
         arguments: Mapping[str, Any] | str | None,
         **facts: Any,
-    ) -> None: ...
+    ) -> None:
+        """Write one entry; `facts` are the audit log's own, each by its name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
