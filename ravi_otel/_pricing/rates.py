@@ -229,7 +229,7 @@ class RateCard:
         """Return what a call of plain, uncached text costs in nano-USD, rounded up; None where tokens have no price."""
         if not self.by_tokens:
             return None
-        rates = self._rates_at(input_tokens)
+        rates = self._rates_at(input_tokens) if self.steps else self.rates
         return -(-(rates.request + rates.input * max(input_tokens, 0) + rates.output * max(output_tokens, 0)) // MILLION)
 
     def worst_nano(self, input_tokens: int, output_tokens: int) -> int:
