@@ -11,10 +11,9 @@ import copy
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, Final
 
-from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel._instrumentation.attempt_outcomes import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers
 from ravi_otel._instrumentation.client_profile import ClientProfile
 from ravi_otel._instrumentation.connections import shut_down_request
@@ -23,8 +22,7 @@ from ravi_otel._instrumentation.formats.format import WireFormat, read_body, rea
 from ravi_otel._instrumentation.outgoing_request import EARLY_NS, OutgoingRequest, shortest_pause
 from ravi_otel._instrumentation.raw_requests import RawRequests
 from ravi_otel._instrumentation.streams import FollowedStream, is_raw_response, observed_parser
-from ravi_otel._runtime.call import walk
-from ravi_otel._runtime.model_call import Ending, ModelCall
+from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
 from ravi_otel._runtime.wrapping import Wraps
@@ -82,14 +80,14 @@ class ClientSeam:
         if not self.active or _has_no_options(args, kwargs) or not STATE.options.concerns(client):
             return wrapped(*args, **kwargs)
         sent = self._prepare(wrapped, client, args, kwargs)
-        return run_sync(walk(sent.call, sent, blocking=True))
+        return send_call(sent.call, sent)
 
     def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
         if not self.active or _has_no_options(args, kwargs) or not STATE.options.concerns(client):
             return wrapped(*args, **kwargs)
         sent = self._prepare(wrapped, client, args, kwargs)
-        coroutine: Any = run_async(walk(sent.call, sent, blocking=False))
+        coroutine: Any = send_call_async(sent.call, sent)
         coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__  # what "never awaited" names
         return coroutine
 
@@ -176,7 +174,7 @@ def _has_no_options(args: _Args, kwargs: _Kwargs) -> bool:
 
 
 class SentCall:
-    """Send one call over the client it was made on, and follow each of its attempts (`runtime.call.Wire`)."""
+    """Send one call over the client it was made on, and follow each of its attempts (`runtime.model_call.Transport`)."""
 
     __slots__ = (
         *("_args", "_attempts", "_client", "_kwargs", "_late", "_latest", "_leaves", "_live", "_outgoing", "_passed", "_refused"),
@@ -221,31 +219,18 @@ class SentCall:
         """See `Sizing.bound`."""
         self._outgoing.bound()
 
-    def step(self, live: ModelCall | None) -> Step:
-        """See `Wire.step`."""
-        self._live = live
-        if live is not None and live.record.output_cap is not None:
-            self._outgoing.cap(live.record.output_cap)
-        options = self._outgoing.options
-        if len(self._args) > 1:
-            if options is not self._args[1]:
-                self._args = (self._args[0], options, *self._args[2:])
-        elif options is not self._kwargs["options"]:
-            self._kwargs = {**self._kwargs, "options": options}
-        return Step(self._send, self._send_async)
-
     def watch(self, live: ModelCall, result: Any) -> bool:
-        """See `Wire.watch`."""
+        """See `Transport.watch`."""
         return FollowedStream.begin(live, result, self._outgoing.format, hides_usage=self._outgoing.hides_usage)
 
     def reply(self, result: Any) -> Reply:
-        """See `Wire.reply`; a raw response is read by the JSON of its body, without touching its own parser."""
+        """See `Transport.reply`; a raw response is read by the JSON of its body, without touching its own parser."""
         if is_raw_response(result):
             return read_body(self._outgoing.format, lambda: result.http_response.content, self.call)
         return read_result(self._outgoing.format, result, self.call)
 
     def ending(self, live: ModelCall, error: BaseException) -> Ending:
-        """See `Wire.ending`."""
+        """See `Transport.ending`."""
         request_id, limits = headers_of_error(error)
         if request_id is not None or limits:
             live.record.request_id, live.record.rate_limits = request_id, limits
@@ -257,11 +242,11 @@ class SentCall:
         seen = None if self._seen is None else self.reply(self._seen)
         return ending_of(caused or error, built=self._latest if live.was_sent else None, seen=seen)
 
-    def _send(self) -> Any:
-        blocked = None if self._live is None else blocked_by(self._live, self._cut)
+    def send(self, live: ModelCall | None) -> Any:
+        """See `Transport.send`."""
+        token = self._begin(live)
+        blocked = None if live is None else blocked_by(live, self._cut)
         late: RaviError | None = None
-        token = SENDING.set(self)
-        self.sends = True
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
@@ -272,28 +257,42 @@ class SentCall:
         finally:
             if blocked is not None:
                 IN_FLIGHT.discard(blocked)
-            del late  # its traceback knows this frame
+            del late, live  # whose tracebacks know this frame
             self._over()
             SENDING.reset(token)
 
-    async def _send_async(self) -> Any:
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """See `Transport.send_async`."""
+        token = self._begin(live)
         late: RaviError | None = None
-        token = SENDING.set(self)
-        self.sends = True
         try:
-            if self._live is None:
+            if live is None:
                 return await self._wrapped(*self._args, **self._kwargs)
-            return await stoppable(self._live, self._wrapped, self._args, self._kwargs)
+            return await stoppable(live, self._wrapped, self._args, self._kwargs)
         except Exception as error:
             late = self._instead_of(error, stopped=False)
             if late is None:
                 raise
             raise late from (None if late is self._refused else error)
         finally:
-            del late  # its traceback knows this frame
+            del late, live  # whose tracebacks know this frame
             self._over()
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
+
+    def _begin(self, live: ModelCall | None) -> Token[SentCall | None]:
+        """Take what goes out, and make this the call whose attempts are being made here."""
+        self._live = live
+        if live is not None and live.record.output_cap is not None:
+            self._outgoing.cap(live.record.output_cap)
+        options = self._outgoing.options
+        if len(self._args) > 1:
+            if options is not self._args[1]:
+                self._args = (self._args[0], options, *self._args[2:])
+        elif options is not self._kwargs["options"]:
+            self._kwargs = {**self._kwargs, "options": options}
+        self.sends = True
+        return SENDING.set(self)
 
     def _over(self) -> None:
         self._live = None
@@ -335,7 +334,8 @@ class SentCall:
         if self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
             self._sweeps = SWEEPS.count
             live.scope.checkpoint(live.record)
-        live.attempt(before)
+        if before:
+            live.attempt(before)
 
     def built(self, request: Any, client: Any) -> None:
         """Note that an attempt's request was built: from here on bytes may leave."""

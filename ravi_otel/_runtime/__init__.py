@@ -4,7 +4,7 @@ Where what is:
 
 * what a program writes: `scopes` has the factories, `asking` checks their words, `handles` is what they give; `spawning`, `supervising`
   and `resumption` take, keep and regain slots, `waiting` declares waits, `family` draws the tree, `resuming` reads snapshots.
-* one model call: `model_call` is its life, from the request to the settlement; `call` drives it, `charging` prices it. What only some calls
+* one model call: `model_call` is its life, from the request to the settlement, `charging` prices it. What only some calls
   need: `capping` for strict limits, `attempts` for retries, `guard` for open streams, `awaited` for answers made in the background,
   `conversations` for their length, `unasked` for connections of many calls, `unseen` for a client that no wrapper sees.
 * one tool call: `tool` wraps a function, `tool_call` runs it, `gate_review` asks a gate about it; `parameters` names what it is given,

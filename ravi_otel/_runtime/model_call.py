@@ -27,7 +27,7 @@ from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservat
 from ravi_otel._enforcement.plan import Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
-from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._runtime import resumption
 from ravi_otel._runtime.attempts import Attempts, charge_rest
 from ravi_otel._runtime.awaited import AWAITED, Told, bring, key_of, summed
@@ -80,15 +80,23 @@ class Ending:
 class Transport(Sizing, Protocol):
     """What sends one call, and can read what comes back."""
 
-    def watch(self, call: ModelCall, result: Any) -> bool:
-        """Have a result that is still open, such as a stream, end `call` later; return False when it is complete."""
+    def send(self, live: ModelCall | None) -> Any:
+        """Send it from synchronous code; without a call nobody is to be told of its attempts."""
+        ...
+
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """Send it from a coroutine."""
+        ...
+
+    def watch(self, live: ModelCall, result: Any) -> bool:
+        """Have a result that is still open, such as a stream, end `live` later; return False when it is complete."""
         ...
 
     def reply(self, result: Any) -> Reply:
         """Read a complete result."""
         ...
 
-    def ending(self, call: ModelCall, error: BaseException) -> Ending:
+    def ending(self, live: ModelCall, error: BaseException) -> Ending:
         """Return how the send failed."""
         ...
 
@@ -779,3 +787,47 @@ class ModelCall:
             actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
             self.scope.engine.settle(record.op_id, actual, at or record)
         return summed(record)
+
+
+def send_call(call: Call, transport: Transport) -> Any:
+    """Send one call through every layer, from synchronous code; what it gives or raises is the client's own, or a refusal of ours."""
+    sent = ModelCall.start(call)
+    if sent is None:
+        return transport.send(None)
+    try:
+        wait = sent.admit(transport, blocking=True)
+        if wait is not None:
+            run_sync(wait)
+        result = transport.send(sent)
+        sent.conclude(transport, result)
+        return result  # noqa: TRY300 - what comes after is the end of a call that failed
+    except BaseException as raised:  # noqa: BLE001 - it is raised again, or what we raise from it
+        error = run_sync(sent.failed(transport, raised))
+        try:
+            if error is not raised:
+                raise error from raised
+            raise
+        finally:
+            del sent, error  # they know each other, and the error's traceback knows this frame: a cycle that would keep all alive
+
+
+async def send_call_async(call: Call, transport: Transport) -> Any:
+    """Send one call through every layer, from a coroutine; see `send_call`."""
+    sent = ModelCall.start(call)
+    if sent is None:
+        return await transport.send_async(None)
+    try:
+        wait = sent.admit(transport, blocking=False)
+        if wait is not None:
+            await run_async(wait)
+        result = await transport.send_async(sent)
+        sent.conclude(transport, result)
+        return result  # noqa: TRY300 - as above
+    except BaseException as raised:  # noqa: BLE001 - it is raised again, or what we raise from it
+        error = await run_async(sent.failed(transport, raised))
+        try:
+            if error is not raised:
+                raise error from raised
+            raise
+        finally:
+            del sent, error  # as above

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary, finalize
 
-from ravi_otel._flow import Step, run_async, run_sync
 from ravi_otel._instrumentation.formats.fields import class_of, text
 from ravi_otel._instrumentation.formats.format import Host
 from ravi_otel._instrumentation.openai import PROFILE
@@ -18,9 +17,8 @@ from ravi_otel._instrumentation.openai.sockets.dialects import CREATES, DECISION
 from ravi_otel._instrumentation.openai.sockets.session import Session, Turn
 from ravi_otel._instrumentation.openai.sockets.sessions import follow, session_of
 from ravi_otel._instrumentation.streams import ABANDONED
-from ravi_otel._runtime.call import walk
 from ravi_otel._runtime.late import later
-from ravi_otel._runtime.model_call import Ending, ModelCall
+from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unasked import check_going_on
 from ravi_otel.errors import RaviError
@@ -50,32 +48,33 @@ class SocketWire:
         """See `Sizing.bound`: the provider keeps what was said on the connection, and the message goes out as it is."""
         self._turn.call.unbounded, self._turn.call.least_cap = f"{self._turn.call.endpoint} over a connection", 0
 
-    def step(self, live: ModelCall | None) -> Step:
-        """See `Wire.step`."""
+    def send(self, live: ModelCall | None) -> Any:
+        """See `Transport.send`."""
+        self._begin(live)
+        return self._wrapped(*self._args, **self._kwargs)
+
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """See `Transport.send_async`."""
+        self._begin(live)
+        return await self._wrapped(*self._args, **self._kwargs)
+
+    def _begin(self, live: ModelCall | None) -> None:
         if live is not None:
             live.sent()
         self._turn.live = live
-        return Step(self._send, self._send_async)
-
-    def _send(self) -> Any:
         self._session.pend(self._turn)  # before it leaves: the answer may come in another thread at once
-        return self._wrapped(*self._args, **self._kwargs)
-
-    async def _send_async(self) -> Any:
-        self._session.pend(self._turn)
-        return await self._wrapped(*self._args, **self._kwargs)
 
     def watch(self, live: ModelCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
-        """See `Wire.watch`; the response comes later, as events."""
+        """See `Transport.watch`; the response comes later, as events."""
         self._session.watch(self._turn)
         return True
 
     def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
-        """See `Wire.reply`."""
+        """See `Transport.reply`."""
         return Reply()
 
     def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
-        """See `Wire.ending`; a send that was cancelled may have left all the same."""
+        """See `Transport.ending`; a send that was cancelled may have left all the same."""
         self._session.forget(self._turn)
         return Ending(type(error).__qualname__, sent=not isinstance(error, Exception))
 
@@ -210,7 +209,7 @@ class SocketSeam:
         wire = None if session is None else _checked(wrapped, args, kwargs, session)
         if wire is None:
             return wrapped(*args, **kwargs)
-        return run_sync(walk(wire[1].call, wire[0], blocking=True))
+        return send_call(wire[1].call, wire[0])
 
     def send_async(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap what an awaiting connection sends a message with."""
@@ -221,7 +220,7 @@ class SocketSeam:
         wire = None if session is None else _checked(wrapped, args, kwargs, session)
         if wire is None:
             return await wrapped(*args, **kwargs)
-        return await run_async(walk(wire[1].call, wire[0], blocking=False))
+        return await send_call_async(wire[1].call, wire[0])
 
     # -- receiving and closing ------------------------------------------------------------------------------------
 
