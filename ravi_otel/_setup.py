@@ -40,6 +40,7 @@ from ravi_otel._runtime.options import Options
 from ravi_otel._runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.surroundings import Surroundings
+from ravi_otel._runtime.termination import TERMINATION
 from ravi_otel._runtime.workers import LEAVING, WORKERS
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
 from ravi_otel._telemetry.conventions import times_chunks
@@ -117,6 +118,7 @@ class Instrumentation:
         self._carrying.install()
         ambient.begin()
         LEAVING.act = self._leave
+        TERMINATION.install(self._telemetry.open_scopes, self._leave)
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True
@@ -143,6 +145,7 @@ class Instrumentation:
         for watch in self._watches:
             watch.retire()
         STATE.instrumented, LEAVING.act = False, None
+        TERMINATION.remove()
         STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
         INFERRING.forget()
         STATE.install(Engine(), ())

@@ -6,7 +6,7 @@ import inspect
 import logging
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial, wraps
@@ -289,6 +289,17 @@ def _finish_dropped(scope: Scope) -> None:
         board.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
     scope.conclude(ABANDONED)
     _finish(scope, None)
+
+
+def finish_open(scopes: Iterable[Scope], ending: Ending) -> None:
+    """Close scopes that are still open and that nobody will leave any more, as ended by `ending`, inner ones first."""
+    for scope in sorted(scopes, key=lambda scope: len(scope.upwards()), reverse=True):
+        if scope.status == "open":
+            scope.watch(None)
+            _end_now(scope, ending)
+            scope.conclude(ending)
+            _finish(scope, None)
+            scope.end_as(ending)
 
 
 def _settle_late() -> None:

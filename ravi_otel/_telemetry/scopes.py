@@ -87,6 +87,10 @@ class Scopes(Listener):
             return None
         return Attachment(opened.context)
 
+    def open_scopes(self) -> list[ScopeView]:
+        """List those that were opened and not closed yet."""
+        return [scope for state in list(self._states.values()) if (scope := state.view()) is not None]
+
     def scope_closed(self, scope: ScopeView) -> None:
         """End the span with the budget's last state and record the durations."""
         state = self._states.pop(scope.facts.scope_id, None)

@@ -140,6 +140,10 @@ class Telemetry(Listener):
         """Stop adding to other spans; for the end of instrumentation."""
         self.pipeline.retire()
 
+    def open_scopes(self) -> list[ScopeView]:
+        """List the scopes that were opened and not closed yet."""
+        return self._scopes.open_scopes()
+
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Start a run's or agent's span."""
         entered = self._scopes.scope_opened(scope)

@@ -1,0 +1,148 @@
+"""A program that SIGTERM ends tells how its runs ended, and dies of the signal as it would without us."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import os, signal, sys, time
+import ravi_otel
+from ravi_otel import HookEvent, HookManager
+
+BEFORE
+hooks = HookManager()
+hooks.register(HookEvent.RUN_END, lambda told: print("end", told["agent_name"], told["status"], told["stop_reason"], flush=True))
+ravi_otel.instrument(hooks=hooks)
+AFTER
+with ravi_otel.run("r"), ravi_otel.agent("outer"), ravi_otel.agent("inner"):
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+class Program:
+    """Be a program that works in a store until it is told to end."""
+
+    def __init__(self, store: Path, before: str = "", after: str = "", **environ: str) -> None:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
+        self.store = store
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", PROGRAM.replace("BEFORE", before).replace("AFTER", after)],
+            env={**kept, "PYTHONPATH": str(ROOT), "RAVI_STORE": str(store), **environ},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self.hear() == "ready\n", self.process.communicate()
+
+    def hear(self) -> str:
+        """Read one line."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+    def end(self) -> tuple[list[str], str, int]:
+        """Tell it to end; give what it said meanwhile, and how it ended."""
+        self.process.send_signal(signal.SIGTERM)
+        out, err = self.process.communicate(timeout=60)
+        return out.splitlines(), err, self.process.returncode
+
+    def spans(self) -> dict[str, tuple[Any, Any]]:
+        """Give status and stop reason of each stored span."""
+        found: dict[str, tuple[Any, Any]] = {}
+        for path in self.store.glob("runs/*/*.traces.jsonl"):
+            for line in path.read_text().splitlines():
+                for resource in json.loads(line)["resourceSpans"]:
+                    for span in (each for scope in resource["scopeSpans"] for each in scope["spans"]):
+                        said = {each["key"]: each["value"].get("stringValue") for each in span["attributes"]}
+                        found[span["name"]] = said.get("ravi.status"), said.get("ravi.stop_reason")
+        return found
+
+    def outcome(self) -> tuple[str, int | None]:
+        """Give what the store says of the process."""
+        (path,) = self.store.glob("runs/*/run.json")
+        run = json.loads(path.read_text())
+        return run["outcome"], run["status"]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Start one program, which is killed with the test."""
+    begun: list[Program] = []
+
+    def one(*given: str, **environ: str) -> Program:
+        begun.append(Program(tmp_path / "store", *given, **environ))
+        return begun[-1]
+
+    yield one
+    for each in begun:
+        each.process.kill()
+        each.process.communicate()
+
+
+def test_every_run_and_agent_says_how_it_ended_and_the_process_dies_of_the_signal(start: Any) -> None:
+    program = start()
+    assert program.end() == (["end inner cancelled cancelled", "end outer cancelled cancelled"], "", -signal.SIGTERM)
+    assert program.spans() == dict.fromkeys(["invoke_agent inner", "invoke_agent outer", "invoke_workflow r"], ("cancelled", "cancelled"))
+    assert program.outcome() == ("signal", -signal.SIGTERM)
+
+
+def test_one_that_hands_the_signal_on_when_it_has_shut_down_is_no_lost_run(start: Any) -> None:
+    """As servers do that restore what was there before them."""
+    hand_on = "before = signal.signal(signal.SIGTERM, lambda *told: (signal.signal(signal.SIGTERM, before), signal.raise_signal(told[0])))"
+    program = start("", hand_on)
+    assert program.end()[2] == -signal.SIGTERM
+    assert program.outcome() == ("signal", -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["before", "after"])
+def test_a_handler_of_the_programs_own_is_the_only_one(start: Any, which: int) -> None:
+    handler = "signal.signal(signal.SIGTERM, lambda *_: (print('mine', flush=True), os._exit(7)))"
+    program = start(*["", handler][:: 1 if which else -1])
+    assert program.end() == (["mine"], "", 7)
+
+
+def test_switched_off_it_dies_without_a_word(start: Any) -> None:
+    program = start(RAVI_SIGTERM="off")
+    assert program.end() == ([], "", -signal.SIGTERM)
+    assert program.spans() == {}
+
+
+@pytest.mark.parametrize("fault", ["os._exit and 1 / 0", "sys.exit(3)"])
+def test_a_callback_that_raises_keeps_it_from_nothing(start: Any, fault: str) -> None:
+    program = start("", f"hooks.register(HookEvent.FLOW_END, lambda _: {fault})")
+    said, _, status = program.end()
+    assert (said[0], status) == ("end inner cancelled cancelled", -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["a second signal", "five seconds"])
+def test_a_callback_that_hangs_keeps_it_for_five_seconds_at_most(start: Any, again: bool) -> None:
+    program = start("", "hooks.register(HookEvent.RUN_END, lambda _: (print('hangs', flush=True), time.sleep(600)))")
+    program.process.send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert [program.hear() for _ in range(2)][-1] == "hangs\n"
+    if again:
+        program.process.send_signal(signal.SIGTERM)
+    assert program.process.wait(60) == -signal.SIGTERM
+    assert again or time.monotonic() - began > 4
+
+
+def test_a_forked_child_is_left_to_the_system(start: Any) -> None:
+    fork = """
+child = os.fork()
+if not child:
+    os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
+print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr, flush=True)
+"""
+    assert start("", fork).end()[1:] == ("child 0\n", -signal.SIGTERM)
