@@ -26,7 +26,6 @@ from ravi_otel._instrumentation.http_seam import Redirects
 from ravi_otel._instrumentation.raw_requests import is_known
 from ravi_otel._instrumentation.sockets import Sockets
 from ravi_otel._instrumentation.streams import abandon_open
-from ravi_otel._instrumentation.tools import instrument_all, remove_tools, targets_of
 from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.asking import read_limits
@@ -57,6 +56,8 @@ from ravi_otel.hooks.manager import Hooks, finish_callbacks, read_hooks
 from ravi_otel.policy.limits import Admission, Limit
 
 Enforcement = Literal["enforce", "observe"]
+_TOOLS = "ravi_otel._instrumentation.tools"
+"""What makes tools of a program's functions; imported where a program has any."""
 Detail = Literal["default", "full"]
 _WRAPPED = (
     *CLIENTS,
@@ -243,7 +244,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
     """
-    targets = targets_of(tools)
+    targets = () if isinstance(tools, tuple) and not tools else load(_TOOLS).targets_of(tools)
     choices = choices_of(enforcement, admission, policy, profile)
     asked = Settings(
         tracer_provider,
@@ -269,7 +270,8 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
 
 def _use(settings: Settings, targets: tuple[Any, ...], *, anything: bool) -> Instrumentation:
     """Go by these settings from now on; where not `anything` was asked for, by those in use, if there are any."""
-    tools = instrument_all(targets)  # before the lock: targets may be the program's own mappings, and run its code
+    # Before the lock: targets may be the program's own mappings, and run its code.
+    tools = load(_TOOLS).instrument_all(targets) if targets else ()
     try:
         with _lock:
             if _now is not None:
@@ -320,7 +322,8 @@ def uninstrument() -> None:
     Under `ravi-otel run` the launcher's own run and limits stay: they are not the program's to lift.
     """
     global _now  # noqa: PLW0603 - one instrumentation per process
-    remove_tools()
+    if _TOOLS in sys.modules:
+        load(_TOOLS).remove_tools()
     with _lock:
         before = _now
         if _surroundings is not None:
