@@ -1,5 +1,6 @@
 """Hooks at the end of a process, and in a forked one."""
 
+import re
 import subprocess
 import sys
 
@@ -43,7 +44,8 @@ hooks.emit(HookEvent.FLOW_END)
     )
     lines = [line for line in done.stderr.splitlines() if line]
     assert (done.returncode, done.stdout) == (0, "")
-    assert [line for line in lines if "hook 'hangs' of flow_end was not over after 1 s" not in line] == []
+    slow = re.compile("Executing <.*> took [0-9.]+ seconds")  # what asyncio says of a busy machine
+    assert [line for line in lines if "hook 'hangs' of flow_end was not over after 1 s" not in line and not slow.match(line)] == []
 
 
 def test_a_forked_child_has_hooks_of_its_own_and_none_of_the_parents_under_way():
