@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.identity import name_store
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
@@ -63,7 +63,7 @@ def _ledger(kind, request, path, namespace):
         return MemoryLedger()
     if kind == "sqlite":
         return SqliteLedger(path)
-    redis = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=namespace)
+    redis = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=namespace)
     return SharedLedger(redis, shares=redis.spans)
 
 

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
@@ -37,7 +37,7 @@ def engine_over(kind, request, path, clock, heard):
     if kind == "sqlite":
         ledger = SqliteLedger(path / "ledger.db", clock=clock)
     else:
-        ledger = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        ledger = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
     yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
     ledger.close()
 

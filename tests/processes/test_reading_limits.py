@@ -15,7 +15,7 @@ from stores import REDIS, SQLITE, Store, finish, start
 import ravi_otel
 from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture, ManualClock
@@ -53,7 +53,7 @@ def opened(place, clock):
     if place.kind == SQLITE:
         ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=is_shared, clock=clock)
     else:
-        ledger = SharedLedger(RedisLedger(RedisClient(place.url), clock=clock))
+        ledger = SharedLedger(RedisStore(RedisClient(place.url), clock=clock))
     return ledger
 
 

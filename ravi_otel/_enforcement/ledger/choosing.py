@@ -126,8 +126,8 @@ class Choice:
             )
         else:
             client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
-            made = load("ravi_otel._enforcement.ledger.redis.ledger").RedisLedger
-            store = made(client, shares=shares, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
+            made = load("ravi_otel._enforcement.ledger.redis.store").RedisStore
+            store = made(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
             ledger = SharedLedger(store, shares=shares)
         return cast("Ledger", ledger)
 

@@ -6,10 +6,11 @@ import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.messages import TOP
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
@@ -31,7 +32,7 @@ class Shelf:
         if self.kind == "sqlite":
             ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
         else:
-            ledger = RedisLedger(RedisClient(self.server().url), namespace=uuid.uuid4().hex, **options)
+            ledger = SharedLedger(RedisStore(RedisClient(self.server().url), namespace=uuid.uuid4().hex, **options), shares=lambda _: True)
         self.made.append(ledger)
         return ledger
 
@@ -48,7 +49,7 @@ class Desk:
 
     def __init__(self, ledger):
         self.ledger = ledger
-        self.far = isinstance(ledger, RedisLedger)  # each step is a round trip
+        self.far = isinstance(getattr(ledger, "store", None), RedisStore)  # each step is a round trip
         self.most = TOP if self.far else 2**63
 
     @staticmethod

@@ -10,7 +10,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.ledger.windows import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel._flow import run_sync
@@ -33,7 +33,7 @@ def desk(request, tmp_path, clock, desk_of):
         yield desk_of(ledger)
         ledger.close()
     elif request.param == "redis":
-        ledger = RedisLedger(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        ledger = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
         yield desk_of(ledger)
         ledger.close()
     else:

@@ -10,10 +10,10 @@ import redis_servers
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -34,7 +34,7 @@ class Store:
 
     def _opened(self, clock=None):
         link = RedisClient(f"{self.server.quick_url}?timeout_s=5", clock=clock)
-        return SharedLedger(RedisLedger(link, shares=is_shared, failed=lambda: self.failures.append(1)))
+        return SharedLedger(RedisStore(link, failed=lambda: self.failures.append(1)))
 
     def go(self):
         self.server.kill()
@@ -46,8 +46,8 @@ class Store:
 
     def caught_up(self):
         self.clock.advance(20)
-        self.ledger.store.pay_now()
-        return not self.ledger.store.client.failing and not self.ledger.store.owed
+        self.ledger.store.send_now()
+        return not self.ledger.store.client.failing and not self.ledger.store.pending
 
     def seen_by_another(self, account):
         """Read what a new process finds."""

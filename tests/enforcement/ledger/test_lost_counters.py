@@ -11,7 +11,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
@@ -60,7 +60,7 @@ class InRedis(Place):
         self.url, self.namespace = url, uuid.uuid4().hex[:8]
 
     def opened(self):
-        return SharedLedger(RedisLedger(RedisClient(self.url), clock=self.clock, namespace=self.namespace), shares=lambda _: True)
+        return SharedLedger(RedisStore(RedisClient(self.url), clock=self.clock, namespace=self.namespace), shares=lambda _: True)
 
     def forget(self):
         client = redis.Redis.from_url(self.url.partition("?")[0])

@@ -8,7 +8,7 @@ import pytest
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -26,7 +26,7 @@ def take(ledger, account):
 
 @pytest.fixture
 def redis_ledger(redis_server):
-    made = RedisLedger(RedisClient(redis_server.url), namespace=uuid.uuid4().hex)
+    made = RedisStore(RedisClient(redis_server.url), namespace=uuid.uuid4().hex)
     yield made
     made.close()
 
@@ -97,7 +97,7 @@ def test_a_listing_that_no_script_of_ours_gives_is_the_stores_failure(redis_ledg
 
 
 def test_a_listing_that_never_ends_is_left_off(redis_ledger, monkeypatch):
-    monkeypatch.setattr("ravi_otel._enforcement.ledger.redis.operators._MOST_PAGES", 50)
+    monkeypatch.setattr("ravi_otel._enforcement.ledger.redis.store._MOST_PAGES", 50)
     monkeypatch.setattr(redis_ledger.client, "call", lambda *_: Done([b"7", 0, []]))
     assert run_sync(redis_ledger.list_accounts()).left_out
 

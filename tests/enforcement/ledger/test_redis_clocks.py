@@ -11,8 +11,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.messages import Script
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -39,7 +39,7 @@ def new(redis_server):
     namespace, made = uuid.uuid4().hex, []
 
     def make(**options):
-        made.append(RedisLedger(RedisClient(redis_server.url), namespace=namespace, **options))
+        made.append(RedisStore(RedisClient(redis_server.url), namespace=namespace, **options))
         return made[-1]
 
     yield make

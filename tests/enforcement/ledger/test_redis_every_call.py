@@ -16,9 +16,9 @@ import redis_servers
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -167,7 +167,7 @@ class Play:
 
 def opened(port, namespace, timeout_s):
     link = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
-    return SharedLedger(RedisLedger(link, shares=is_shared, namespace=namespace))
+    return SharedLedger(RedisStore(link, namespace=namespace))
 
 
 def run_with(path, mode, at, fate):
@@ -179,8 +179,8 @@ def run_with(path, mode, at, fate):
     play()
     play.calls = path.calls
     path.arm(-1, "")
-    redis_servers.until(lambda: ledger.store.pay_now() or not ledger.store.owed, "what is owed was not paid")
-    play.lost = ledger.store.owed.lost
+    redis_servers.until(lambda: ledger.store.send_now() or not ledger.store.pending, "what is owed was not paid")
+    play.lost = ledger.store.pending.lost
     ledger.close()
     another, found = opened(path.server.port, namespace, 5), {}
     for each in (limit(mode), limit(mode, Kind.REQUESTS.value), limit(mode, value=10, scope_id="n"), limit(mode, scope_id="o")):
@@ -248,7 +248,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
         patched.setattr(ledger.store.client, "call", lambda *_: Done(said))
         if ends:
             run_sync(ledger.settle(op, {TOKENS: 3}))
-            assert ledger.store.owed
+            assert ledger.store.pending
         else:
             with pytest.raises(BudgetExhaustedError, match="no script of ours"):
                 run_sync(ledger.reserve(request))

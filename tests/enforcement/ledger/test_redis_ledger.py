@@ -12,10 +12,11 @@ from redis_servers import until
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
 from ravi_otel._enforcement.ledger.failing import StoreError
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis import messages
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
 from ravi_otel._enforcement.ledger.redis.messages import TOP, Reply, Script, tag_of
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
@@ -29,8 +30,9 @@ def new(redis_server):
     """Make ledgers of processes that share a namespace."""
     namespace, made = uuid.uuid4().hex, []
 
-    def make(url=redis_server.url, **options):
-        made.append(RedisLedger(RedisClient(url), namespace=namespace, **options))
+    def make(url=redis_server.url, shares=None, **options):
+        store = RedisStore(RedisClient(url), namespace=namespace, **options)
+        made.append(store if shares is None else SharedLedger(store, shares=shares))
         return made[-1]
 
     yield make
@@ -322,7 +324,7 @@ def test_a_settle_whose_reply_is_lost_counts_once_and_tells_its_events(new, prox
     grant = ask(ledger, (account, 50))
     setattr(proxy, lost, 1)
     told = list(settle(ledger, grant, 85).crossings)
-    run_sync(ledger.owed.pay(ledger.client))
+    run_sync(ledger.pending.send(ledger.client))
     grant = ask(ledger, (account, 1))
     told += [*grant.crossings, *settle(ledger, grant, 1).crossings]
     assert [one.event for one in told] == ["limit_nearing"]
@@ -357,7 +359,7 @@ def test_what_was_spent_while_the_store_failed_is_recorded_later(new, proxy):
     proxy.swallow = 1
     grant = ask(ledger, (account, 0), spent=True)
     settle(ledger, grant, 40)
-    run_sync(ledger.owed.pay(ledger.client))
+    run_sync(ledger.pending.send(ledger.client))
     assert state(new(), twin()) == (40, 0)
 
 

@@ -14,7 +14,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.redis import process
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -39,7 +39,7 @@ def used(ledger):
 
 @pytest.fixture
 def ledger(redis_server):
-    made = RedisLedger(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
+    made = RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
     yield made
     redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
     made.close()
@@ -67,18 +67,18 @@ def owe(ledger, refusing, calls, account):
 
 def test_nothing_owed_is_given_up_while_the_server_takes_nothing(ledger, refusing):
     owe(ledger, refusing, 60, account())
-    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
-    assert (used(ledger), ledger.owed.lost) == (61, 0)
+    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
+    assert (used(ledger), ledger.pending.lost) == (61, 0)
 
 
 def test_a_call_pays_a_little_of_what_is_owed_and_the_rest_is_sent_beside(ledger, refusing):
     limit = account()
     with ledger.beating:
         owe(ledger, refusing, 100, limit)
-        before = len(ledger.owed)
+        before = len(ledger.pending)
         ask(ledger, limit)
-        assert before - 16 <= len(ledger.owed) < before
-    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+        assert before - 16 <= len(ledger.pending) < before
+    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
     assert used(ledger) == 102
 
 
@@ -89,8 +89,8 @@ def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, 
             redis_server.say("FLUSHALL")
         for number in range(20):
             ask(ledger, account(f"another{number}"))
-        redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
-    assert ledger.owed.lost == 12  # that each happened, and how it ended
+        redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
+    assert ledger.pending.lost == 12  # that each happened, and how it ended
     assert [record.message for record in caplog.records if "not all counted" in record.message] == [
         "ravi-otel: what happened while the shared ledger failed is not all counted in it: it has forgotten what was counted in it."
     ]
@@ -101,17 +101,17 @@ def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusin
         owe(ledger, refusing, 1, account())
         redis_server.say("SET", next(iter(ledger._places)), "something else")
     ask(ledger, account("another"))
-    redis_servers.until(lambda: not ledger.owed, "what cannot be sent was kept")
-    assert ledger.owed.lost
+    redis_servers.until(lambda: not ledger.pending, "what cannot be sent was kept")
+    assert ledger.pending.lost
 
 
 def test_what_is_too_much_is_given_up_counted_and_told(ledger, refusing, monkeypatch, caplog):
     monkeypatch.setattr(process, "_MOST", 10)
     with caplog.at_level(logging.WARNING, "ravi_otel"):
         owe(ledger, refusing, 8, account())
-    assert ledger.owed.lost >= 5
+    assert ledger.pending.lost >= 5
     assert "more than 10 of them" in caplog.text
-    redis_servers.until(lambda: not ledger.owed, "what is owed was not sent")
+    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
 
 
 def test_a_refusing_server_refuses_closed_limits(ledger, refusing):
@@ -141,7 +141,7 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     monkeypatch.undo()
     (left,) = re.findall(r"is not all counted in it: the process ended, and (\d+) messages could not be sent", caplog.text)
     assert 60 < int(left) < 80  # of two each
-    following = RedisLedger(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
+    following = RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
     assert 1 < used(following) < 10
     following.close()
 

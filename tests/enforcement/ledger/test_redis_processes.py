@@ -12,7 +12,7 @@ from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.ledger import RedisLedger
+from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Limit, ScopeKind
@@ -32,7 +32,7 @@ def forked(url, task, kind, value, times):
 
 @pytest.fixture
 def ledger(redis_server):
-    opened = RedisLedger(RedisClient(redis_server.url))
+    opened = RedisStore(RedisClient(redis_server.url))
     yield opened
     opened.close()
 

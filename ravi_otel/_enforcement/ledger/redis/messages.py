@@ -17,6 +17,7 @@ from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, 
 from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S, kept_s
+from ravi_otel._enforcement.ledger.operators import Counter
 from ravi_otel._enforcement.ledger.windows import width_ns
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import ScopeKind
@@ -141,7 +142,7 @@ class Sight:
 
     __slots__ = ("facts", "kept_s", "known", "life", "place", "revision", "seen_ns", "used", "warn")
 
-    def __init__(self, life: object, place: Place | None, account: Account, *, keep_s: float = KEEP_S, now_ns: int = 0) -> None:
+    def __init__(self, life: object, place: Place, account: Account, *, keep_s: float = KEEP_S, now_ns: int = 0) -> None:
         self.life = life
         self.seen_ns = now_ns
         self.kept_s = kept_s(account, keep_s)
@@ -302,13 +303,13 @@ class Graves:
 
 # -- what a request asks ----------------------------------------------------------------------------------------------
 
-NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512
+NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 128, 256, 512
 
 
 class Ask:
-    """Be one request: its lines, each account of the store once, where they are kept, and what mode it is judged in."""
+    """Be one request in the order a script wants it: its lines, each account once, where they are kept, and what mode it is judged in."""
 
-    __slots__ = ("lines", "mode", "own", "request", "shared", "sights", "twins")
+    __slots__ = ("lines", "mode", "request", "sights", "twins")
 
     def __init__(self, request: Reservation, sight_of: Callable[[Account], Sight]) -> None:
         self.request = request
@@ -316,8 +317,6 @@ class Ask:
         self.sights = [sight_of(line.account) for line in self.lines]
         self.twins: list[Twin] = []
         self._merge()
-        self.shared = [at for at, sight in enumerate(self.sights) if sight.place is not None]
-        self.own = [at for at, sight in enumerate(self.sights) if sight.place is None]
         self.mode = (
             (PATIENT if request.patience_s > 0 else 0)
             + (SPENT if request.spent else 0)
@@ -328,12 +327,11 @@ class Ask:
 
     def _merge(self) -> None:
         """Ask once for a limit that was declared twice: several accounts of one place."""
-        places = [sight.place for sight in self.sights if sight.place is not None]
-        if len(set(places)) == len(places):
+        if len({sight.place for sight in self.sights}) == len(self.sights):
             return
-        found: dict[object, list[tuple[Line, Sight]]] = {}
+        found: dict[Place, list[tuple[Line, Sight]]] = {}
         for line, sight in zip(self.lines, self.sights, strict=True):
-            found.setdefault(sight if sight.place is None else sight.place, []).append((line, sight))
+            found.setdefault(sight.place, []).append((line, sight))
         merged = [self._one_of(each) for each in found.values()]
         self.lines, self.sights = [line for line, _ in merged], [sight for _, sight in merged]
         self.request = replace(self.request, lines=self.lines)
@@ -350,29 +348,62 @@ class Ask:
         return asked_once([line for line, _ in each], account), sight
 
     @property
-    def locally(self) -> Reservation:
-        """Give the request for what is this process's own."""
-        return replace(self.request, lines=[self.lines[at] for at in self.own])
+    def accounts(self) -> list[Account]:
+        """Return the accounts of the lines."""
+        return [line.account for line in self.lines]
 
-    def accounts(self, among: Sequence[int]) -> list[Account]:
-        """Give the accounts of these lines."""
-        return [self.lines[at].account for at in among]
+    @property
+    def seen(self) -> list[tuple[Account, Sight]]:
+        """Return the accounts with what they were shown last."""
+        return [(line.account, sight) for line, sight in zip(self.lines, self.sights, strict=True)]
 
-    def seen(self, among: Sequence[int]) -> list[tuple[Account, Sight]]:
-        """Give the accounts of these lines with what they were shown last."""
-        return [(self.lines[at].account, self.sights[at]) for at in among]
+    @property
+    def places(self) -> list[Place]:
+        """Return where they are kept."""
+        return [sight.place for sight in self.sights]
 
-    def places(self, among: Sequence[int]) -> list[Place]:
-        """Say where these lines are kept."""
-        return [place for at in among if (place := self.sights[at].place) is not None]
-
-    def words(self, among: Sequence[int]) -> list[str]:
-        """Say what each of these lines asks, in a script's words: epoch, facts, birth."""
+    def words(self) -> list[str]:
+        """Return what each line asks, in a script's words: epoch, facts, birth."""
         words: list[str] = []
-        for at in among:
-            line, sight = self.lines[at], self.sights[at]
+        for line, sight in zip(self.lines, self.sights, strict=True):
             words += (line.account.epoch or "", asked(sight, line, self.request), sight.birth(line.account))
         return words
+
+
+class Shared(Operation):
+    """Remember an operation that holds something in the store, under `lease`."""
+
+    __slots__ = ("bit", "extended", "lease", "name", "sights", "tombstone", "twins")
+
+    observed: Account | None
+
+    def __init__(self, ask: Ask, held: list[int], observed: Account | None) -> None:
+        super().__init__(ask.request, held, observed)
+        self.sights = ask.sights
+        self.twins = ask.twins
+        self.lease = self.name = self.tombstone = self.bit = ""
+        self.extended = 0
+        self.taken = len(self.lines)
+
+    @property
+    def accounts(self) -> list[Account]:
+        """Return the accounts of the lines."""
+        return [line.account for line in self.lines]
+
+    @property
+    def seen(self) -> list[tuple[Account, Sight]]:
+        """Return the accounts with what they were shown last."""
+        return [(line.account, sight) for line, sight in zip(self.lines, self.sights, strict=True)]
+
+    @property
+    def keys(self) -> list[str]:
+        """Return the keys of what ends it: the operations of its lease, its tombstone, its accounts."""
+        return [self.lease, self.tombstone, *(sight.place.key for sight in self.sights)]
+
+    def observe(self, tells: int) -> None:
+        """Note which account would have refused it (from 1; 0: none)."""
+        if tells and self.observed is None:
+            self.observed = self.lines[tells - 1].account
 
 
 # -- what a script answers --------------------------------------------------------------------------------------------
@@ -393,38 +424,6 @@ _OFTEN: Final = {b"G 0 =": ("G", "0", "="), b"S": ("S",)}
 _NO_STATE: Final = 0
 _ALL: Final = ("=",)
 _HELD: Final = Nature.HELD
-
-
-class Shared(Operation):
-    """Remember an operation that holds something in the store: of `shared`, the numbers of its lines there, under `lease`.
-
-    What it holds of lines that are this process's own is an operation of its own, `local`, on the lines `own`.
-    """
-
-    __slots__ = ("bit", "extended", "lease", "local", "name", "own", "shared", "sights", "tombstone", "twins")
-
-    def __init__(self, request: Reservation, held: list[int], observed: Account | None, shared: Sequence[int]) -> None:
-        super().__init__(request, held, observed)
-        self.shared = shared
-        self.own: Sequence[int] = ()
-        self.local: Operation | None = None
-        self.sights: Sequence[Sight | None] = ()
-        self.twins: Sequence[Twin] = ()
-        self.lease = self.name = self.tombstone = self.bit = ""
-        self.extended = 0
-        self.taken = len(self.lines)
-
-    def take_up(self, local: Operation, own: Sequence[int]) -> None:
-        """Have what is held in this process, too."""
-        self.local, self.own = local, own
-        self.show_own()
-
-    def show_own(self) -> None:
-        """Say what of this process's own lines is held now."""
-        if self.local is not None:
-            held = self.share()
-            for at, (_, hold) in zip(self.own, self.local.holds, strict=True):
-                held[at] = hold
 
 
 class Reply:
@@ -552,16 +551,65 @@ def _crossing(text: str) -> tuple[int, Literal["limit_nearing", "limit_exceeded"
     return int(place[:-1]) - 1, _EVENTS[place[-1]], int(used), int(held)
 
 
-def overage(line: Line, hold: int, told: int | None) -> int:
-    """Give by how much settling passes what was held of a line."""
-    held_kind = line.account.nature is Nature.HELD
-    return max(0, told - hold) if held_kind and told is not None else 0
+# -- what operators are shown -----------------------------------------------------------------------------------------
+
+_MOST_DIGITS: Final = 20
+_OF_A_PAGE, _OF_A_ROW = 3, 4
+_NOT_OURS: Final = "because it holds what no process of ours writes"
 
 
-def in_order(lines: Sequence[Line], *crossings: Sequence[Crossing]) -> Sequence[Crossing]:
-    """Put what was crossed here and there in the order of the lines."""
-    filled = [each for each in crossings if each]
-    if len(filled) < 2:  # noqa: PLR2004 - with one or none there is nothing to order
-        return filled[0] if filled else ()
-    order = {id(line.account): at for at, line in enumerate(lines)}
-    return sorted((one for each in filled for one in each), key=lambda one: order.get(id(one.account), 0))
+def listed_page(answer: object) -> tuple[str, int, list[object]]:
+    """Give the next cursor, how many processes are seen, and the rows of one answer."""
+    found = listed(answer)
+    if len(found) != _OF_A_PAGE or not isinstance(found[1], int):
+        raise StoreError(_NOT_OURS)
+    return _text(found[0]), max(0, found[1]), listed(found[2])
+
+
+def counter_of(found: object) -> tuple[Counter, int]:
+    """Give a counter, and how many stand in line for it."""
+    parts = listed(found)
+    if len(parts) != _OF_A_ROW:
+        raise StoreError(_NOT_OURS)
+    at, key, state, declared = parts
+    return _counter(_text(at), _text(key), state, _text(declared))
+
+
+def listed(found: object) -> list[object]:
+    """Return a list that a script answers, or raise StoreError."""
+    if not isinstance(found, list):
+        raise StoreError(_NOT_OURS)
+    return cast("list[object]", found)
+
+
+def _text(found: object) -> str:
+    try:
+        return found.decode("utf-8", "surrogatepass") if isinstance(found, bytes) else str(found)
+    except UnicodeDecodeError:
+        raise StoreError(_NOT_OURS) from None
+
+
+def _counter(at: str, key: str, said: object, declared: str) -> tuple[Counter, int]:
+    try:
+        state = read_state(said if isinstance(said, bytes) else b"")
+    except ValueError:
+        raise StoreError(_NOT_OURS) from None
+    counter = Counter(
+        at,
+        key,
+        state.value,
+        state.used,
+        state.held,
+        state.denied,
+        near=state.flags & _NEAR != 0,
+        exceeded=state.flags & _EXCEEDED != 0,
+        draining=state.flags & _DRAINING != 0,
+        declared=int(declared) if _is_amount(declared) else None,
+        used_s=float(state.last_s),
+        epoch=state.epoch,
+    )
+    return counter, state.waiting
+
+
+def _is_amount(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS

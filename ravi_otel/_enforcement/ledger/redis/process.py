@@ -10,27 +10,21 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
-from typing import Final, TypeAlias, cast
+from typing import Final
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
-from ravi_otel._enforcement.ledger import wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, unkept, warn_uncounted
-from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.pulse import Pulse
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
     ACCEPT,
     BEAT,
-    LAST,
     LEAVE,
-    NEWCOMER,
     REAP,
-    STAND,
     Ask,
     Graves,
     Place,
@@ -43,7 +37,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     tag_of,
 )
 from ravi_otel._enforcement.sleeper import Sleeper
-from ravi_otel._flow import Flow, Step, run_sync
+from ravi_otel._flow import Flow, run_sync
 from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.errors import BudgetExhaustedError
 
@@ -152,14 +146,14 @@ class Leases:
 
 _MOST: Final = 100_000
 _MOST_TRIES: Final = 5
-_PAYS_FOR_S: Final = 1.0
-"""How long somebody is thought to be paying after a message; a signal may have ended that."""
+_SENDS_FOR_S: Final = 1.0
+"""How long somebody is thought to be sending after a message; a signal may have ended that."""
 
 _NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE", "max number of", "this user in")
 """What is in the answers of a server that takes nothing at all now."""
 
 
-class Sent:
+class Write:
     """Be one message, which counts once however often it is sent; `done` reads the answer, `begins` is the operation that it records.
 
     `forgotten` is set where the store did not know any more what it was about.
@@ -179,15 +173,15 @@ class Sent:
         self.tries = 0
 
 
-class Owed:
+class PendingWrites:
     """Be this process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[Write] = deque()
         self._begins: set[str] = set()
         self._untold: list[Settled] = []
-        self._paying_until = 0.0
+        self._sending_until = 0.0
         self.lost = 0
 
     def __bool__(self) -> bool:
@@ -196,76 +190,76 @@ class Owed:
     def __len__(self) -> int:
         return len(self._sent)
 
-    def add(self, sent: Sent) -> None:
+    def add(self, write: Write) -> None:
         """Send this before anything else; what is too much is given up, oldest first."""
         with self._lock:
             lost = self._sent.popleft() if len(self._sent) >= _MOST else None
-            self._sent.append(sent)
-            if sent.begins is not None:
-                self._begins.add(sent.begins)
+            self._sent.append(write)
+            if write.begins is not None:
+                self._begins.add(write.begins)
         if lost is not None:
             self.give_up(lost, f"more than {_MOST:,} of them wait for the store")
 
-    def has_yet_to_begin(self, op_id: str) -> bool:
+    def begins(self, op_id: str) -> bool:
         """Tell that the store has not heard of this operation, which is owed to it."""
         return op_id in self._begins
 
-    def pay(self, client: RedisClient, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
+    def send(self, client: RedisClient, *, most: int | None = None, for_s: float | None = None) -> Flow[None]:
         """Send it in order: `most` messages, or what can be sent in `for_s` seconds; nothing while another does so.
 
         StoreError where the store is still not there, or takes nothing now. What only this message meets is its own: that is given up.
         """
         now = time.monotonic()
-        if most is not None and now < self._paying_until:
+        if most is not None and now < self._sending_until:
             return
         until = None if for_s is None else now + for_s
         paid = 0
         try:
             while self._sent and (most is None or paid < most) and (until is None or now < until):
                 try:
-                    sent = self._sent[0]
+                    write = self._sent[0]
                 except IndexError:
                     return
-                self._paying_until = now + _PAYS_FOR_S
-                yield from self._send(client, sent)
+                self._sending_until = now + _SENDS_FOR_S
+                yield from self._send(client, write)
                 now = time.monotonic()
                 paid += 1
         finally:
-            self._paying_until = 0.0
+            self._sending_until = 0.0
 
-    def _send(self, client: RedisClient, sent: Sent) -> Flow[None]:
+    def _send(self, client: RedisClient, write: Write) -> Flow[None]:
         try:
-            raw = yield from client.call(sent.script, sent.keys, sent.words)
+            raw = yield from client.call(write.script, write.keys, write.words)
         except StoreError as error:
             if not _is_its_own(error):
                 raise
-            sent.tries += 1  # what is refused each time must not stand in the way of all the rest
-            if sent.tries >= _MOST_TRIES and self._paid(sent, None):
-                self.give_up(sent, f"it does not take one, {error.why}")
+            write.tries += 1  # what is refused each time must not stand in the way of all the rest
+            if write.tries >= _MOST_TRIES and self._taken(write, None):
+                self.give_up(write, f"it does not take one, {error.why}")
             return
         settled = None
         with contextlib.suppress(StoreError):  # it was taken: an answer that cannot be read is nobody else's trouble
             reply = Reply(raw)
-            sent.forgotten = reply.letter == "L"
-            settled = None if sent.forgotten or sent.done is None else sent.done(reply)
-        if self._paid(sent, settled) and sent.forgotten:
-            self.give_up(sent, FORGOTTEN)
+            write.forgotten = reply.letter == "L"
+            settled = None if write.forgotten or write.done is None else write.done(reply)
+        if self._taken(write, settled) and write.forgotten:
+            self.give_up(write, FORGOTTEN)
 
-    def give_up(self, sent: Sent, why: str) -> None:
+    def give_up(self, write: Write, why: str) -> None:
         """Count it as lost, and say so of the first."""
         with self._lock:
-            self._begins.discard(sent.begins or "")
+            self._begins.discard(write.begins or "")
             self.lost += 1
             first = self.lost == 1
         if first:
             warn_uncounted(why)
 
-    def _paid(self, sent: Sent, settled: Settled | None) -> bool:
+    def _taken(self, write: Write, settled: Settled | None) -> bool:
         with self._lock:
-            if not self._sent or self._sent[0] is not sent:
+            if not self._sent or self._sent[0] is not write:
                 return False
             self._sent.popleft()
-            self._begins.discard(sent.begins or "")
+            self._begins.discard(write.begins or "")
             if settled is not None and (settled.crossings or settled.overage):
                 self._untold.append(settled)
             return True
@@ -275,14 +269,14 @@ class Owed:
             news, self._untold = self._untold, []
         return news
 
-    def tell(self, answer: Grant | Denied) -> Grant | Denied:
+    def with_news(self, answer: Grant | Denied) -> Grant | Denied:
         """Add to an answer what was crossed meanwhile."""
         if self._untold:
             crossings: list[Crossing] = [crossing for settled in self._news() for crossing in settled.crossings]
             answer.crossings = (*crossings, *answer.crossings)
         return answer
 
-    def tell_settled(self, settled: Settled) -> Settled:
+    def with_settled(self, settled: Settled) -> Settled:
         """Add to what settling brought what was settled meanwhile."""
         if not self._untold:
             return settled
@@ -297,35 +291,30 @@ def _is_its_own(error: StoreError) -> bool:
 
 # -- the line of those who wait ---------------------------------------------------------------------------------------
 
-# Everybody has a ticket in the store, in the line of the account that stands in the way. Whoever is first of this process there asks again
-# whenever something of this process's ended, and every few milliseconds besides: what is freed elsewhere tells nobody here.
-
-_FIRST_PAUSE_S: Final = 0.002
-_LONGEST_PAUSE_S: Final = 0.025
-_BEHIND_S: Final = 0.2
 _numbers = itertools.count(1)
 
-Attempt: TypeAlias = "Callable[[Counting, Ask, int, Stander | None], Flow[Grant | Denied]]"
-"""What asks once."""
 
+class Ticket:
+    """Stand in line for one request, in the store and in this process; `stopped` is set where waiting became pointless.
 
-class Stander:
-    """Stand in line for one request; `stopped` says that waiting became pointless."""
+    Everybody has a ticket in the store, in the line of the account that stands in the way. Whoever is first of this process there asks
+    again whenever something of this process's ended, and every few milliseconds besides: what is freed elsewhere tells nobody here.
+    """
 
-    __slots__ = ("account", "place", "request", "sleeper", "stopped", "ticket")
+    __slots__ = ("account", "id", "place", "request", "sleeper", "stopped")
 
     def __init__(self, request: Reservation, process: str) -> None:
         self.request = request
-        self.ticket: Final = f"{process}/{next(_numbers)}"
+        self.id: Final = f"{process}/{next(_numbers)}"
         self.sleeper = Sleeper(request.meanwhile)
         self.stopped = False
         self.account: Account | None = None
         self.place = ""
 
-    def stands(self, ask: Ask, among: Sequence[int]) -> tuple[str, int]:
-        """Give its ticket, and which of these accounts it stands at (from 1; 0: at none of them)."""
-        at = next((number for number, place in enumerate(ask.places(among), 1) if place.key == self.place), 0)
-        return self.ticket, at
+    def stands(self, ask: Ask) -> tuple[str, int]:
+        """Return its id, and at which account of the request it stands (from 1; 0: at none of them)."""
+        at = next((number for number, place in enumerate(ask.places, 1) if place.key == self.place), 0)
+        return self.id, at
 
     def move(self, ask: Ask, account: Account) -> None:
         """Stand at the end of this account's line, if it does not stand there."""
@@ -333,26 +322,20 @@ class Stander:
             return
         self.go()
         self.account = account
-        at = next(number for number, line in enumerate(ask.lines) if line.account is account)
-        place = ask.sights[at].place
-        self.place = "" if place is None else place.key
+        self.place = next(sight.place.key for each, sight in ask.seen if each is account)
         account.line.append(self)
 
     def go(self) -> None:
         """Leave the line, and have the next one look."""
         if self.account is not None and self in self.account.line:
             self.account.line.remove(self)
-            wake_first((), [self.account])
+            wake_first([self.account])
         self.account = None
 
     @property
     def first(self) -> bool:
-        """Tell that it is the first of this process, or need not be."""
+        """Whether it is the first of this process, or need not be."""
         return self.account is None or bool(self.account.claims) or not self.account.line or self.account.line[0] is self
-
-    def wake(self) -> None:
-        """Look again."""
-        self.sleeper.wake()
 
     def stop(self) -> None:
         """Wait no more."""
@@ -360,87 +343,36 @@ class Stander:
         self.sleeper.wake()
 
 
-def wake_first(lines: Iterable[Line], accounts: Iterable[Account] = ()) -> None:
+def wake_first(accounts: Iterable[Account]) -> None:
     """Have whoever is first in line at these accounts look again; all of them where one may pass another."""
-    for account in (*(line.account for line in lines), *accounts):
+    for account in accounts:
         if account.line:
-            for stander in tuple(account.line) if account.claims else tuple(account.line[:1]):
-                if isinstance(stander, Stander):
-                    stander.wake()
-
-
-def wait(ledger: Counting, ask: Ask, denied: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
-    """Stand in line until it is granted, refused for good, or the patience is over."""
-    if ledger.blocks_itself(ask.request, denied.account):
-        return (yield from attempt(ledger, ask, LAST | NEWCOMER, None))
-    stander = Stander(ask.request, ledger.name)
-    answer = yield from attempt(ledger, ask, NEWCOMER | STAND, stander)  # again, now that it has a ticket
-    if not wait_queue.is_contended(answer):
-        return answer
-    stander.move(ask, cast("Denied", answer).account)
-    forget = None if ask.request.on_stop is None else ask.request.on_stop(stander.stop)
-    try:
-        return (yield from _stand(ledger, ask, stander, cast("Denied", answer), attempt))
-    except GeneratorExit:
-        ledger.drop(stander)  # perhaps by a finaliser, which must do no I/O
-        raise
-    except BaseException:
-        ledger.leave(stander)
-        raise
-    finally:
-        stander.go()
-        if forget is not None:
-            forget()
-
-
-def _stand(ledger: Counting, ask: Ask, stander: Stander, answer: Denied, attempt: Attempt) -> Flow[Grant | Denied]:
-    until, pause_s = time.monotonic() + ask.request.patience_s, _FIRST_PAUSE_S
-    while True:
-        sleeper = stander.sleeper
-        left_s = until - time.monotonic()
-        nap_s = min(left_s, pause_s if stander.first else _BEHIND_S)
-        if nap_s > 0 and not stander.stopped:
-            yield Step(partial(sleeper.block, nap_s), partial(sleeper.wait, nap_s))
-        if stander.stopped:
-            ledger.leave(stander)
-            return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
-        if sleeper.unfit or time.monotonic() >= until:
-            return (yield from attempt(ledger, ask, LAST, stander))
-        pause_s = _FIRST_PAUSE_S if sleeper.woken else min(pause_s * 1.5, _LONGEST_PAUSE_S)
-        stander.sleeper = Sleeper(ask.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
-        if not stander.first:
-            continue
-        found = yield from attempt(ledger, ask, STAND, stander)
-        if not wait_queue.is_contended(found):
-            return found
-        answer = cast("Denied", found)
-        if answer.account is not stander.account and ledger.blocks_itself(ask.request, answer.account):
-            return (yield from attempt(ledger, ask, LAST, stander))
-        stander.move(ask, answer.account)
+            for ticket in tuple(account.line) if account.claims else tuple(account.line[:1]):
+                if isinstance(ticket, Ticket):
+                    ticket.sleeper.wake()
 
 
 # -- the process ------------------------------------------------------------------------------------------------------
 
 _TRY_AGAIN_S: Final = 1.0
-_PAID_IN_A_CALL: Final = 4
-_PAID_IN_A_CALL_S: Final = 0.005
+_SENT_IN_A_CALL: Final = 4
+_SENT_IN_A_CALL_S: Final = 0.005
 """What a caller sends of what is owed, at most; the rest is the thread's."""
 
-_PAID_IN_A_BEAT_S: Final = 0.25
+_SENT_IN_A_BEAT_S: Final = 0.25
 
 _MOST_STEPS: Final = 10
 _MOST_STEPS_OF_ALL: Final = 100_000
 """How many steps of a few milliseconds one caller makes for the dead, once a second, while a server is quick; and who ends all of them."""
 
 
-class Counting(ABC):
+class ProcessState(ABC):
     """Be the part of a ledger that its steps share; changed under `lock`, over which no I/O is done."""
 
     def __init__(
         self,
         client: RedisClient,
         *,
-        shares: Callable[[Account], bool] = lambda _: True,
         namespace: str = "default",
         lease_s: float = 30.0,
         keep_s: float = KEEP_S,
@@ -449,7 +381,6 @@ class Counting(ABC):
     ) -> None:
         self.client: Final = client
         self.failed = failed
-        self._shares = shares
         self._namespace = namespace
         self._lease_s = lease_s
         self._keep_s = keep_s
@@ -457,7 +388,7 @@ class Counting(ABC):
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._ahead_s: float | None = None
         self._renew()
-        renew_while_alive(self, Counting.reset_after_fork)
+        renew_while_alive(self, ProcessState.reset_after_fork)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
@@ -465,11 +396,10 @@ class Counting(ABC):
         self.life = object()
         self.name = secrets.token_hex(8)
         self.operations: dict[str, Shared] = {}
-        self.local: dict[str, Operation] = {}
         self._places: WeakValueDictionary[str, Place] = WeakValueDictionary()
         self.leases = Leases(self._lease_s, self._clock)
         self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
-        self.owed = Owed()
+        self.pending = PendingWrites()
         self.lost: dict[str, Shared] = {}
         self.pulse = Pulse(self._beat)
 
@@ -483,14 +413,12 @@ class Counting(ABC):
         sight = account.row
         if isinstance(sight, Sight) and sight.life is self.life:
             return sight
-        place = None
-        if self._shares(account):
-            tag = tag_of(self._namespace, account.facts.tenant_id)
-            key = f"{tag}:a:{digest(account.key)}"
-            with self.lock:
-                place = self._places.get(key) or self._places.setdefault(key, Place(tag, key))
+        tag = tag_of(self._namespace, account.facts.tenant_id)
+        key = f"{tag}:a:{digest(account.key)}"
+        with self.lock:
+            place = self._places.get(key) or self._places.setdefault(key, Place(tag, key))
         sight = account.row = Sight(self.life, place, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
-        account.line = [] if place is None else place.line
+        account.line = place.line
         return sight
 
     def seen(self, reply: Reply, lines: Sequence[tuple[Account, Sight]]) -> bool:
@@ -524,11 +452,6 @@ class Counting(ABC):
     def _accepted(self) -> str:
         return f"{tag_of(self._namespace, None)}:accepted"
 
-    def rolled(self, operation: Operation) -> Operation:
-        """Let go of what rolling windows of this process's own have left behind."""
-        windows.expire_all(operation.lines, self.now_ns())
-        return operation
-
     def now_ns(self) -> int:
         """Give the wall clock of this process."""
         return round(self._clock.time() * 1e9)
@@ -549,42 +472,37 @@ class Counting(ABC):
         self.failed()
         return unkept(self.client.sentence(error), error.reason, account)
 
-    def blocks_itself(self, request: Reservation, account: Account) -> bool:
-        """Tell that the asker's own chain holds what stands in the way."""
-        with self.lock:
-            return wait_queue.blocks_itself(request, account, {**self.local, **self.operations})
-
-    def leave(self, stander: Stander) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """Take somebody out of line in the store."""
-        self.drop(stander)
-        self.pay_now()
+        self.drop(ticket)
+        self.send_now()
 
-    def drop(self, stander: Stander) -> None:
+    def drop(self, ticket: Ticket) -> None:
         """Do so at the next step."""
-        if stander.ticket and stander.place:
-            self.owed.add(Sent(LEAVE, [stander.place], [stander.ticket]))
+        if ticket.id and ticket.place:
+            self.pending.add(Write(LEAVE, [ticket.place], [ticket.id]))
 
-    def owe(self, sent: Sent) -> None:
+    def write_later(self, write: Write) -> None:
         """Send this later, before anything else."""
-        first = not self.owed
-        self.owed.add(sent)
+        first = not self.pending
+        self.pending.add(write)
         self.pulse.start()
         if first:
             self.pulse.hurry()  # it may be asleep for a part of the lease
 
-    def pay_some(self) -> Flow[None]:
+    def send_some(self) -> Flow[None]:
         """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
         self.pulse.start()
         try:
-            yield from self.owed.pay(self.client, most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
+            yield from self.pending.send(self.client, most=_SENT_IN_A_CALL, for_s=_SENT_IN_A_CALL_S)
         except StoreError:
             if not self.client.clustered:  # where it may be another server that fails
                 raise
 
-    def pay_now(self) -> None:
+    def send_now(self) -> None:
         """Send what is owed in this thread, if that can be."""
         try:
-            run_sync(self.pay_some())
+            run_sync(self.send_some())
         except StoreError:
             self.failed()
             self.pulse.start()
@@ -621,7 +539,7 @@ class Counting(ABC):
             self.failed()
             return min(_TRY_AGAIN_S, self._lease_s / 4)
         with self.lock:
-            if self.owed:
+            if self.pending:
                 return 0.0
             if self.operations:
                 return self._lease_s / 4
@@ -667,7 +585,7 @@ class Counting(ABC):
         for lease in leases:
             run_sync(self._live_on(lease))
         run_sync(self.retake())
-        run_sync(self.owed.pay(self.client, for_s=_PAID_IN_A_BEAT_S))
+        run_sync(self.pending.send(self.client, for_s=_SENT_IN_A_BEAT_S))
 
     def _live_on(self, lease: Lease) -> Flow[None]:
         alive = yield from self.client.call(

@@ -5,10 +5,10 @@
 --
 -- Answers: E given, X refused, each with the account (0: none) that is only observed and would have stood in the way; O it is over.
 
-local WRAPS_UP, ONLY_LOOK, OBSERVED = 8, 64, 512
+local WRAPS_UP, OBSERVED = 8, 512
 
 local mode, name, number = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local wraps_up, only_look = mode % (2 * WRAPS_UP) >= WRAPS_UP, mode % (2 * ONLY_LOOK) >= ONLY_LOOK
+local wraps_up = mode % (2 * WRAPS_UP) >= WRAPS_UP
 local accounts, crossings, given, kinds = {}, {}, {}, {}
 local now = tonumber(match(ARGV[4], '^%d+'))
 
@@ -89,9 +89,9 @@ local gives, after = {}, {sub(record, 1, 1), #accounts, number}
 for at = 1, #accounts do
   local a, hold = accounts[at], held[2 * at + 2]
   gives[at] = a[WANT] > 0 and given[kinds[at]] or 0
-  if gives[at] > 0 and not only_look then a[HELD], a[DIRTY] = a[HELD] + gives[at], true end
+  if gives[at] > 0 then a[HELD], a[DIRTY] = a[HELD] + gives[at], true end
   after[2 * at + 2], after[2 * at + 3] = hold + gives[at], held[2 * at + 3]
 end
 for at = 1, #accounts do after[#after + 1] = gives[at] end
-if not only_look then call('HSET', KEYS[1], name, pack(shape(#accounts, true), unpack(after)) .. keys) end
+call('HSET', KEYS[1], name, pack(shape(#accounts, true), unpack(after)) .. keys)
 return note(format('E %d %s', tells, gave(gives)))

@@ -8,7 +8,7 @@
 --
 -- Answers: G granted ("=": all that was wanted), O it is over, D denied, L lost, U unreadable, N no lease any more.
 
-local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, ONLY_LOOK, STAND, LAST_TRY = 1, 2, 4, 8, 16, 32, 64, 128, 256
+local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST_TRY = 1, 2, 4, 8, 16, 32, 128, 256
 local STALE_MS, LINE_S, WEEK = 2000, 3600, 604800
 
 local operations, tombstone, leases = KEYS[1], KEYS[2], KEYS[3]
@@ -205,7 +205,6 @@ if not plain then
     end
   end
 end
-if mode % (2 * ONLY_LOOK) >= ONLY_LOOK then return answer('G 0 ', crossings, accounts) end
 
 -- It is admitted.
 record = {mode % (2 * SLOT) >= SLOT and 'S' or 'L', #accounts, 0, 0, 0, 0, 0, 0, 0, 0, 0}
