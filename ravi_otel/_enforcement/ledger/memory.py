@@ -77,8 +77,14 @@ class MemoryLedger:
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
-        answer = self.take(request)
-        if request.patience_s <= 0 or type(answer) is not Denied or answer.reason != "contended" or self._alones:
+        if self._dropped:
+            self._sweep()
+        with self._lock:
+            below = self._alones
+            answer: Grant | Denied | None = None if below or self._standing else judge.at_once(request, self.operations)
+            if answer is None:  # as always where a window rolls
+                answer = self._alone(partial(self._judge, request))
+        if below or request.patience_s <= 0 or not wait_queue.is_contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(request)
 
@@ -88,7 +94,7 @@ class MemoryLedger:
             self._sweep()
         with self._lock:
             answer: Grant | Denied | None = None if self._alones or self._standing else judge.at_once(request, self.operations)
-            return answer or self._alone(partial(self._judge, request))  # as always where a window rolls
+            return answer or self._alone(partial(self._judge, request))
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """See `Ledger.extend`."""
