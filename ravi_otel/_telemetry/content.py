@@ -198,6 +198,7 @@ class _Writer:
     # -- messages -------------------------------------------------------------------------------------------------
 
     def messages(self, given: Sequence[Message], ended: str | None) -> list[Message]:
+        """Copy messages, the newest first in line for the room there is."""
         kept: list[Message] = []
         for message in reversed(given):
             if self._room <= 0:
@@ -223,6 +224,7 @@ class _Writer:
         return copied
 
     def parts(self, given: Sequence[Part]) -> list[Part]:
+        """Copy parts while there is room."""
         kept: list[Part] = []
         for part in given:
             if self._room <= 0:
@@ -245,6 +247,7 @@ class _Writer:
     # -- any value ------------------------------------------------------------------------------------------------
 
     def value(self, given: Any, depth: int = 0) -> Any:
+        """Copy any value; one that cannot be read is said to be so."""
         try:
             return self._value(given, depth)
         except Exception:  # noqa: BLE001 - the value's own methods may raise anything

@@ -105,6 +105,7 @@ class _Released:
         self.chunks = histogram(meter, names.EACH_CHUNK)
 
     def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
+        """Record how long it took, its tokens, and when its first chunk came."""
         self._duration.record(record.duration_ns / NANO, series.call, context)
         if usage is not None:
             counted = series if usage.source == "reported" else series.estimated
@@ -139,6 +140,7 @@ class _Latest:
         self._reasoning = counter(meter, names.REASONING_COUNT)
 
     def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
+        """Record it as what it is: an inference, an embedding, or neither."""
         operation, seconds = record.call.operation, record.duration_ns / NANO
         counted = series if usage is None or usage.source == "reported" else series.estimated
         if operation == names.EMBEDDINGS:

@@ -91,11 +91,6 @@ _OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (names.OPENA
 # What is said of a call.
 
 
-def about(call: Call) -> Attributes:
-    """Say what is asked of whom: operation, provider, model and server."""
-    return _about(call.operation, call.provider, call.model, call.server_address, call.server_port)
-
-
 def _about(operation: object, provider: object, model: object, address: object, port: object) -> Attributes:
     """Say the same of names that may be hidden; there is no port without an address."""
     attributes: Attributes = {names.OPERATION_NAME: text(operation), names.PROVIDER_NAME: text(provider)}
@@ -108,33 +103,8 @@ def _about(operation: object, provider: object, model: object, address: object, 
     return attributes
 
 
-def is_told(call: Call) -> bool:
-    """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
-    return call.generative or call.fetches or call.session
-
-
-def start_attributes(call: Call) -> Attributes:
-    """Return what a call's parameters and options add to its span."""
-    attributes: Attributes = {}
-    if call.parameters:
-        known_by = _OPENAI_PARAMETERS if call.provider in _OPENAI else _PARAMETERS
-        for neutral, given in call.parameters.items():
-            known = known_by.get(neutral)
-            if known is not None and (value := known[1](given)) is not None:
-                attributes[known[0]] = value
-    if call.stream:
-        attributes[names.REQUEST_STREAM] = True
-    if call.choices != 1:
-        attributes[names.REQUEST_CHOICE_COUNT] = call.choices
-    if call.previous_response_id is not None:
-        attributes[names.REQUEST_PREVIOUS_RESPONSE] = text(call.previous_response_id)
-    if call.changes:
-        attributes[names.REQUEST_CHANGES] = _changes(call)
-    return attributes
-
-
-class EndAttributes:
-    """Return what is known once a call is over, under the names of one convention; what is unknown is left out.
+class CallAttributes:
+    """Say what is known of a call at its start and at its end, under the names of one convention; what is unknown is left out.
 
     The cost is told under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
     `full` adds what was held of a limit, and how old the price is.
@@ -147,13 +117,55 @@ class EndAttributes:
         self._full = full
         self._langfuse = langfuse
 
-    def of(self, record: CallRecord) -> Attributes:
-        """Return the attributes of a call."""
+    @staticmethod
+    def about(call: Call) -> Attributes:
+        """Say what is asked of whom: operation, provider, model and server."""
+        return _about(call.operation, call.provider, call.model, call.server_address, call.server_port)
+
+    @staticmethod
+    def is_told(call: Call) -> bool:
+        """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
+        return call.generative or call.fetches or call.session
+
+    def named(self, call: Call) -> tuple[str, Attributes]:
+        """Return a span's name, and what all spans of the same operation, model and host have."""
+        name, attributes = text(call.operation), self.about(call)
+        if not self.is_told(call):
+            attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
+        elif call.model is not None:
+            name = f"{name} {text(call.model)}"
+        endpoint = call.endpoint if call.provider in _OPENAI else ""
+        for shape, kind in _API_TYPES.items():
+            if endpoint == shape or endpoint.startswith(f"{shape}."):
+                attributes[names.OPENAI_API_TYPE] = kind
+        return name, attributes
+
+    def at_start(self, call: Call) -> Attributes:
+        """Return what a call's parameters and options add to its span."""
+        attributes: Attributes = {}
+        if call.parameters:
+            known_by = _OPENAI_PARAMETERS if call.provider in _OPENAI else _PARAMETERS
+            for neutral, given in call.parameters.items():
+                known = known_by.get(neutral)
+                if known is not None and (value := known[1](given)) is not None:
+                    attributes[known[0]] = value
+        if call.stream:
+            attributes[names.REQUEST_STREAM] = True
+        if call.choices != 1:
+            attributes[names.REQUEST_CHOICE_COUNT] = call.choices
+        if call.previous_response_id is not None:
+            attributes[names.REQUEST_PREVIOUS_RESPONSE] = text(call.previous_response_id)
+        if call.changes:
+            attributes[names.REQUEST_CHANGES] = self._changes(call)
+        return attributes
+
+    def at_end(self, record: CallRecord) -> Attributes:
+        """Return what is known once a call is over."""
         call, reply, usage = record.call, record.reply, record.usage
         attributes: Attributes = {}
         if call.fetches:  # some are known as such only by what they bring
             attributes.update(_about(call.operation, call.provider, call.model, None, None))
-        if reply is not None and is_told(call):
+        if reply is not None and self.is_told(call):
             self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
             _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
@@ -168,11 +180,28 @@ class EndAttributes:
         if self._full and record.granted is not None:
             attributes[names.LIMIT_GRANTED] = record.granted
         if call.changes:  # some are made only when it is sent, after the span has begun
-            attributes[names.REQUEST_CHANGES] = _changes(call)
+            attributes[names.REQUEST_CHANGES] = self._changes(call)
         if record.truncated_by_limit and record.output_cap is not None:
             attributes[names.LIMIT_TRUNCATED] = True
         self._add_cost(attributes, record)
         return attributes
+
+    @staticmethod
+    def of_retry(retry: RetryRecord, provider: str) -> Attributes:
+        """Return those of the event of one retry."""
+        attributes: Attributes = {names.RETRY_ATTEMPT: retry.attempt}
+        if retry.status is not None:
+            attributes[names.HTTP_STATUS] = retry.status
+        if retry.wait_s is not None:
+            attributes[names.RETRY_WAIT] = retry.wait_s
+        if retry.error_type is not None:
+            attributes[names.ERROR_TYPE] = text(retry.error_type)
+        _add_headers(attributes, provider, retry.request_id, retry.rate_limits)
+        return attributes
+
+    @staticmethod
+    def _changes(call: Call) -> tuple[str, ...]:
+        return tuple(map(text, call.changes[:_MOST_CHANGES]))
 
     def _add_reply(self, attributes: Attributes, reply: Reply, *, openai: bool) -> None:
         if reply.id is not None:
@@ -266,10 +295,6 @@ def _add_first_chunk(attributes: Attributes, chunk_ns: int, content_ns: int | No
     attributes[names.RESPONSE_FIRST_CHUNK] = chunk_ns / NANO
     if content_ns is not None:
         attributes[names.FIRST_CONTENT] = content_ns / NANO
-
-
-def _changes(call: Call) -> tuple[str, ...]:
-    return tuple(map(text, call.changes[:_MOST_CHANGES]))
 
 
 def _add_requests(attributes: Attributes, record: CallRecord) -> None:
@@ -395,13 +420,13 @@ class _Beginning(NamedTuple):
     attributes: Attributes
 
 
-class ModelCalls(Listener):
+class ModelCallTelemetry(Listener):
     """Open a span per logical call, keep it with the record, end it when the call or its stream is over."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._metrics = CallMetrics()
-        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
+        self._attributes = CallAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
         self._beginnings: dict[tuple[object, ...], _Beginning] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
@@ -415,7 +440,7 @@ class ModelCalls(Listener):
         if tracer is None:
             return None
         beginning = self._begin(record.call, record.facts)
-        attributes = {**beginning.attributes, **start_attributes(record.call)}
+        attributes = {**beginning.attributes, **self._attributes.at_start(record.call)}
         span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
@@ -442,13 +467,13 @@ class ModelCalls(Listener):
         try:
             if isinstance(mark, Open):
                 context = mark.context
-                _finish(mark.span, record, error, self._at_end)
+                self._finish(mark.span, record, error)
         finally:
             instruments = self._instruments(record)
             if instruments is not None:
                 self._metrics.record(instruments, record, error, context)
-            if record.status == "error" and record.error is not None and is_told(record.call):
-                self._pipeline.signals().logger.emit(_exception(record, record.error, error, context))
+            if record.status == "error" and record.error is not None and self._attributes.is_told(record.call):
+                self._pipeline.signals().logger.emit(self._exception(record, record.error, error, context))
 
     def _instruments(self, record: CallRecord) -> Instruments | None:
         """Return what a call is measured with: nothing of what was refused and never sent, of a connection, and where nobody hears it."""
@@ -463,7 +488,7 @@ class ModelCalls(Listener):
         key = (facts.scope_id, *names_of_call)
         found = self._beginnings.get(key)
         if found is None or found.facts is not facts:
-            name, attributes = _name_and_attributes(call)
+            name, attributes = self._attributes.named(call)
             found = _Beginning(facts, name, {**attributes, **kept_identity(facts)})
             if len(call.model or "") <= MOST_CHARS and len(call.server_address or "") <= MOST_CHARS:  # it must not hold much memory
                 if len(self._beginnings) >= _MOST_BEGINNINGS:
@@ -471,60 +496,33 @@ class ModelCalls(Listener):
                 self._beginnings[key] = found
         return found
 
+    def _finish(self, span: Span, record: CallRecord, error: str | None) -> None:
+        attributes: Attributes = {}
+        try:
+            if span.is_recording():
+                for retry in record.retries:
+                    span.add_event(names.RETRY_EVENT, self._attributes.of_retry(retry, record.call.provider))
+                attributes = self._attributes.at_end(record)
+                status.add_decision(attributes, record)
+                if error is not None and record.call.stream and record.status != "refused":
+                    attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
+        finally:
+            over = time.time_ns() - record.late_ns if record.late_ns else None
+            status.end(span, attributes, error, None if error is None else status.sentence(record), over)
 
-def _name_and_attributes(call: Call) -> tuple[str, Attributes]:
-    name, attributes = text(call.operation), about(call)
-    if not is_told(call):
-        attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
-    elif call.model is not None:
-        name = f"{name} {text(call.model)}"
-    endpoint = call.endpoint if call.provider in _OPENAI else ""
-    for shape, kind in _API_TYPES.items():
-        if endpoint == shape or endpoint.startswith(f"{shape}."):
-            attributes[names.OPENAI_API_TYPE] = kind
-    return name, attributes
-
-
-def _finish(span: Span, record: CallRecord, error: str | None, at_end: EndAttributes) -> None:
-    attributes: Attributes = {}
-    try:
-        if span.is_recording():
-            for retry in record.retries:
-                span.add_event(names.RETRY_EVENT, _retry_attributes(retry, record.call.provider))
-            attributes = at_end.of(record)
-            status.add_decision(attributes, record)
-            if error is not None and record.call.stream and record.status != "refused":
-                attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
-    finally:
-        over = time.time_ns() - record.late_ns if record.late_ns else None
-        status.end(span, attributes, error, None if error is None else status.sentence(record), over)
-
-
-def _retry_attributes(retry: RetryRecord, provider: str) -> Attributes:
-    attributes: Attributes = {names.RETRY_ATTEMPT: retry.attempt}
-    if retry.status is not None:
-        attributes[names.HTTP_STATUS] = retry.status
-    if retry.wait_s is not None:
-        attributes[names.RETRY_WAIT] = retry.wait_s
-    if retry.error_type is not None:
-        attributes[names.ERROR_TYPE] = text(retry.error_type)
-    _add_headers(attributes, provider, retry.request_id, retry.rate_limits)
-    return attributes
-
-
-def _exception(record: CallRecord, error: BaseException, error_type: str | None, context: Context | None) -> LogRecord:
-    """Write the event; the message and stack stay out, they may quote the prompt or a key."""
-    kind = type(error)
-    attributes: Attributes = {
-        names.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
-        **about(record.call),
-    }
-    if error_type is not None:
-        attributes[names.ERROR_TYPE] = error_type
-    return LogRecord(
-        context=context,
-        severity_number=SeverityNumber.WARN,
-        severity_text="WARN",
-        attributes=attributes,
-        event_name=names.EXCEPTION_EVENT,
-    )
+    def _exception(self, record: CallRecord, error: BaseException, error_type: str | None, context: Context | None) -> LogRecord:
+        """Write the event; the message and stack stay out, they may quote the prompt or a key."""
+        kind = type(error)
+        attributes: Attributes = {
+            names.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
+            **self._attributes.about(record.call),
+        }
+        if error_type is not None:
+            attributes[names.ERROR_TYPE] = error_type
+        return LogRecord(
+            context=context,
+            severity_number=SeverityNumber.WARN,
+            severity_text="WARN",
+            attributes=attributes,
+            event_name=names.EXCEPTION_EVENT,
+        )

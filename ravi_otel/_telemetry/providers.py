@@ -54,6 +54,7 @@ class _Providers:
     logger: LoggerProvider | None = None
 
     def any(self) -> bool:
+        """Whether one is chosen."""
         return self.tracer is not None or self.meter is not None or self.logger is not None
 
 

@@ -13,7 +13,7 @@ from ravi_otel._telemetry.agent_steps import AgentSteps
 from ravi_otel._telemetry.content import NO_CONTENT, Content, Structured, as_text
 from ravi_otel._telemetry.counters import Counts, Slots
 from ravi_otel._telemetry.limit_events import LimitEvents, LimitGauges
-from ravi_otel._telemetry.model_calls import EndAttributes, ModelCalls, about, start_attributes
+from ravi_otel._telemetry.model_calls import CallAttributes, ModelCallTelemetry
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes, Tools
 from ravi_otel._telemetry.spans import MARK, Open
@@ -42,14 +42,14 @@ class CapturedContent(Listener):
     def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
         self._content = content
-        self._at_end = EndAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
+        self._attributes = CallAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Copy what is asked before the program can change it."""
         asked = record.call.content
         if asked is None or not self._content.captured or SUPPRESSION in record.marks:
             return None
-        span = _span_of(record) if self._content.on_spans else None
+        span = self._span_of(record) if self._content.on_spans else None
         if span is None and not self._content.on_events:
             return None
         copied = self._content.asked(asked)
@@ -65,7 +65,7 @@ class CapturedContent(Listener):
         if record.status == "refused" or not self._content.captured or SUPPRESSION in record.marks:
             return
         output = None if record.reply is None else record.reply.output
-        span = _span_of(record) if self._content.on_spans and output else None
+        span = self._span_of(record) if self._content.on_spans and output else None
         if span is None and not self._content.on_events:
             return
         said = self._content.answered(output, ended="stop" if record.status == "ok" else "error")
@@ -77,8 +77,8 @@ class CapturedContent(Listener):
     def _emit(self, record: CallRecord, said: Structured) -> None:
         mark = record.marks.get(MARK)
         error = status.error_of(record)
-        at_end = {name: found for name, found in self._at_end.of(record).items() if name.startswith(names.GEN_AI)}
-        attributes: dict[str, Any] = {**about(record.call), **start_attributes(record.call), **at_end, **said}
+        at_end = {name: found for name, found in self._attributes.at_end(record).items() if name.startswith(names.GEN_AI)}
+        attributes: dict[str, Any] = {**self._attributes.about(record.call), **self._attributes.at_start(record.call), **at_end, **said}
         if error is not None:
             attributes[names.ERROR_TYPE] = error
         self._pipeline.signals().logger.emit(
@@ -94,7 +94,7 @@ class CapturedContent(Listener):
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Copy what a tool is given."""
         if self._content.on_spans and record.arguments is not None:
-            span = _span_of(record)
+            span = self._span_of(record)
             if span is not None:
                 span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(record.arguments))
         record.arguments = None  # copied, or not wanted: nothing of the program's is held for longer
@@ -103,15 +103,15 @@ class CapturedContent(Listener):
     def tool_ended(self, record: ToolRecord) -> None:
         """Copy what it gave."""
         if self._content.on_spans and record.status == "ok" and record.returned:
-            span = _span_of(record)
+            span = self._span_of(record)
             if span is not None:
                 span.set_attribute(names.TOOL_CALL_RESULT, self._content.argument(record.result))
         record.result = None
 
-
-def _span_of(record: CallRecord | ToolRecord) -> Span | None:
-    mark = record.marks.get(MARK)
-    return mark.span if isinstance(mark, Open) and mark.span.is_recording() else None
+    @staticmethod
+    def _span_of(record: CallRecord | ToolRecord) -> Span | None:
+        mark = record.marks.get(MARK)
+        return mark.span if isinstance(mark, Open) and mark.span.is_recording() else None
 
 
 class Telemetry(Listener):
@@ -125,7 +125,7 @@ class Telemetry(Listener):
         self.pipeline = pipeline
         pipeline.full = full
         pipeline.convention = conventions.chosen()
-        self._calls = ModelCalls(pipeline)
+        self._calls = ModelCallTelemetry(pipeline)
         self._tools = Tools(pipeline)
         self._content = CapturedContent(pipeline, content)
         self._scopes = Scopes(pipeline)

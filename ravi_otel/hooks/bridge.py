@@ -31,6 +31,7 @@ class _Row(NamedTuple):
     value: object = None
 
     def is_of(self, record: object) -> bool:
+        """Whether it is told of this record."""
         return not self.attribute or attrgetter(self.attribute)(record) == self.value
 
 
@@ -81,10 +82,6 @@ def _trace() -> Trace:
     if not span.is_valid:
         return _NOWHERE
     return otel_trace.format_trace_id(span.trace_id), otel_trace.format_span_id(span.span_id)
-
-
-def _marked(record: CallRecord | ToolRecord) -> Trace:
-    return cast("Trace", record.marks.get(Bridge, _NOWHERE))
 
 
 class Bridge(Listener):
@@ -172,14 +169,18 @@ class Bridge(Listener):
     def _end(self, method: str, record: CallRecord | ToolRecord) -> None:
         managers = self._those(record.facts.hooks)
         if managers:
-            self._tell(_event(method, record), managers, record.facts, record.payload, _marked(record))
+            self._tell(_event(method, record), managers, record.facts, record.payload, self._marked(record))
+
+    @staticmethod
+    def _marked(record: CallRecord | ToolRecord) -> Trace:
+        return cast("Trace", record.marks.get(Bridge, _NOWHERE))
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""
         managers = self._those(event.hooks, () if at is None else at.facts.hooks)
         if managers:
             _, trace = self._open.get(event.scope_id, (None, _NOWHERE))
-            self._tell(_event("limit_event", event), managers, None, event.payload, trace if at is None else _marked(at))
+            self._tell(_event("limit_event", event), managers, None, event.payload, trace if at is None else self._marked(at))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell the hooks of the run, of the agent that has or had the slot, and of the one that was denied another."""

@@ -78,6 +78,7 @@ class _Sum:
         self.calls = self.unknown = self.nano = self.input_tokens = self.output_tokens = self.unsplit_tokens = 0
 
     def cost(self) -> Cost:
+        """Photograph it."""
         return Cost(self.calls, self.unknown, self.nano / NANO, self.input_tokens, self.output_tokens, self.unsplit_tokens)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
 from ravi_otel._telemetry import conventions
-from ravi_otel._telemetry.model_calls import EndAttributes
+from ravi_otel._telemetry.model_calls import CallAttributes
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.local import as_json, console, render
 from ravi_otel.local.store.entries import entry_of
@@ -393,7 +393,7 @@ def test_what_the_stores_own_writer_wrote_is_read_back_the_same(desk):
 
 def told_of(operation, usage, convention):
     record = CallRecord(Call(operation, "any"), ScopeFacts("s", ScopeKind.RUN), "op", 0, usage=usage)
-    return {"gen_ai.operation.name": operation, **EndAttributes(convention, langfuse=False).of(record)}
+    return {"gen_ai.operation.name": operation, **CallAttributes(convention, langfuse=False).at_end(record)}
 
 
 @pytest.mark.parametrize("spoken", ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental/dup"])
