@@ -110,13 +110,14 @@ class Opening:
         """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
         if self.kind is not ScopeKind.AGENT:
             return self
-        own = self.own_priority
-        ask = replace(self, priority=self.priority if own is None else own, retention=self.own_retention or self.retention)
+        own, ask = self.own_priority, self
+        if own is not None or self.own_retention is not None:
+            ask = replace(self, priority=self.priority if own is None else own, retention=self.own_retention or self.retention)
         seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
         if seat is None:
             return ask
         if not seat.take():
-            return replace(ask, seat=None)
+            return ask if ask.seat is None else replace(ask, seat=None)
         retention = ask.own_retention or seat.retention
         return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=retention)
 
