@@ -108,12 +108,6 @@ _OF_TRACKER: Final = {
 _MINUTE: Final = timedelta(minutes=1)
 
 
-def _as_limited(account: Account) -> str:
-    """Write a limit's value for people; a time below a second as one writes it, `300ms`."""
-    kind, value = account.limit.kind, account.value
-    return f"{value / MILLI:g}ms" if kind in CLOCKS and 0 < value < NANO else shown(kind, value)
-
-
 def named(name: str) -> str:
     """Quote a name that came from outside, with nothing in it that moves a cursor, and short."""
     shown = repr(name if len(name) <= _WIDE else f"{name[: _WIDE - 3]}...")
@@ -154,102 +148,200 @@ def belongs_to(scope_id: str, error: BaseException | None) -> bool:
     return owner is not None and owner[0] == scope_id
 
 
+class _LimitWords:
+    """What sentences say of one limit, and what errors know of it besides."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+
+    def value(self) -> str:
+        """Write a limit's value for people; a time below a second as one writes it, `300ms`."""
+        kind, value = self.account.limit.kind, self.account.value
+        return f"{value / MILLI:g}ms" if kind in CLOCKS and 0 < value < NANO else shown(kind, value)
+
+    def spent(self, used: int) -> str:
+        """Say how much of it is used: `2 of 2 requests used`, `$0.004978 of $0.005 used`."""
+        return f"{shown(self.account.limit.kind, used)} of {self.amount(self.account.value)} used"
+
+    def amount(self, amount: int) -> str:
+        counted = self.counted(amount)
+        return f"{shown(self.account.limit.kind, amount)} {counted}" if counted else shown(self.account.limit.kind, amount)
+
+    def counted(self, amount: int = 0) -> str:
+        """Name what is counted: `tokens`, `tokens (uncached)`, `calls of tool 'search'`; nothing for dollars and seconds."""
+        limit, many = self.account.limit, "" if amount == 1 else "s"
+        if limit.detail is not None:
+            return f"call{many} of tool {named(limit.detail)}"
+        if limit.kind in Kind.__members__.values():
+            noun = _NOUNS.get(Kind(limit.kind))
+            plain = "" if noun is None else f"{noun}{many}"
+            return plain if limit.count == ALL else f"{plain} ({limit.count})"
+        return limit.kind if _TYPED.fullmatch(limit.kind) else named(limit.kind)
+
+    def window(self) -> str:
+        """Say of which window it is the limit, and for whom."""
+        limit, words = self.account.limit, ""
+        if limit.per is not None:
+            words = f", {limit.per} {self.account.window} in {limit.tz}" if self.account.window else f", in {limit.per}"
+        if limit.by is not None:
+            words += f", {_whom(limit.by, self.account.counted_for)}"
+        return words
+
+    def way_out(self) -> str:
+        if self.account.named_store and self.account.epoch is not None and self.account.facts.kind in _SHARED:
+            return f"All that count in this ledger are held to {self.in_force()}: raise it by `{self._command()}`, for example."
+        if self.account.value != self.account.limit.value:
+            return f"Raise {self.in_force()}."
+        instead = next((words for begins, words in _INSTEAD.items() if self.account.origin.startswith(begins)), "leave it out")
+        return f"Raise {self.account.origin} or {instead}."
+
+    def _command(self) -> str:
+        """Write how to raise a limit that others count in too: what a program states of it only ever makes it smaller."""
+        facts, limit = self.account.facts, self.account.limit
+        own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id
+        if not _TYPED.fullmatch(own):
+            return "ravi-otel ledger set-limit"
+        more = limit.value if limit.value > self.account.value else 2 * self.account.value or 1
+        plain = Limit(
+            kind=limit.kind,
+            value=more,
+            detail=limit.detail,
+            agent=limit.agent,
+            count=limit.count,
+            per=same_window(limit.per),
+            tz=limit.tz,
+            by=limit.by,
+        )
+        return f"ravi-otel ledger set-limit {facts.kind}:{own} {quote(format_limit(plain))}"
+
+    def in_force(self) -> str:
+        """Name the limit as its user wrote it, or what it is by now."""
+        if self.account.value == self.account.limit.value:
+            return self.account.origin
+        since = "in force now" if self.account.facts.kind in _SHARED else "set by set_limit()"
+        return f"{format_limit(replace(self.account.limit, value=self.account.value))} ({since}, instead of {self.account.origin})"
+
+    def stated(self, option: str, value: str) -> str:
+        """Write where an option of a limit is stated: where the limit was, or beside what takes none, a budget or a share."""
+        if self.account.origin.startswith("Execution"):
+            stated: dict[str, Any] = {"value": self.account.value, option: value}
+            return f"with limits=[{format_limit(replace(self.account.limit, **stated))!r}] in place of {self.account.origin}"
+        where = f"the limit that {self.account.origin} is a part of" if self.account.origin.startswith("agent(share") else self.in_force()
+        return f'with {option}="{value}", which is :{option.removeprefix("on_")}={value} in words, on {where}'
+
+    def fields(self, used: int, held: int, reason: str, needed: int | None = None) -> dict[str, Any]:
+        """Fill in what an error knows besides its sentence; `needed` is how much has to fit again, None where waiting does not help."""
+        facts, kind = self.account.facts, self.account.limit.kind
+        again = None if needed is None else resets_at(self.account, needed)
+        return {
+            "limit_kind": self.account.kind,
+            "threshold": public_amount(kind, self.account.value),
+            "used": public_amount(kind, used),
+            "held": public_amount(kind, held),
+            "remaining": public_amount(kind, self.account.value - used - held),
+            "scope": str(facts.kind),
+            "agent_name": facts.agent_name,
+            "run_name": facts.run_name,
+            "run_id": facts.run_id,
+            "reason": reason,
+            "resets_at": again,
+            "per": self.account.limit.per,
+            "counted_for": self._whose(),
+            "public_message": for_users(self.account, reason, again),
+        }
+
+    def _whose(self) -> str | None:
+        """Say whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
+        facts, limit = self.account.facts, self.account.limit
+        if limit.by is not None:
+            return None if self.account.counted_for is None else _whom(limit.by, self.account.counted_for)
+        own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind)
+        return None if own is None else f"{facts.kind} {named(own)}"
+
+
+class _DenialWords(_LimitWords):
+    """What sentences say of one refusal of a ledger."""
+
+    def __init__(self, denied: Denied) -> None:
+        super().__init__(denied.account)
+        self.denied = denied
+
+    def exhausted(self, fact: str, where: str, agent: ScopeFacts | None) -> str:
+        kind, reason = self.account.limit.kind, self.denied.reason
+        if reason == "closed":
+            return f"{place(self.account.facts)} was closed. Open another one."
+        if reason == "draining" and not self.account.value and self.account.limit.value:
+            what, opened = self.counted() or "cost", "`ravi-otel ledger set-limit` opens it again"
+            return f"An operator has closed the limit of {what} in {where}, so nothing more may be spent there; {opened}."
+        if self.account.nature is Nature.LEVEL:
+            return f"{self._too_high(where, agent)}. {self.way_out()}"
+        if reason == "too_large":
+            this, less = ("this call", "Send") if kind in SPENDS else ("this", "Charge")
+            least = f"{this} needs at least {shown(kind, self.denied.minimum)} more, which does not fit ({self._past()})"
+            return f"{fact}{self._kept()}; {least}. {less} less, or raise {self.in_force()}."
+        if reason == "draining" and self.denied.used <= self.account.value:
+            return f"{fact}, and a call that did not fit was refused before, so nothing more is sent. {self.way_out()}"
+        return f"{fact}{self._kept()}; {self._what_is_refused()} ({self._past()}). {self.way_out()}"
+
+    def contended(self, fact: str) -> str:
+        kind = self.account.limit.kind
+        stands = [f"{shown(kind, self.denied.held)} held by calls in flight"] if self.denied.held or not self.account.claims else []
+        if self.account.claims:
+            stands.append(f"{shown(kind, self.account.promised())} promised to agents with a weighted share")
+        least = shown(kind, self.denied.minimum)
+        return (
+            f"{fact}, {' and '.join(stands)}; this call needs at least {least} more, and too little came free in time. "
+            f"Lower the concurrency, or raise {self.in_force()}."
+        )
+
+    def _too_high(self, where: str, agent: ScopeFacts | None) -> str:
+        """Say what of a height was passed: how long a conversation is, or how deep agents are in agents."""
+        least, most = self.denied.minimum, self.account.value
+        if self.account.limit.kind == Kind.DEPTH:
+            who = "an agent" if agent is None else f"agent {named(str(agent.agent_id))}"
+            return f"Agents go {most} deep in {where}; {who} would be {least} deep and is refused ({least} > {most})"
+        allowed = f"{self.amount(most)} {'is' if most == 1 else 'are'} allowed in {where}"
+        return f"{allowed}; this call makes it {least} and is refused ({least} > {most})"
+
+    def _what_is_refused(self) -> str:
+        kind = self.account.limit.kind
+        if self.denied.used > self.account.value or not self.denied.minimum:
+            return "this call is refused"
+        if kind in SPENDS:
+            return f"this call needs at least {shown(kind, self.denied.minimum)} more and is refused"
+        return "this one is refused" if self.denied.minimum == 1 else f"{shown(kind, self.denied.minimum)} more are refused"
+
+    def _past(self) -> str:
+        """Write the arithmetic: `2 + 1 > 2`."""
+        kind = self.account.limit.kind
+        if self.denied.used > self.account.value or not self.denied.minimum:
+            return f"{shown(kind, self.denied.used)} > {shown(kind, self.account.value)}"
+        return (
+            f"{shown(kind, self.denied.used)} + {shown(kind, self.denied.minimum)} > {shown(kind, self.account.value - self._kept_back())}"
+        )
+
+    def _kept_back(self) -> int:
+        """Give what is kept back for the last call, where that is why there is no room."""
+        return 0 if self.denied.used + self.denied.minimum > self.account.value else self.account.reserved
+
+    def _kept(self) -> str:
+        kept = self._kept_back()
+        if not kept:
+            return ""
+        kind, handle = self.account.limit.kind, self.account.facts.kind if self.account.facts.kind in _HANDLES else "current_scope()"
+        verb = "is" if kept == 1 or kind == Kind.COST else "are"
+        return f", and {shown(kind, kept)} {verb} kept back for {handle}.wrap_up()"
+
+
 def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
     """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
+    words = _DenialWords(denied)
     account = denied.account
-    where = f"{place(account.facts)}{_when(account)}"
-    fact, fields = f"{_spent(account, denied.used)} in {where}", _fields(account, denied.used, denied.held, denied.reason, denied.minimum)
+    where = f"{place(account.facts)}{words.window()}"
+    fact, fields = f"{words.spent(denied.used)} in {where}", words.fields(denied.used, denied.held, denied.reason, denied.minimum)
     if denied.reason == "contended":
-        return BudgetContendedError(_contended(denied, fact), **fields)
-    return BudgetExhaustedError(_exhausted(denied, fact, where, agent), **fields)
-
-
-def _exhausted(denied: Denied, fact: str, where: str, agent: ScopeFacts | None) -> str:
-    account, kind, reason = denied.account, denied.account.limit.kind, denied.reason
-    if reason == "closed":
-        return f"{place(account.facts)} was closed. Open another one."
-    if reason == "draining" and not account.value and account.limit.value:
-        what, opened = _counted(account) or "cost", "`ravi-otel ledger set-limit` opens it again"
-        return f"An operator has closed the limit of {what} in {where}, so nothing more may be spent there; {opened}."
-    if account.nature is Nature.LEVEL:
-        return f"{_too_high(denied, where, agent)}. {_way_out(account)}"
-    if reason == "too_large":
-        this, less = ("this call", "Send") if kind in SPENDS else ("this", "Charge")
-        least = f"{this} needs at least {shown(kind, denied.minimum)} more, which does not fit ({_past(denied)})"
-        return f"{fact}{_kept(account, denied)}; {least}. {less} less, or raise {_in_force(account)}."
-    if reason == "draining" and denied.used <= account.value:
-        return f"{fact}, and a call that did not fit was refused before, so nothing more is sent. {_way_out(account)}"
-    return f"{fact}{_kept(account, denied)}; {_what_is_refused(denied)} ({_past(denied)}). {_way_out(account)}"
-
-
-def _contended(denied: Denied, fact: str) -> str:
-    account, kind = denied.account, denied.account.limit.kind
-    stands = [f"{shown(kind, denied.held)} held by calls in flight"] if denied.held or not account.claims else []
-    if account.claims:
-        stands.append(f"{shown(kind, account.promised())} promised to agents with a weighted share")
-    return (
-        f"{fact}, {' and '.join(stands)}; this call needs at least {shown(kind, denied.minimum)} more, and too little came free in time. "
-        f"Lower the concurrency, or raise {_in_force(account)}."
-    )
-
-
-def _too_high(denied: Denied, where: str, agent: ScopeFacts | None) -> str:
-    """Say what of a height was passed: how long a conversation is, or how deep agents are in agents."""
-    account, most = denied.account, denied.account.value
-    if account.limit.kind == Kind.DEPTH:
-        who = "an agent" if agent is None else f"agent {named(str(agent.agent_id))}"
-        return f"Agents go {most} deep in {where}; {who} would be {denied.minimum} deep and is refused ({denied.minimum} > {most})"
-    allowed = f"{_of(account, most)} {'is' if most == 1 else 'are'} allowed in {where}"
-    return f"{allowed}; this call makes it {denied.minimum} and is refused ({denied.minimum} > {most})"
-
-
-def _spent(account: Account, used: int) -> str:
-    """Say how much of it is used: `2 of 2 requests used`, `$0.004978 of $0.005 used`."""
-    return f"{shown(account.limit.kind, used)} of {_of(account, account.value)} used"
-
-
-def _of(account: Account, amount: int) -> str:
-    counted = _counted(account, amount)
-    return f"{shown(account.limit.kind, amount)} {counted}" if counted else shown(account.limit.kind, amount)
-
-
-def _counted(account: Account, amount: int = 0) -> str:
-    """Name what is counted: `tokens`, `tokens (uncached)`, `calls of tool 'search'`; nothing for dollars and seconds."""
-    limit, many = account.limit, "" if amount == 1 else "s"
-    if limit.detail is not None:
-        return f"call{many} of tool {named(limit.detail)}"
-    if limit.kind in Kind.__members__.values():
-        noun = _NOUNS.get(Kind(limit.kind))
-        plain = "" if noun is None else f"{noun}{many}"
-        return plain if limit.count == ALL else f"{plain} ({limit.count})"
-    return limit.kind if _TYPED.fullmatch(limit.kind) else named(limit.kind)
-
-
-def _what_is_refused(denied: Denied) -> str:
-    kind = denied.account.limit.kind
-    if denied.used > denied.account.value or not denied.minimum:
-        return "this call is refused"
-    if kind in SPENDS:
-        return f"this call needs at least {shown(kind, denied.minimum)} more and is refused"
-    return "this one is refused" if denied.minimum == 1 else f"{shown(kind, denied.minimum)} more are refused"
-
-
-def _past(denied: Denied) -> str:
-    """Write the arithmetic: `2 + 1 > 2`."""
-    account, kind = denied.account, denied.account.limit.kind
-    if denied.used > account.value or not denied.minimum:
-        return f"{shown(kind, denied.used)} > {shown(kind, account.value)}"
-    return f"{shown(kind, denied.used)} + {shown(kind, denied.minimum)} > {shown(kind, account.value - _kept_back(account, denied))}"
-
-
-def _when(account: Account) -> str:
-    """Say of which window it is the limit, and for whom."""
-    limit, words = account.limit, ""
-    if limit.per is not None:
-        words = f", {limit.per} {account.window} in {limit.tz}" if account.window else f", in {limit.per}"
-    if limit.by is not None:
-        words += f", {_whom(limit.by, account.counted_for)}"
-    return words
+        return BudgetContendedError(words.contended(fact), **fields)
+    return BudgetExhaustedError(words.exhausted(fact, where, agent), **fields)
 
 
 def _whom(by: str, counted_for: str | None) -> str:
@@ -258,54 +350,42 @@ def _whom(by: str, counted_for: str | None) -> str:
     return f"calls without a {what}" if counted_for is None else f"{what} {named(counted_for)}"
 
 
-def _kept_back(account: Account, denied: Denied) -> int:
-    """Give what is kept back for the last call, where that is why there is no room."""
-    return 0 if denied.used + denied.minimum > account.value else account.reserved
-
-
-def _kept(account: Account, denied: Denied) -> str:
-    kept = _kept_back(account, denied)
-    if not kept:
-        return ""
-    kind, handle = account.limit.kind, account.facts.kind if account.facts.kind in _HANDLES else "current_scope()"
-    verb = "is" if kept == 1 or kind == Kind.COST else "are"
-    return f", and {shown(kind, kept)} {verb} kept back for {handle}.wrap_up()"
-
-
 def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, more: bool = False) -> BudgetError:
     """Write the error of a part that is not left to be carved out for an agent, or of `more` for one that it has."""
+    words = _LimitWords(account)
     kind = account.limit.kind
-    left = f"{shown(kind, max(0, account.value - account.used - account.held))} of {_of(account, account.value)} left"
+    left = f"{shown(kind, max(0, account.value - account.used - account.held))} of {words.amount(account.value)} left"
     fact = f"{left} in {place(account.facts)}"
     asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}as its share, which"
-    fields = _fields(account, account.used, account.held, reason, amount)
+    fields = words.fields(account.used, account.held, reason, amount)
     if reason == "contended":
         promised = account.promised()
         why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else ", and others hold theirs"
         return BudgetContendedError(
-            f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {_in_force(account)}.",
+            f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {words.in_force()}.",
             **fields,
         )
-    return BudgetExhaustedError(f"{fact}; {asked} is refused. Ask for less, or raise {_in_force(account)}.", **fields)
+    return BudgetExhaustedError(f"{fact}; {asked} is refused. Ask for less, or raise {words.in_force()}.", **fields)
 
 
 def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
     """Write the error of an agent that is one too many in all, or under its parent agent."""
+    words = _DenialWords(denied)
     account, most = denied.account, denied.account.value
     if account.limit.kind == Kind.FAN_OUT:
         above = "its parent agent" if parent is None else place(parent)
         there = f"{denied.minimum - 1} of {most} agents live under {above}"
-        way_out = f"{_way_out(account).removesuffix('.')}, or end one of them first."
+        way_out = f"{words.way_out().removesuffix('.')}, or end one of them first."
     else:
         whose = f" of name {named(account.limit.agent)}" if account.limit.agent else ""
         first = ", the first one included" if account.facts.kind is ScopeKind.RUN and not whose else ""
         there = f"{denied.used} of {most} agents{whose} were entered in {place(account.facts)}{first}"
-        way_out = _way_out(account)
+        way_out = words.way_out()
     return SpawnDeniedError(
         f"No room for agent {named(str(asking.agent_id))}: {there}. {way_out}",
         agent_id=asking.agent_id,
         max_agents=most,
-        **_fields(account, denied.used, denied.held, "exhausted"),
+        **words.fields(denied.used, denied.held, "exhausted"),
     )
 
 
@@ -315,7 +395,8 @@ def no_slot(asking: NoSlot, account: Account | None, run_id: str | None) -> Spaw
     if account is None:
         where, origin, fields = "", "SpawnBudget.max_agents", {"used": most, "remaining": 0, "run_id": run_id, "reason": reason}
     else:
-        where, origin, fields = f" in {place(account.facts)}", _in_force(account), _fields(account, most, 0, reason)
+        words = _LimitWords(account)
+        where, origin, fields = f" in {place(account.facts)}", words.in_force(), words.fields(most, 0, reason)
     why = _SHORTAGES[reason].format(priority=asking.priority.name)
     return SpawnDeniedError(
         f"No slot for agent {named(asking.agent_id)}{asking.waited}: {most} of {most} agents are live{where}, its root included{why}. "
@@ -339,28 +420,31 @@ def closed(facts: ScopeFacts) -> BudgetExhaustedError:
 
 def used_up(account: Account) -> BudgetExhaustedError:
     """Write the error of a limit with nothing left, for a message that asks for no amount of it."""
-    fact = f"{_spent(account, account.used)} in {place(account.facts)}{_when(account)}"
+    words = _LimitWords(account)
+    fact = f"{words.spent(account.used)} in {place(account.facts)}{words.window()}"
     return BudgetExhaustedError(
-        f"{fact}, so nothing more is sent to a model. {_way_out(account)}",
-        **_fields(account, account.used, account.held, "exhausted", 1),
+        f"{fact}, so nothing more is sent to a model. {words.way_out()}",
+        **words.fields(account.used, account.held, "exhausted", 1),
     )
 
 
 def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaustedError:
     """Write the error of a cost limit that meets a model without a price."""
+    words = _LimitWords(account)
     what = "A call without a model" if model is None else f"Model {named(model)}"
     return BudgetExhaustedError(
         f"{what} of provider {named(provider)} has no known price, so the cost limit of {place(account.facts)} cannot be kept and the "
         "call is refused. Give it a price with instrument(prices=...) or under [prices] in a policy file, or let it pass "
-        f"{_stated(account, 'on_unpriced', 'warn')}.",
-        **_fields(account, account.used, account.held, "unpriced_model"),
+        f"{words.stated('on_unpriced', 'warn')}.",
+        **words.fields(account.used, account.held, "unpriced_model"),
     )
 
 
 def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
     """Write the error of a strict limit that meets a request whose size cannot be told."""
+    words = _LimitWords(account)
     where, held = place(account.facts), account.limit.on_unbounded == "window"
-    admitted = f"let it pass as an estimate {_stated(account, 'on_unbounded', 'admit')}"
+    admitted = f"let it pass as an estimate {words.stated('on_unbounded', 'admit')}"
     if not call.least_cap:
         why = f"the output of {call.unbounded} cannot be capped"
         way_out = f"L{admitted.removeprefix('l')}"
@@ -370,49 +454,50 @@ def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
     else:
         why = f"{call.unbounded} in the request hides the size of its input"
         way_out = (
-            f"Leave the field out, or hold the model's whole window {_stated(account, 'on_unbounded', 'window')}; "
+            f"Leave the field out, or hold the model's whole window {words.stated('on_unbounded', 'window')}; "
             '"admit" in place of "window" holds an estimate'
         )
     return BudgetExhaustedError(
-        f"The call is refused, because {why} and the strict limit of {_counted(account) or 'cost'} of {where} cannot be kept. {way_out}.",
-        **_fields(account, account.used, account.held, "unbounded_input"),
+        f"The call is refused, because {why} and the strict limit of {words.counted() or 'cost'} of {where} cannot be kept. {way_out}.",
+        **words.fields(account.used, account.held, "unbounded_input"),
     )
 
 
 def cut_short(account: Account, cap: int, partial: str | None) -> BudgetExhaustedError:
     """Write the error of an answer that ended at the cap a strict limit put on it, so that the client could not read it."""
-    fact = f"{_spent(account, account.used)} in {place(account.facts)}{_when(account)}"
+    words = _LimitWords(account)
+    fact = f"{words.spent(account.used)} in {place(account.facts)}{words.window()}"
     return BudgetExhaustedError(
-        f"{fact}, which left room for {cap} output tokens, and the answer ended there unfinished. {_way_out(account)}",
-        **_fields(account, account.used, account.held, "truncated", 1),
+        f"{fact}, which left room for {cap} output tokens, and the answer ended there unfinished. {words.way_out()}",
+        **words.fields(account.used, account.held, "truncated", 1),
         partial=partial,
     )
 
 
 def cut(account: Account, reason: str, used: int, held: int, *, counted: bool) -> BudgetError:
     """Write the error of a stream that was cut: `used` with what came of it, `counted` by us, and `held` by other calls."""
+    words = _LimitWords(account)
     kind = account.limit.kind
-    fact = f"{_spent(account, used)} in {place(account.facts)}{_when(account)}{', by our count' if counted else ''}"
-    fields = _fields(account, used, held, reason, 1)
+    fact = f"{words.spent(used)} in {place(account.facts)}{words.window()}{', by our count' if counted else ''}"
+    fields = words.fields(used, held, reason, 1)
     fields["estimated"] = counted
     others = f", and {shown(kind, held)} held by other calls" if held > 0 else ""
     if reason == "contended":
-        return BudgetContendedError(
-            f"{fact}{others}, so the stream was cut. Lower the concurrency, or raise {_in_force(account)}.", **fields
-        )
+        return BudgetContendedError(f"{fact}{others}, so the stream was cut. Lower the concurrency, or raise {words.in_force()}.", **fields)
     if used > account.value:
         past = f"{shown(kind, used)} > {shown(kind, account.value)}"
-        return BudgetExhaustedError(f"{fact}, so the stream was cut ({past}). {_way_out(account)}", **fields)
-    return BudgetExhaustedError(f"{fact}{others}, so the stream was cut. {_way_out(account)}", **fields)
+        return BudgetExhaustedError(f"{fact}, so the stream was cut ({past}). {words.way_out()}", **fields)
+    return BudgetExhaustedError(f"{fact}{others}, so the stream was cut. {words.way_out()}", **fields)
 
 
 def late(account: Account) -> DeadlineExceededError:
     """Write the error of a deadline."""
+    words = _LimitWords(account)
     of = " of working time" if account.limit.kind == Kind.WORKING else ""
     return DeadlineExceededError(
-        f"{shown(account.limit.kind, account.used)} of {_as_limited(account)}{of} used in {place(account.facts)}, so the work is stopped "
-        f"(deadline exceeded). {_way_out(account)}",
-        **_fields(account, account.used, 0, "deadline"),
+        f"{shown(account.limit.kind, account.used)} of {words.value()}{of} used in {place(account.facts)}, so the work is stopped "
+        f"(deadline exceeded). {words.way_out()}",
+        **words.fields(account.used, 0, "deadline"),
     )
 
 
@@ -438,17 +523,19 @@ def consumed(kind: Kind, used: int, limit: int, bound: ScopeFacts | None) -> Bud
 
 def wrapped(account: Account, owner: ScopeFacts) -> BudgetExhaustedError:
     """Write the error of a second last call."""
+    words = _LimitWords(account)
     return BudgetExhaustedError(
-        f"{place(owner)} has made its last call already, and keeps nothing back for another. End here, or raise {_in_force(account)}.",
-        **_fields(account, account.used, account.held, "wrapping_up"),
+        f"{place(owner)} has made its last call already, and keeps nothing back for another. End here, or raise {words.in_force()}.",
+        **words.fields(account.used, account.held, "wrapping_up"),
     )
 
 
 def wrapping_up(account: Account, owner: ScopeFacts, tool: str) -> BudgetExhaustedError:
     """Write the error of a tool in the block of the last call."""
+    words = _LimitWords(account)
     return BudgetExhaustedError(
         f"tool {named(tool)} is not run while {place(owner)} wraps up: answer with what is there, or end here.",
-        **_fields(account, account.used, account.held, "wrapping_up"),
+        **words.fields(account.used, account.held, "wrapping_up"),
     )
 
 
@@ -468,83 +555,6 @@ def paused(lease: Lease, partial: str | None = None, way_out: str | None = None)
 
 _INSTEAD: Final = {"Execution": "pass None", "continue_run(otherwise": "pass otherwise=[]"}
 """How a limit is stated as none that cannot be left out, by how its parameter begins."""
-
-
-def _way_out(account: Account) -> str:
-    if account.named_store and account.epoch is not None and account.facts.kind in _SHARED:
-        return f"All that count in this ledger are held to {_in_force(account)}: raise it by `{_command(account)}`, for example."
-    if account.value != account.limit.value:
-        return f"Raise {_in_force(account)}."
-    instead = next((words for begins, words in _INSTEAD.items() if account.origin.startswith(begins)), "leave it out")
-    return f"Raise {account.origin} or {instead}."
-
-
-def _command(account: Account) -> str:
-    """Write how to raise a limit that others count in too: what a program states of it only ever makes it smaller."""
-    facts, limit = account.facts, account.limit
-    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind) or facts.scope_id
-    if not _TYPED.fullmatch(own):
-        return "ravi-otel ledger set-limit"
-    more = limit.value if limit.value > account.value else 2 * account.value or 1
-    plain = Limit(
-        kind=limit.kind,
-        value=more,
-        detail=limit.detail,
-        agent=limit.agent,
-        count=limit.count,
-        per=same_window(limit.per),
-        tz=limit.tz,
-        by=limit.by,
-    )
-    return f"ravi-otel ledger set-limit {facts.kind}:{own} {quote(format_limit(plain))}"
-
-
-def _in_force(account: Account) -> str:
-    """Name the limit as its user wrote it, or what it is by now."""
-    if account.value == account.limit.value:
-        return account.origin
-    since = "in force now" if account.facts.kind in _SHARED else "set by set_limit()"
-    return f"{format_limit(replace(account.limit, value=account.value))} ({since}, instead of {account.origin})"
-
-
-def _stated(account: Account, option: str, value: str) -> str:
-    """Write where an option of a limit is stated: where the limit was, or beside what takes none, a budget or a share."""
-    if account.origin.startswith("Execution"):
-        stated: dict[str, Any] = {"value": account.value, option: value}
-        return f"with limits=[{format_limit(replace(account.limit, **stated))!r}] in place of {account.origin}"
-    where = f"the limit that {account.origin} is a part of" if account.origin.startswith("agent(share") else _in_force(account)
-    return f'with {option}="{value}", which is :{option.removeprefix("on_")}={value} in words, on {where}'
-
-
-def _fields(account: Account, used: int, held: int, reason: str, needed: int | None = None) -> dict[str, Any]:
-    """Fill in what an error knows besides its sentence; `needed` is how much has to fit again, None where waiting does not help."""
-    facts, kind = account.facts, account.limit.kind
-    again = None if needed is None else resets_at(account, needed)
-    return {
-        "limit_kind": account.kind,
-        "threshold": public_amount(kind, account.value),
-        "used": public_amount(kind, used),
-        "held": public_amount(kind, held),
-        "remaining": public_amount(kind, account.value - used - held),
-        "scope": str(facts.kind),
-        "agent_name": facts.agent_name,
-        "run_name": facts.run_name,
-        "run_id": facts.run_id,
-        "reason": reason,
-        "resets_at": again,
-        "per": account.limit.per,
-        "counted_for": _whose(account),
-        "public_message": for_users(account, reason, again),
-    }
-
-
-def _whose(account: Account) -> str | None:
-    """Say whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
-    facts, limit = account.facts, account.limit
-    if limit.by is not None:
-        return None if account.counted_for is None else _whom(limit.by, account.counted_for)
-    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind)
-    return None if own is None else f"{facts.kind} {named(own)}"
 
 
 # -- limit events -----------------------------------------------------------------------------------------------------
