@@ -178,7 +178,7 @@ class SentCall:
 
     __slots__ = (
         *("_args", "_attempts", "_client", "_kwargs", "_late", "_latest", "_leaves", "_live", "_outgoing", "_passed", "_refused"),
-        *("_request", "_seen", "_shortened", "_sweeps", "_tried", "_wrapped", "failed", "seen", "sends"),
+        *("_request", "_seen", "_shortened", "_sweeps", "_tried", "_wrapped", "call", "failed", "seen", "sends"),
     )
 
     def __init__(self, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, outgoing: OutgoingRequest) -> None:
@@ -186,6 +186,7 @@ class SentCall:
         self._args = args
         self._kwargs = kwargs
         self._outgoing = outgoing
+        self.call = outgoing.call
         self._live: ModelCall | None = None
         self._seen: Any = None  # the answer that a parser was about to judge
         self._attempts = 0
@@ -202,11 +203,6 @@ class SentCall:
         self.seen = False  # its bytes were seen leaving
         self.failed: BaseException | None = None
         self.sends = False
-
-    @property
-    def call(self) -> Call:
-        """The call that is sent."""
-        return self._outgoing.call
 
     @property
     def url(self) -> str:

@@ -65,10 +65,11 @@ class PriceBook:
     Safe to use from any thread. Raises ConfigurationError for overrides that cannot be used.
     """
 
-    __slots__ = ("_cards", "_clock", "_fresh_until", "_overrides", "_table")
+    __slots__ = ("_cards", "_clock", "_fresh_until", "_has_overrides", "_has_overrides", "_overrides", "_table")
 
     def __init__(self, overrides: PriceMap | None = None, *, clock: Callable[[], float] = time.time, table: Table = TABLE) -> None:
         self._overrides = Overrides(overrides)
+        self._has_overrides = bool(self._overrides)  # each call asks
         self._clock = clock
         self._table = table
         self._cards: dict[_Key, RateCard | None] = {}
@@ -111,11 +112,12 @@ class PriceBook:
         if usage is None:
             return UNKNOWN
         answered = self.card(provider, response_model, tier)
-        if answered is not None and (answered.source == "override" or not self._overrides):
+        if answered is not None and (answered.source == "override" or not self._has_overrides):
             nano = answered.cost_nano(usage)  # nearly always; a call less than below
             if nano is None:
                 return UNKNOWN
-            return nano, _source(answered, "response_model"), answered.table_date
+            plain = answered.source != "override" and not answered.stands_in
+            return nano, "response_model" if plain else _source(answered, "response_model"), answered.table_date
         asked = self.card(provider, request_model, tier)
         if asked is not None and asked.source == "override":
             return _at(asked, usage, "override")
