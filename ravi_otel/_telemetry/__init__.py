@@ -19,3 +19,7 @@ def __getattr__(name: str) -> _typing.Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

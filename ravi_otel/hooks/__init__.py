@@ -47,3 +47,7 @@ def __getattr__(name: str) -> _typing.Any:
     found = getattr(_importlib.import_module(f"{__name__}.{_HOMES.get(name, 'records')}"), name)
     globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

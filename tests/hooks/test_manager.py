@@ -13,6 +13,7 @@ from copy import deepcopy
 
 import pytest
 
+import ravi_otel.hooks
 from ravi_otel import ConfigurationError, CostTracker, HookEvent, HookManager, RunLogger, run
 from ravi_otel.hooks import Listener, bridge
 
@@ -485,3 +486,10 @@ def test_every_event_of_the_engine_is_heard_of_by_a_method_of_a_listener():
     methods = {name for name in vars(Listener) if not name.startswith("_")}
     assert {row.method for row in bridge._HEARD.values()} <= methods
     assert set(bridge._HEARD) == set(HookEvent)
+
+
+def test_the_package_has_what_it_lists_and_says_so_of_nothing_else():
+    assert set(ravi_otel.hooks.__all__) <= set(dir(ravi_otel.hooks))
+    assert all(getattr(ravi_otel.hooks, name) is not None for name in ravi_otel.hooks.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'HookEvents'"):
+        _ = ravi_otel.hooks.HookEvents
