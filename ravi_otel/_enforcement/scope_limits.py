@@ -12,9 +12,9 @@ from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.last_call import KeptBack, LastCall
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.identity import store_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.ledger.refreshing import as_of, is_unknown, newest, refresh
+from ravi_otel._enforcement.ledger.store_identity import store_id
+from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newest, refresh
 from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part

@@ -13,11 +13,11 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
-from ravi_otel._enforcement.ledger.identity import name_store
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_identity import name_store
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._enforcement.ledger.refreshing import refresh
+from ravi_otel._enforcement.ledger.store_readings import refresh
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener

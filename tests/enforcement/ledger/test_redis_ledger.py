@@ -11,12 +11,12 @@ from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
-from ravi_otel._enforcement.ledger.failing import StoreError
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis import messages
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import TOP, Reply, Script, tag_of
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_errors import StoreError
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts

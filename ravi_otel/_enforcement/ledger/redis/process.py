@@ -16,9 +16,8 @@ from weakref import WeakValueDictionary
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Reservation, Settled, new_op_id
-from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, unkept, warn_uncounted
-from ravi_otel._enforcement.ledger.losses import KEEP_S, forget, may_begin_anew, tell
-from ravi_otel._enforcement.ledger.pulse import Pulse
+from ravi_otel._enforcement.ledger.heartbeat import Heartbeat
+from ravi_otel._enforcement.ledger.lost_counters import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
     ACCEPT,
@@ -36,6 +35,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     numbers,
     tag_of,
 )
+from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, unkept, warn_uncounted
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel._forksafe import renew_while_alive
@@ -401,7 +401,7 @@ class ProcessState(ABC):
         self.graves = Graves(new_op_id().rpartition("-")[0] + "-")
         self.pending = PendingWrites()
         self.lost: dict[str, Shared] = {}
-        self.pulse = Pulse(self._beat)
+        self.pulse = Heartbeat(self._beat)
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
@@ -426,7 +426,7 @@ class ProcessState(ABC):
         return reply.show(lines, self._clock.monotonic_ns())
 
     def begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
-        """Have an account that the store has forgotten begin anew, where it may: see `losses`."""
+        """Have an account that the store has forgotten begin anew, where it may: see `lost_counters`."""
         ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
         why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
         if why is None:

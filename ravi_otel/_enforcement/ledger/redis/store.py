@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar, cast
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
-from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis.messages import (
     CLOCK,
@@ -49,7 +48,8 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     tag_of,
 )
 from ravi_otel._enforcement.ledger.redis.process import Lease, ProcessState, Ticket, Write, wake_first
-from ravi_otel._enforcement.ledger.refreshing import Copy
+from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync
 from ravi_otel.errors import ConfigurationError

@@ -10,10 +10,8 @@ from typing import Any, Final
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, Told, asked_once
-from ravi_otel._enforcement.ledger.failing import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.losses import forget, kept_s, may_begin_anew, tell
-from ravi_otel._enforcement.ledger.refreshing import Copy
+from ravi_otel._enforcement.ledger.lost_counters import forget, kept_s, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
 from ravi_otel._enforcement.ledger.sqlite.leases import Leases
 from ravi_otel._enforcement.ledger.sqlite.rows import (
@@ -34,6 +32,8 @@ from ravi_otel._enforcement.ledger.sqlite.rows import (
     written,
 )
 from ravi_otel._enforcement.ledger.sqlite.settled_ids import is_fresh, is_over
+from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import Waiter
 from ravi_otel._enforcement.ledger.windows import expire
 
@@ -206,7 +206,7 @@ class Transaction:
         return row
 
     def _begin_anew(self, account: Account, seen_s: int, lost: str) -> None:
-        """Have an account that the file has forgotten begin anew, where it may (see `losses`); else StoreError."""
+        """Have an account that the file has forgotten begin anew, where it may (see `lost_counters`); else StoreError."""
         accepted_s = self.file.accepted_s()
         why = may_begin_anew(
             account,

@@ -10,7 +10,7 @@ from ravi_otel._threads import without_signals
 from ravi_otel.hooks.guard import swallow
 
 
-class Pulse:
+class Heartbeat:
     """Run `beat` on a daemon thread for as long as it gives the seconds until the next time; None ends the thread."""
 
     def __init__(self, beat: Callable[[], float | None]) -> None:
