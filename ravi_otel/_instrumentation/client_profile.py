@@ -17,7 +17,7 @@ _kept: dict[tuple[int, type, int], tuple[object, object, Host]] = {}
 """Hosts by the identity of a client's URL object and of the user's map, which are kept too, so that no other can take their place."""
 
 _OTHERS: Final = ("opentelemetry.instrumentation.", "openinference.instrumentation.")
-_WRAPPED_BY_OTHERS: Final = {"responses": ("openai.resources.responses.responses", ("Responses", "AsyncResponses"))}
+OTHERS_WRAP: Final = {"responses": ("openai.resources.responses.responses", ("Responses", "AsyncResponses"))}
 """Endpoints whose calls another instrumentation describes by a span that it makes afterwards: the module and classes it wraps."""
 
 
@@ -72,7 +72,7 @@ class ClientProfile:
 
 def described_afterwards(endpoint: str) -> bool:
     """Whether another instrumentation will make a span for this call when it is over; none of it is current yet."""
-    place = _WRAPPED_BY_OTHERS.get(endpoint)
+    place = OTHERS_WRAP.get(endpoint)
     module = None if place is None else sys.modules.get(place[0])
     if place is None or module is None:
         return False

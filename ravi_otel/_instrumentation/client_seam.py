@@ -21,7 +21,7 @@ from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._instrumentation.formats.format import WireFormat, read_body, read_result
 from ravi_otel._instrumentation.outgoing_request import EARLY_NS, OutgoingRequest, shortest_pause
 from ravi_otel._instrumentation.raw_requests import RawRequests
-from ravi_otel._instrumentation.streams import FollowedStream, is_raw_response, observed_parser
+from ravi_otel._instrumentation.streams import COMPLETE, FollowedStream, is_raw_response, observed_parser
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
@@ -77,19 +77,17 @@ class ClientSeam:
 
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        if not self.active or _has_no_options(args, kwargs) or not STATE.options.concerns(client):
+        if not self._concerns(client, args, kwargs):
             return wrapped(*args, **kwargs)
         sent = self._prepare(wrapped, client, args, kwargs)
         return send_call(sent.call, sent)
 
     def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
-        if not self.active or _has_no_options(args, kwargs) or not STATE.options.concerns(client):
+        if not self._concerns(client, args, kwargs):
             return wrapped(*args, **kwargs)
         sent = self._prepare(wrapped, client, args, kwargs)
-        coroutine: Any = send_call_async(sent.call, sent)
-        coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__  # what "never awaited" names
-        return coroutine
+        return named_like(send_call_async(sent.call, sent), wrapped)
 
     def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -150,6 +148,10 @@ class ClientSeam:
             self._raw_requests.sent(built, raw)
         return built
 
+    def _concerns(self, client: Any, args: _Args, kwargs: _Kwargs) -> bool:
+        """Whether a call is watched; one without options raises the client's own TypeError."""
+        return self.active and (len(args) > 1 or "options" in kwargs) and STATE.options.concerns(client)
+
     def _prepare(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall:
         """Read a request before it is sent; what cannot be read is still counted as a request."""
         try:
@@ -168,9 +170,10 @@ class ClientSeam:
         return sent
 
 
-def _has_no_options(args: _Args, kwargs: _Kwargs) -> bool:
-    """Whether a call has no options, which raises the client's own TypeError."""
-    return len(args) < 2 and "options" not in kwargs  # noqa: PLR2004 - the second parameter
+def named_like(coroutine: Any, wrapped: Callable[..., Any]) -> Any:
+    """Return a coroutine under the name of the method it stands for, which is what "never awaited" names."""
+    coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__
+    return coroutine
 
 
 class SentCall:
@@ -217,11 +220,13 @@ class SentCall:
 
     def watch(self, live: ModelCall, result: Any) -> bool:
         """See `Transport.watch`."""
-        return FollowedStream.begin(live, result, self._outgoing.format, hides_usage=self._outgoing.hides_usage)
+        return type(result) not in COMPLETE and FollowedStream.begin(
+            live, result, self._outgoing.format, hides_usage=self._outgoing.hides_usage
+        )
 
     def reply(self, result: Any) -> Reply:
         """See `Transport.reply`; a raw response is read by the JSON of its body, without touching its own parser."""
-        if is_raw_response(result):
+        if type(result) not in COMPLETE and is_raw_response(result):
             return read_body(self._outgoing.format, lambda: result.http_response.content, self.call)
         return read_result(self._outgoing.format, result, self.call)
 
@@ -293,7 +298,8 @@ class SentCall:
     def _over(self) -> None:
         self._live = None
         self.sends = False
-        _LEAVING.pop(id(self._leaves), None)
+        if self._leaves is not None:
+            _LEAVING.pop(id(self._leaves), None)
 
     def _cut(self) -> None:
         if self._live is not None and self._client is not None and self._request is not None:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._instrumentation.client_profile import ClientProfile, described_afterwards
+from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile, described_afterwards
 from ravi_otel._instrumentation.formats.fields import body_of, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
 from ravi_otel._runtime.inferring import INFERRING
@@ -65,7 +65,9 @@ class OutgoingRequest:
     def read(cls, profile: ClientProfile, client: Any, options: Any, *, stream: bool) -> OutgoingRequest:
         """Read what a client is about to send; raises whatever reading it raises."""
         path, method = str(options.url), str(options.method).upper()
-        body = body_of(options.json_data, options.extra_json, get(options, "content"))
+        given, extra = options.json_data, options.extra_json
+        # A mapping alone is what nearly all have: nothing to merge, and nobody writes to it.
+        body = given if type(given) is dict and extra is None else body_of(given, extra, get(options, "content"))
         host = profile.host_of(client, STATE.options.providers)
         wire_format = profile.format_for(method, path, host.base, "" if host.assumed else host.provider)
         request = Request(method, path, body, host, stream, options.files)
@@ -87,7 +89,8 @@ class OutgoingRequest:
         makes = False
         if profile.own_span is not None:
             self.options, makes = profile.own_span(client, self.options)
-        self.call.told_elsewhere = "span" if makes else "call" if described_afterwards(self.call.endpoint) else None
+        call = self.call
+        call.told_elsewhere = "span" if makes else "call" if call.endpoint in OTHERS_WRAP and described_afterwards(call.endpoint) else None
 
     # -- usage of streams ---------------------------------------------------------------------------------------------
 

@@ -186,14 +186,12 @@ class FollowedStream:
     def begin(cls, live: ModelCall, result: Any, wire_format: WireFormat, *, hides_usage: bool = False) -> bool:
         """Follow what the client returned if it is still open; False when it is complete. `hides_usage` keeps it from the program."""
         kind = class_of(result)
-        if kind in _complete:
-            return False
         if hasattr(kind, "__stream__"):
             cls(live, wire_format, hides_usage=hides_usage).follow(result)
             return True
         if not is_raw_response(result):
-            if len(_complete) < _MOST_KEPT:
-                _complete.add(kind)
+            if len(COMPLETE) < _MOST_KEPT:
+                COMPLETE.add(kind)
             return False
         if get(result, "_is_sse_stream") or get(result, "_stream"):
             cls(live, wire_format).follow_parsing(result)
@@ -766,14 +764,14 @@ def _detached_iterator(stream: Any) -> Any:
 # -- what the client returned -------------------------------------------------------------------------------------------
 
 _MOST_KEPT: Final = 256
-_complete: set[type] = set()
+COMPLETE: Final[set[type]] = set()
 """Classes seen to be neither a stream nor a raw response: a model's class is slow to say that it lacks something."""
 
 
 def is_raw_response(result: Any) -> bool:
     """Whether it is a raw response; its class tells, as a provider may answer a model with any field names it likes."""
     kind = class_of(result)
-    return kind not in _complete and hasattr(kind, "parse") and hasattr(kind, "http_request")
+    return hasattr(kind, "parse") and hasattr(kind, "http_request")
 
 
 class StreamHelpers:

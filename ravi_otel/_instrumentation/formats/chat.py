@@ -68,6 +68,8 @@ _UNCAPPED: Final = ("prediction",)
 
 _REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
 _CAPS: Final = ("max_completion_tokens", "max_tokens")
+_NAMES: Final = ("id", "model", "service_tier", "system_fingerprint")
+"""What an answer is called and made by: fields of a `Reply` under the same names."""
 
 
 class ChatCompletions(WireFormat):
@@ -81,12 +83,15 @@ class ChatCompletions(WireFormat):
         messages = body.get("messages")
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
-        caps = [cap for name in _CAPS if body.get(name) is not None and (cap := count(body[name])) is not None]
+        cap = None
+        for name in _CAPS:
+            if cap is None and body.get(name) is not None:
+                cap = count(body[name])
         return request.describe(
             "chat",
             "chat.completions",
             size=partial(tokens_of, body, _INPUT_FIELDS, size * _PER_MESSAGE + _PER_REQUEST),
-            output_cap=caps[0] if caps else None,
+            output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
             parameters=parameters(body),
@@ -102,15 +107,11 @@ class ChatCompletions(WireFormat):
             reason = as_mapping(choice).get("finish_reason")
             if isinstance(reason, str):
                 reasons.append(reason)
-        return Reply(
-            id=as_text(told.get("id")),
-            model=as_text(told.get("model")),
-            usage=usage(told.get("usage")),
-            finish_reasons=tuple(reasons),
-            service_tier=as_text(told.get("service_tier")),
-            system_fingerprint=as_text(told.get("system_fingerprint")),
-            answers=len(choices),
-        )
+        names: dict[str, str] = {}
+        for name in _NAMES:
+            if isinstance(known := told.get(name), str):
+                names[name] = known
+        return Reply(**names, usage=usage(told.get("usage")), finish_reasons=tuple(reasons), answers=len(choices))  # type: ignore[arg-type]  # texts
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.field_shapes import shaped
-from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, tokens_of_weight, weight_of
+from ravi_otel._instrumentation.formats.fields import TOKEN, tokens_of_weight, weight_of
 from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse
 
 _MOST_QUIET: Final = 2**40
@@ -47,8 +47,8 @@ class Request:
         `known` are more fields of the call; the endpoint is called like the operation unless it is given.
         """
         host = self.host
-        if "model" not in known:
-            known["model"] = as_text(self.body.get("model"))
+        if "model" not in known and isinstance(model := self.body.get("model"), str):
+            known["model"] = model
         known.setdefault("stream", self.stream)
         return Call(
             operation=operation,
