@@ -13,7 +13,7 @@ from ravi_otel._runtime.packages import IMPORTS
 from ravi_otel._runtime.wrapping import Wraps
 
 if TYPE_CHECKING:
-    from ravi_otel._instrumentation.openai.sockets.seam import SocketSeam
+    from ravi_otel._instrumentation.socket_seam import SocketSeam
 
 _log = logging.getLogger("ravi_otel")
 _ROOM: Final = "openai.resources"
@@ -69,14 +69,14 @@ class Sockets:
     def abandon(self) -> None:
         """End every session that is still open, because the process ends or nobody watches any longer."""
         if self._made is not None:
-            load("ravi_otel._instrumentation.openai.sockets.sessions").abandon_sessions()
+            load("ravi_otel._instrumentation.socket_seam").abandon_sessions()
 
     @property
     def _seam(self) -> SocketSeam:
         """The wrappers themselves, made with the first connection class."""
         made = self._made
         if made is None:
-            made = self._made = cast("SocketSeam", load("ravi_otel._instrumentation.openai.sockets.seam").SocketSeam())
+            made = self._made = cast("SocketSeam", load("ravi_otel._instrumentation.socket_seam").SocketSeam())
             made.active = self._active
         return made
 

@@ -10,7 +10,7 @@ import pytest
 from talking import CREATE, HAS_RESPONSES, QUIET, USER, Talk, answering, got, play, spans, until
 
 import ravi_otel
-from ravi_otel._instrumentation.openai.sockets.asking import Unread, read_message
+from ravi_otel._instrumentation.socket_seam import Unread, read_message
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events

@@ -10,7 +10,7 @@ import pytest
 from talking import HAS_RESPONSES, QUIET, Talk, answering, got, play, spans, until
 
 import ravi_otel
-from ravi_otel._instrumentation.openai.sockets.sessions import abandon_sessions
+from ravi_otel._instrumentation.socket_seam import abandon_sessions
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN, abandon_open
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE

@@ -1,1 +1,0 @@
-"""Observe and limit the WebSocket connections of the `openai` package."""
