@@ -31,7 +31,7 @@ from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import Claim, KeptBack, LastCall
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.plan import PLAIN, ChargingRules, Plan
+from ravi_otel._enforcement.plan import PLAIN, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
@@ -41,7 +41,7 @@ from ravi_otel._enforcement.spawn.slots import Lease
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_charged, add_counts, whole
-from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.manager import HookManager, merged
@@ -326,31 +326,18 @@ class Scope(LimitedScope):
 
     # -- charging a call ----------------------------------------------------------------------------------------------
 
-    def reserve(self, plan: Plan, request: Reservation, at: CallRecord | None = None) -> Flow[Grant]:
-        """Hold what a call asks of the accounts of `plan`; a `Done` where nobody has to wait.
-
-        Raises the refusal, which is counted and told on `at`, as is what shadow mode let through. After a wait the checkpoint runs once
-        more: the run, its time or its slot may be gone; then nothing is held.
-        """
-        if plan.carved:
-            request.around = (*plan.carved, *request.around)
-        answering = self.engine.ledger.reserve(request)
-        if isinstance(answering, Done):
-            return Done(self._granted(answering.value, at))  # a flow that is over
-        return self._wait(answering, request.op_id, at)
-
-    def _wait(self, answering: Flow[Grant | Denied], op_id: str, at: CallRecord | None) -> Flow[Grant]:
-        answer = yield from answering
+    def still_wanted(self, answer: Grant | Denied, op_id: str, at: CallRecord | None = None) -> None:
+        """Run the checkpoint again after a wait: the run, its time or its slot may be gone; then nothing is held."""
         try:
             self.checkpoint(at)
         except BaseException:
             self.engine.answered(answer, at)
             if isinstance(answer, Grant):
-                self.release(op_id)
+                run_sync(self.engine.ledger.release(op_id))
             raise
-        return self._granted(answer, at)
 
-    def _granted(self, answer: Grant | Denied, at: CallRecord | None) -> Grant:
+    def granted(self, answer: Grant | Denied, at: CallRecord | None = None) -> Grant:
+        """Take the ledger's answer to a call; raise a refusal, which is counted and told on `at`, as is what shadow mode let through."""
         engine = self.engine
         if answer.crossings:
             engine.answered(answer, at)
@@ -363,16 +350,6 @@ class Scope(LimitedScope):
         if answer.observed is not None and (at is None or at.decision != "observed"):
             engine.observed(answer.observed, at)
         return answer
-
-    def settle(
-        self, op_id: str, amounts: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
-    ) -> None:
-        """Replace what an operation holds by what was used, by account kind; None, or a kind left out, settles at the grant."""
-        self.engine.settle(op_id, amounts, at, guessed=guessed)
-
-    def release(self, op_id: str) -> None:
-        """Give back what an operation holds: nothing of it was sent."""
-        run_sync(self.engine.ledger.release(op_id))
 
     def observed_unpriced(self, record: CallRecord) -> None:
         """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""

@@ -317,7 +317,7 @@ class ModelCall:
     def _wait_in_line(self, answering: Flow[Grant | Denied]) -> Flow[None]:
         answer = yield from answering  # what ends the wait is the caller's own
         try:
-            self._still_wanted(answer)
+            self.scope.still_wanted(answer, self.record.op_id, self.record)
             self._admitted(answer)
         except RaviError:
             raise
@@ -334,7 +334,7 @@ class ModelCall:
         if plan.strict:
             capped = sized(scope, call, sizing)
             if isinstance(capped, Account):
-                self._blame(capped, "unbounded_input")
+                record.limit_kind, record.limit_scope, record.limit_reason = capped.kind, capped.facts.kind, "unbounded_input"
                 scope.engine.count("denied", capped)
                 raise owned(errors_text.unbounded(capped, call), capped)
             self.capped = capped
@@ -376,36 +376,17 @@ class ModelCall:
         record, scope = self.record, self.scope
         if answer is not None:
             self._held = not isinstance(answer, Denied)
-            if answer.crossings:
-                scope.engine.answered(answer, record)
-            if isinstance(answer, Denied):
-                self._blame(answer.account, answer.reason)
-                scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
-                raise owned(errors_text.refused(answer), answer.account)
+            if isinstance(answer, Denied) or answer.crossings or answer.observed is not None:  # nearly never
+                answer = scope.granted(answer, record)
             record.granted = answer.granted
             if self.capped is not None:
                 self.capped.granted(answer, record)
             if record.call.stream or self.capped is not None:
                 self.holds = answer.holds
-            if answer.observed is not None and record.decision != "observed":
-                scope.engine.observed(answer.observed, record)
         if record.call.generative:
             add_request(scope.tallies, turn=record.call.turn)
         record.decision = record.decision or "admitted"
         self._stage = _ADMITTED
-
-    def _still_wanted(self, answer: Grant | Denied) -> None:
-        """Check once more what may have come while the call waited: the end of its run, its time or its slot."""
-        try:
-            self.scope.checkpoint(self.record)
-        except BaseException:
-            self.scope.engine.answered(answer, self.record)
-            if isinstance(answer, Grant):
-                run_sync(self.scope.engine.ledger.release(self.record.op_id))
-            raise
-
-    def _blame(self, account: Account, reason: str) -> None:
-        self.record.limit_kind, self.record.limit_scope, self.record.limit_reason = account.kind, account.facts.kind, reason
 
     def leave(self) -> None:
         """Give back the context that listeners have changed; again does nothing."""
