@@ -89,19 +89,34 @@ class Plan:
         rules: Iterable[ChargingRules],
     ) -> Plan:
         """Compile the plan of a scope with these `facts`; `rules` are its own and those of all scopes around."""
-        rules = tuple(rules)
+        suspended, carved = set[str](), list[CarveOut]()
+        for each in rules:
+            if each is not PLAIN:
+                suspended.update(each.suspended)
+                if each.carved is not None:
+                    carved.append(each.carved)
+        formulas, fixed = set[Formula](), list[Account]()
+        priced = sized = strict = False
+        for limit in chain:
+            priced = priced or limit.kind == _COST
+            sized = sized or limit.limit.kind in SPENDS
+            strict = strict or limit.strict
+            if limit.limit.count != ALL:
+                formulas.add(formula_of(limit.limit.count))
+            if isinstance(limit, Account):
+                fixed.append(limit)
         return cls(
             revision=revision,
             facts=facts,
             chain=chain,
             clocks=clocks,
-            suspended=frozenset(kind for each in rules for kind in each.suspended),
-            carved=tuple(each.carved for each in rules if each.carved is not None),
-            formulas=frozenset(formula_of(account.limit.count) for account in chain if account.limit.count != ALL),
-            priced=any(account.kind == _COST for account in chain),
-            sized=any(account.limit.kind in SPENDS for account in chain),
-            strict=any(account.strict for account in chain),
-            fixed=_without_series(chain),
+            suspended=frozenset(suspended),
+            carved=tuple(carved),
+            formulas=frozenset(formulas),
+            priced=priced,
+            sized=sized,
+            strict=strict,
+            fixed=tuple(fixed) if len(fixed) == len(chain) else None,
         )
 
     def accounts(self, model: str | None = None) -> tuple[Account, ...]:
@@ -179,8 +194,3 @@ class Plan:
     def in_force(self) -> list[Account]:
         """Return what limits a call made now: clocks with it and what only observes too, without what is set aside."""
         return [*(one for one in self.accounts() if not self.sets_aside(one)), *(account for account, _ in self.clocks)]
-
-
-def _without_series(chain: tuple[Account | Series, ...]) -> tuple[Account, ...] | None:
-    accounts = tuple(each for each in chain if isinstance(each, Account))
-    return accounts if len(accounts) == len(chain) else None

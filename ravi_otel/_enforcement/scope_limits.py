@@ -91,7 +91,7 @@ class LimitedScope:
         self.kept_back = KeptBack()
         self._plan: Plan | None = None
         self._outer: tuple[Self, ...] = (*also, *(() if parent is None else parent.upwards()))
-        self.tallies: Tallies = tuple(scope.usage for scope in self.charged())
+        self.tallies: Tallies = tuple([scope.usage for scope in self.charged()])
 
     # -- where it is ----------------------------------------------------------------------------------------------
 
@@ -111,7 +111,10 @@ class LimitedScope:
 
     def innermost(self, kind: ScopeKind) -> Self | None:
         """Return the innermost scope of a kind here or around, None outside any."""
-        return next((one for one in self.upwards() if one.facts.kind is kind), None)
+        for one in self.upwards():
+            if one.facts.kind is kind:
+                return one
+        return None
 
     def charged(self) -> list[Self]:
         """Return, root to leaf, the scopes that a charge made here goes to.
@@ -144,26 +147,33 @@ class LimitedScope:
     def compile_plan(self) -> Plan:
         """Compile the plan; the revision is read before, so that what changes meanwhile makes it a stale one."""
         revision, agent, around = self.engine.revision, self.facts.agent_name, self.upwards()
-        charged_to = tuple(limit for _, limit in self._charged_limits())
-        meters = (meter for each in around for meter, sources in each.rules.metered if not sources.isdisjoint(charged_to))
-        clocks = tuple(
-            (account, owner.clock)
-            for owner in reversed(around)
-            for account in tuple(owner.clock.limits)
-            if account.limit.agent in (None, agent)
-        )
-        return Plan.of(self.facts, revision, (*charged_to, *meters), clocks, (each.rules for each in around))
+        chain = [limit for _, limit in self._charged_limits()]
+        clocks: list[tuple[Account, ScopeClock]] = []
+        for owner in reversed(around):
+            if owner.clock.limits:
+                clocks += [(account, owner.clock) for account in tuple(owner.clock.limits) if account.limit.agent in (None, agent)]
+        charged_to = frozenset(chain)
+        for each in around:
+            for meter, sources in each.rules.metered:
+                if not sources.isdisjoint(charged_to):
+                    chain.append(meter)
+        return Plan.of(self.facts, revision, tuple(chain), tuple(clocks), [each.rules for each in around])
 
     def _charged_limits(self) -> list[tuple[Self, Account | Series]]:
         """Return, root to leaf, the limits that a call made here is charged to, each with the scope it is of; those of time are not."""
         agent, charged = self.facts.agent_name, self.charged()
-        left_out = {account for each in charged for account in each.rules.left_out}
-        return [
-            (each, limit)
-            for each in charged
-            for limit in each.declared
-            if limit.nature is not Nature.CLOCK and limit.limit.agent in (None, agent) and limit not in left_out
-        ]
+        left_out: set[Account | Series] = set()
+        for each in charged:
+            left_out.update(each.rules.left_out)
+        found: list[tuple[Self, Account | Series]] = []
+        for each in charged:
+            if each.accounts or each.series:
+                found += [
+                    (each, limit)
+                    for limit in each.declared
+                    if limit.nature is not Nature.CLOCK and limit.limit.agent in (None, agent) and limit not in left_out
+                ]
+        return found
 
     def change_rules(self, **changes: Any) -> None:
         """Replace some of the `ChargingRules`; holds for the next call here and in every scope inside."""
@@ -357,11 +367,13 @@ class LimitedScope:
 
     def counters(self) -> list[Account]:
         """Return the accounts of the scope's own limits, and of those that renew the ones of this moment, the fullest first."""
+        if not self.series:
+            return list(self.accounts)
         return [*self.accounts, *(account for each in tuple(self.series) for account in each.current()[:MOST_READ])]
 
     def readings(self) -> list[LimitReading]:
         """Read every limit this scope owns; of one that counts by somebody, the fullest of its counters now."""
-        return [self.reading(account) for account in self.counters()]
+        return [self.reading(account) for account in self.counters()] if self.accounts or self.series else []
 
     def readings_around(self) -> list[LimitReading]:
         """Read every limit that holds in here: its own first, then those of each scope around it, from the nearest on.

@@ -62,6 +62,7 @@ class Bound(Protocol):
 
 
 _CONSUMED = "consume"
+_UNLIMITED = ExecutionBudget()
 _KINDS = (Kind.TOKENS, Kind.COST, Kind.TURNS)
 _log = logging.getLogger("ravi_otel")
 _MOST_USD = checks.MAX_NANO // NANO
@@ -85,7 +86,8 @@ class ExecutionTracker:
     )  # fmt: skip
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
-        self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns)
+        given = (max_tokens, max_cost_usd, max_turns) != (None, None, None)
+        self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns) if given else _UNLIMITED
         self._lock = ForkLock()
         self._scopes: list[Bound] = []  # that live
         self._tallies: list[UsageCounters] = []  # of those that live, and of the last that lived, whose streams may go on
