@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Literal
 
+from ravi_otel._extras import load
 from ravi_otel.cli.facts import run_facts
-from ravi_otel.launch.brake import MOST_NOTES
 from ravi_otel.launch.launcher import Result
-from ravi_otel.local import as_json as tree_as_json
-from ravi_otel.local import console, render
-from ravi_otel.local.store.reading import read_run
+from ravi_otel.launch.plan import MOST_NOTES
 from ravi_otel.local.wording import clean, count
 
+_SIGNALS: Final[tuple[Literal["traces", "metrics", "logs"], ...]] = ("traces", "metrics", "logs")
 _MOST: Final = 600
 
 
@@ -29,17 +28,29 @@ def report(result: Result, *, as_json: bool = False, place: Path | None = None) 
 
 
 def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
-    record = read_run(result.run)
-    if as_json:
-        to.write(json.dumps({**_facts(result), **json.loads(tree_as_json(record))}) + "\n")
+    if not (as_json or result.said or result.run.manifest.budgets or _has_told(result) or to.isatty()):
+        to.write(f"\n{headline(result)}\n")  # which needs neither the terminal's library nor what reads a run
         return
-    out = console(to)
+    record = load("ravi_otel.local.store.reading").read_run(result.run)
+    if as_json:
+        to.write(json.dumps({**_facts(result), **json.loads(load("ravi_otel.local.export").as_json(record))}) + "\n")
+        return
+    drawing = load("ravi_otel.local.report")
+    out = drawing.console(to)
     out.print()
     out.print(headline(result), style="bold", soft_wrap=True)
     if record.roots and (len(record) > 1 or result.run.manifest.budgets):
-        render(record, out)
+        drawing.render(record, out)
     for sentence in result.said:
         out.print(clean(sentence, _MOST), style="red")
+
+
+def _has_told(result: Result) -> bool:
+    """Whether a process of the program has told anything, or it cannot be seen whether."""
+    try:
+        return any(path.stat().st_size for signal in _SIGNALS for path in result.run.files(signal))
+    except OSError:
+        return True
 
 
 def headline(result: Result) -> str:

@@ -12,7 +12,7 @@ from ravi_otel._enforcement.ending import is_unkept
 from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel.errors import BudgetContendedError, BudgetError, SpawnDeniedError
 from ravi_otel.launch import notes
-from ravi_otel.launch.plan import FREE, Plan
+from ravi_otel.launch.plan import FREE, MOST_NOTES, Plan
 from ravi_otel.policy.limits import Limit
 
 PAUSE_S: Final = 0.1
@@ -20,9 +20,6 @@ PAUSE_S: Final = 0.1
 
 MOST_UNHEARD: Final = 100
 """Refusals after which a process ends itself where the launcher cannot be told of them."""
-
-MOST_NOTES: Final = 1_000
-"""Refusals that a process tells the launcher of; those after them are in the ledger only."""
 
 
 class Brake:

@@ -22,6 +22,8 @@ DESCRIPTOR: Final = "RAVI_LAUNCH_FD"
 Price = Mapping[str, Any]
 FREE: Final = 10
 """Refusals that cost a program nothing."""
+MOST_NOTES: Final = 1_000
+"""Refusals that a process tells the launcher of; those after them are in the ledger only."""
 
 
 @dataclass(frozen=True, slots=True)
