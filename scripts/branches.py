@@ -54,7 +54,10 @@ def measure(tests: Sequence[str], workers: str, most_s: float) -> int:
             raise
         status = STOPPED
     if any(ROOT.glob(".coverage.*.*")):
-        coverage("combine", "--quiet", "--append", check=False)
+        command = [sys.executable, "-m", "coverage", "combine", "--quiet", "--append"]
+        said = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True).stderr
+        if lost := said.count("Couldn't use data file"):
+            print(f"What {lost} processes measured cannot be read, so that the figures of {' '.join(tests)} are too low.", flush=True)
     return status
 
 
