@@ -39,7 +39,7 @@ _STOPPED: Final = (AgentPausedError, CancellationError, SpawnDeniedError)
 
 
 def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False) -> bool:
-    """Tell whether this scope set the limit that `error` tells is exceeded, and asked to be stopped or paused, or to catch it.
+    """Whether this scope set the limit that `error` tells is exceeded, and asked to be stopped or paused, or to catch it.
 
     A contended one is not exceeded: who swallowed that would take work that was not done for done. A group is swallowed when each
     error in it would be.
@@ -53,7 +53,7 @@ def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False)
 
 
 def leaves(error: BaseException) -> list[BaseException]:
-    """List the errors in a group, and in the groups in it; any other error is its own only leaf."""
+    """Return the errors in a group, and in the groups in it; any other error is its own only leaf."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
     inner = cast("tuple[BaseException, ...]", error.exceptions)  # pyright: ignore[reportUnknownMemberType]  # of whatever type
@@ -61,7 +61,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 def read_group(error: BaseException) -> BaseException:
-    """Give the first error of a group that holds nothing but refusals: of limits, of slots, of who is paused or cancelled.
+    """Return the first error of a group that holds nothing but refusals: of limits, of slots, of who is paused or cancelled.
 
     That is what a TaskGroup makes of one. Any other error is given as it is.
     """
@@ -82,7 +82,7 @@ def hand_over(error: BaseException, kept: str | None) -> None:
 
 
 def partial_of(error: BaseException | None) -> str | None:
-    """Give the text of the stream whose end ended the scope, None when no stream was cut."""
+    """Return the text of the stream whose end ended the scope, None when no stream was cut."""
     return error.partial if isinstance(error, (BudgetError, CancellationError)) else None
 
 
@@ -96,7 +96,7 @@ def say_what_it_is(scope_id: str, error: BaseException) -> None:
 
 
 def is_unkept(error: BaseException) -> bool:
-    """Tell that a limit refused because the store of its counters could not be used, and not because it was reached."""
+    """Whether a limit refused because the store of its counters could not be used, and not because it was reached."""
     return isinstance(error, BudgetError) and error.reason in _UNKEPT
 
 

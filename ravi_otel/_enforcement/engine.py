@@ -186,7 +186,7 @@ class Engine:
             one.twins = (*one.twins, account)
 
     def join(self, key: tuple[str, str], made: ScopeT) -> ScopeT:
-        """Give the living scope under `key`, or keep `made` as the one."""
+        """Return the living scope under `key`, or keep `made` as the one."""
         with self.lock:
             scope: ScopeT = self.living.setdefault(key, made)
             self.joined[key] = scope
@@ -225,7 +225,7 @@ class _Newcomer:
 
 
 def requested(crossing: Crossing, refused: Denied | None) -> int | None:
-    """Give how much more than what is used was asked for by what the limit refused; None where nothing was refused, or it is not known."""
+    """Return how much more than is used was asked for by what the limit refused; None where nothing was, or it is not known."""
     if refused is None or crossing.event != "limit_exceeded" or crossing.account.key != refused.account.key or not refused.minimum:
         return None
     return refused.minimum - refused.used if crossing.account.nature is Nature.LEVEL else refused.minimum

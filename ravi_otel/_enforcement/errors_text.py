@@ -137,13 +137,13 @@ def owned(error: ErrorT, account: Account) -> ErrorT:
 
 
 def limit_of(error: BaseException | None) -> Limit | None:
-    """Give the limit that raised `error`, None for what no limit raised."""
+    """Return the limit that raised `error`, None for what no limit raised."""
     owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
     return None if owner is None else owner[1]
 
 
 def belongs_to(scope_id: str, error: BaseException | None) -> bool:
-    """Tell whether this scope set the limit that raised `error`."""
+    """Whether this scope set the limit that raised `error`."""
     owner = getattr(error, _ATTRIBUTE, None) if isinstance(error, BudgetError) else None
     return owner is not None and owner[0] == scope_id
 
@@ -321,7 +321,7 @@ class _DenialWords(_LimitWords):
         )
 
     def _kept_back(self) -> int:
-        """Give what is kept back for the last call, where that is why there is no room."""
+        """Return what is kept back for the last call, where that is why there is no room."""
         return 0 if self.denied.used + self.denied.minimum > self.account.value else self.account.reserved
 
     def _kept(self) -> str:

@@ -30,11 +30,11 @@ class RetryPolicy:
 
     @property
     def max_retries(self) -> int | None:
-        """Give the ceiling."""
+        """Return the ceiling."""
         return self._max_retries
 
     def should_retry(self, agent_id: str) -> bool:
-        """Tell whether the agent may be started once more, and count it if so; raise ConfigurationError for an id that is no name."""
+        """Return whether the agent may be started once more, and count it if so; raise ConfigurationError for an id that is no name."""
         checks.name("agent_id", agent_id)
         with self._lock.own:
             count = self._counts.pop(agent_id, 0)

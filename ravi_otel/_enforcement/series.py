@@ -90,7 +90,7 @@ class Series:
         self.value = min((one.value for one in same), default=self.value)
 
     def at(self, whom: ScopeFacts, model: str | None = None) -> Account:
-        """Give the counter of this moment for a call that is made in the scope of `whom`, to `model`."""
+        """Return the counter of this moment for a call that is made in the scope of `whom`, to `model`."""
         window = self._window
         if self._calendar:
             now_s = self._engine.wall_s()
@@ -104,18 +104,18 @@ class Series:
         return self._make(counters, part, window) if account is None else account
 
     def current(self) -> list[Account]:
-        """List the counters of this moment that somebody has counted in, the fullest first."""
+        """Return the counters of this moment that somebody has counted in, the fullest first."""
         if self._by is None:
             return [self.at(self.facts)]
         counted = [one for one in list(self._counters.get(self._now().id, {}).values()) if one.used or one.held or one.denied]
         return sorted(counted, key=lambda one: one.remaining / max(1, one.value))
 
     def counting(self, whom: ScopeFacts) -> list[Account]:
-        """List the counters of this moment that a call made in the scope of `whom` may go to: one, or by model those that were asked."""
+        """Return the counters of this moment that a call made in the scope of `whom` may go to: one, or by model those that were asked."""
         return self.current() if self._by == "model" else [self.at(whom)]
 
     def counter(self, part: tuple[str, ...]) -> Account | None:
-        """Give the counter that has this name in another process; None where its window is not that of this moment."""
+        """Return the counter that has this name in another process; None where its window is not that of this moment."""
         window = self._now()
         if part[:1] != (window.id,) or len(part) != (1 if self._by is None else 2):
             return None
@@ -126,7 +126,7 @@ class Series:
         return window_at(str(self.limit.per), self.limit.tz, self._engine.wall_s()) if self._calendar else _NEVER
 
     def living(self) -> list[Account]:
-        """List all counters that are kept, also of windows that are over."""
+        """Return all counters that are kept, also of windows that are over."""
         return [account for counters in tuple(self._counters.values()) for account in tuple(counters.values())]
 
     def retune(self, value: int) -> None:

@@ -70,7 +70,7 @@ class Part(Account):
 
     @property
     def used(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]  # reads and writes as the slot does
-        """Give what was used."""
+        """Return what was used."""
         return cast("int", _used.__get__(self, Account))
 
     @used.setter
@@ -283,7 +283,7 @@ def hold_late(accounts: Iterable[Account], more: dict[str, int]) -> Extended:
 
 
 def _firm(accounts: list[Account]) -> list[Account]:
-    """Give those that refuse, or all of them where none does."""
+    """Return those that refuse, or all of them where none does."""
     return [each for each in accounts if not each.observe] or accounts
 
 

@@ -32,12 +32,12 @@ class Bound(Protocol):
 
     @property
     def remembered(self) -> Remembered:
-        """Give the operation ids that its run has charged."""
+        """Return the operation ids that its run has charged."""
         ...
 
     @property
     def observes(self) -> bool:
-        """Tell that its limits only observe."""
+        """Whether its limits only observe."""
         ...
 
     def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
@@ -49,11 +49,11 @@ class Bound(Protocol):
         ...
 
     def is_charged_by_calls(self) -> bool:
-        """Tell whether a model call was begun in its run that is charged by itself."""
+        """Whether a model call was begun in its run that is charged by itself."""
         ...
 
     def leaves_room(self, kind: str, amount: int) -> bool:
-        """Tell whether so much more of `kind` passes no limit that would refuse a call for it."""
+        """Whether so much more of `kind` passes no limit that would refuse a call for it."""
         ...
 
     def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
@@ -110,7 +110,7 @@ class ExecutionTracker:
 
     @classmethod
     def current(cls) -> ExecutionTracker | None:
-        """Give the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
+        """Return the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
         scope: Any = _current.leaf()
         while scope is not None:
             tracker: ExecutionTracker | None = scope.tracker
@@ -137,17 +137,17 @@ class ExecutionTracker:
 
     @property
     def tokens(self) -> int:
-        """Give the tokens used so far."""
+        """Return the tokens used so far."""
         return self._used()[0]
 
     @property
     def cost_usd(self) -> float:
-        """Give the USD used so far, as far as prices are known."""
+        """Return the USD used so far, as far as prices are known."""
         return self._used()[1] / NANO
 
     @property
     def turns(self) -> int:
-        """Give the turns used so far."""
+        """Return the turns used so far."""
         return self._used()[2]
 
     def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False, op_id: str | None = None) -> None:
@@ -309,7 +309,7 @@ class ExecutionTracker:
         self._tallies = living
 
     def _bound_here(self) -> Bound | None:
-        """Give the scope it is the tab of: of several the one around the caller."""
+        """Return the scope it is the tab of: of several the one around the caller."""
         if len(self._scopes) > 1:
             scope: Any = _current.leaf()
             while scope is not None:
@@ -326,7 +326,7 @@ class ExecutionTracker:
 
 
 def _seen(memory: Remembered | None, key: Key | None) -> bool:
-    """Tell whether it was charged before, and remember it."""
+    """Return whether it was charged before, and remember it."""
     if key is None or memory is None:
         return False
     with whole():
@@ -336,7 +336,7 @@ def _seen(memory: Remembered | None, key: Key | None) -> bool:
 
 
 def _around() -> Bound | None:
-    """Give the scope around the caller; None outside any."""
+    """Return the scope around the caller; None outside any."""
     return cast("Bound | None", _current.leaf())
 
 

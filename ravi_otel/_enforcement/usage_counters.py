@@ -69,11 +69,11 @@ class UsageCounters:
 
     @property
     def tokens(self) -> int:
-        """Give all tokens: input, output, and those that nobody told apart."""
+        """Return all tokens: input, output, and those that nobody told apart."""
         return self.input_tokens + self.output_tokens + self.unsplit_tokens
 
     def photograph(self, duration_s: float) -> Spend:
-        """Give a frozen copy; cost is None while calls were made and none of them had a known price.
+        """Return a frozen copy; cost is None while calls were made and none of them had a known price.
 
         A signal's handler may ask while the code it interrupted is adding, and then sees half of it.
         """
@@ -188,7 +188,7 @@ _charging: Final = ForkLock()  # a signal handler may charge, or take a snapshot
 
 
 def whole() -> AbstractContextManager[object]:
-    """Give the lock to hold while one charge is asked for, added up and remembered, in this order, and while a snapshot is taken.
+    """Return the lock to hold while one charge is asked for, added up and remembered, in this order, and while a snapshot is taken.
 
     Two that bring the same id at once charge it once, and no snapshot shows half of a charge. Nobody is told anything under it.
     """
@@ -223,7 +223,7 @@ class Remembered:
                 self.add(key)
 
     def keys(self) -> tuple[Key, ...]:
-        """List them, oldest first."""
+        """Return them, oldest first."""
         with whole():
             return tuple(self._known)
 
@@ -248,7 +248,7 @@ MOST_PLAUSIBLE: Final = 2**17
 
 
 def _bounds() -> tuple[int, ...]:
-    """List the upper ends of the buckets: every number up to 8, then four to each doubling."""
+    """Return the upper ends of the buckets: every number up to 8, then four to each doubling."""
     bounds = list(range(_FEW))
     at = _FEW
     while at < _LARGEST:
@@ -323,7 +323,7 @@ class Learned:
         return len(self._lengths)
 
     def p95(self, agent: str | None, model: str | None) -> int | None:
-        """Give the output tokens that 19 of 20 answers of this model to this agent stayed within; None before the eighth.
+        """Return the output tokens that 19 of 20 answers of this model to this agent stayed within; None before the eighth.
 
         Of fewer than forty all but one stayed within them.
         """
@@ -331,7 +331,7 @@ class Learned:
         return known.value if known is not None and known.seen >= ENOUGH else None
 
     def longest(self, agent: str | None, model: str | None) -> int:
-        """Give the most output tokens that two answers of this model to this agent have reached; 0 before the second."""
+        """Return the most output tokens that two answers of this model to this agent have reached; 0 before the second."""
         known = self._lengths.get((agent, model))
         return 0 if known is None else known.longest
 
