@@ -65,9 +65,9 @@ class OutgoingRequest:
     def read(cls, profile: ClientProfile, client: Any, options: Any, *, stream: bool) -> OutgoingRequest:
         """Read what a client is about to send; raises whatever reading it raises."""
         path, method = str(options.url), str(options.method).upper()
-        given, extra = options.json_data, options.extra_json
-        # A mapping alone is what nearly all have: nothing to merge, and nobody writes to it.
-        body = given if type(given) is dict and extra is None else body_of(given, extra, get(options, "content"))
+        given: Any = options.json_data
+        merges = options.extra_json is not None or type(given) is not dict  # else it goes out as it is, and nobody writes to it
+        body: Mapping[str, Any] = body_of(given, options.extra_json, get(options, "content")) if merges else options.json_data
         host = profile.host_of(client, STATE.options.providers)
         wire_format = profile.format_for(method, path, host.base, "" if host.assumed else host.provider)
         request = Request(method, path, body, host, stream, options.files)

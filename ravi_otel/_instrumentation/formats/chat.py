@@ -264,7 +264,7 @@ class ChatCollector(TextCollector):
         self._captured = call.content is not None
         self._assembly = _Assembly(captured=self._captured) if call.offers_tools or self._captured else None
         self._begun: set[int] = set()  # those of them that are not finished, besides the first
-        self._whole = -1  # what all of it weighed when the last of them finished
+        self._whole: int = -1  # what all of it weighed when the last of them finished
         self._first: Mapping[str, Any] | None = None
         self._named = False
         self._numbered = call.choices > 1

@@ -129,8 +129,8 @@ class TextCollector(Collector):
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._chunks = 0
-        self._weight = 0
+        self._chunks: int = 0
+        self._weight: int = 0
         self._quiet_until = -1
         self._waits = False  # pieces may wait
         self._pieces: list[str] = []
