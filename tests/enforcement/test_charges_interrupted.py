@@ -10,7 +10,7 @@ import pytest
 import ravi_otel
 from ravi_otel._enforcement import scope, shares
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger import memory
+from ravi_otel._enforcement.ledger import front, memory
 from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (scope, memory, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
+FILES = {module.__file__ for module in (scope, memory, front, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
