@@ -45,7 +45,7 @@ _BREATHER_S: Final = 0.1
 _waiting: Final = ForkLock()
 """One that may be taken twice by one thread: a signal may begin a wait while another is begun."""
 
-generation = 0
+generation: int = 0
 """How many forks lie between this process and the one that loaded the package."""
 
 
@@ -70,7 +70,7 @@ class ScopeClock:
         self.deadlines = deadlines
         self.started_ns = deadlines.now_ns()
         self.ended_ns: int | None = None
-        self.waits = NO_WAITS
+        self.waits: Waits = NO_WAITS
         self.limits: list[Account] = []  # of time, the scope's own
         self.watched: dict[Account, Deadline] = {}
         self.generation = generation

@@ -87,12 +87,12 @@ class Scope(LimitedScope):
         self,
         engine: Engine,
         facts: ScopeFacts,
-        parent: Scope | None,
+        parent: Self | None,
         *,
         cancellation: CancellationToken | None = None,
         spawn: SpawnTracker | None = None,
         tracker: ExecutionTracker | None = None,
-        also: tuple[Scope, ...] = (),
+        also: tuple[Self, ...] = (),
         rules: ChargingRules = PLAIN,
     ) -> None:
         super().__init__(engine, facts, parent, spawn=spawn, also=also, rules=rules)

@@ -65,7 +65,7 @@ class UsageCounters:
         self.agents = 0
         self.unsplit_tokens = 0
         self.charged: Mapping[str, int] = _NOTHING
-        self.consumed = (0, 0, 0)
+        self.consumed: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def tokens(self) -> int:
