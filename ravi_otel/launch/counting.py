@@ -51,7 +51,7 @@ def open_in_launcher(plan: Plan) -> Counters:
     if choice is None:
         ledger = SqliteLedger(plan.ledger, shares=is_shared, lease_s=plan.lease_s)
         ledger.prepare()
-        return ledger
+        return cast("Counters", ledger)  # which passes on to its store what it does not do itself
     opened = cast("Counters", choice.open(shares=_is_shared, lease_s=plan.lease_s))
     try:
         opened.reap()
