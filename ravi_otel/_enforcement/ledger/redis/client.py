@@ -168,7 +168,10 @@ class DeadlineSocket:
     def recv(self, size: int) -> bytes:
         """See `socket.recv`."""
         left_s = self.left_s()
-        self._socket.settimeout(left_s if self.waits else 0.0)
+        if not self.waits:
+            self._socket.settimeout(0.0)
+        elif self._read:  # the first piece has the time that sending had: what a busy machine takes in between is not the server's
+            self._socket.settimeout(left_s)
         try:
             piece: bytes = self._socket.recv(size)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
