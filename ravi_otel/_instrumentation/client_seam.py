@@ -177,7 +177,7 @@ def named_like(coroutine: Any, wrapped: Callable[..., Any]) -> Any:
 
 
 class SentCall:
-    """Send one call over the client it was made on, and follow each of its attempts (`runtime.model_call.Transport`)."""
+    """Send one call over the client it was made on, and follow each of its attempts (`_runtime.model_call.Transport`)."""
 
     __slots__ = (
         *("_args", "_attempts", "_client", "_kwargs", "_late", "_latest", "_leaves", "_live", "_outgoing", "_passed", "_refused"),

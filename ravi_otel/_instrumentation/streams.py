@@ -295,7 +295,7 @@ class FollowedStream:
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
         add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
         drained = DRAINS.count
-        with _UntilEnd(self, self._settle, self._drop):
+        with _UntilEnd(self, self._settle, self.dropped):
             for item in source:
                 is_quiet: bool | None = False
                 try:
@@ -317,7 +317,7 @@ class FollowedStream:
     async def _follow_async(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
         add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
         drained = DRAINS.count
-        with _UntilEnd(self, self._settle, self._drop):
+        with _UntilEnd(self, self._settle, self.dropped):
             async for item in source:
                 is_quiet: bool | None = False
                 try:
@@ -609,9 +609,6 @@ class FollowedStream:
         if self._end():
             self._live.ended_ns = self._heard_ns
             later(self._abandoned)
-
-    def _drop(self) -> None:
-        self.dropped()
 
     def _lost(self, _: object) -> None:
         try:

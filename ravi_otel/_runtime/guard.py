@@ -129,7 +129,7 @@ class Guard:
             short = self._ask(produced)
             if short is not None:
                 return self._refused(short, produced)
-        else:
+        if self._covered() < produced:
             account = min(self._purses, key=Purse.covers).account
             return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
         self.until = min(self._covered(), produced + self._step if self._after else NEVER)

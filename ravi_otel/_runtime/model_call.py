@@ -120,7 +120,7 @@ GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_
 class ModelCall:
     """The life of one model call: how far it has come, what it was granted, and its end, exactly once.
 
-    | message | in state | leads to |
+    | method | in state | leads to |
     |---|---|---|
     | `start(call)`, `hold(call, sizing)` | | new; `hold` admits at once |
     | `begin()` | new | the same; `admit` sends it where nobody has |
@@ -130,7 +130,8 @@ class ModelCall:
     | `conclude(transport, result)` | admitted, sent | ended, or answering while the result is open |
     | `chunk(at_ns)`, `content(at_ns)` | answering | the same |
     | `answered(reply)` | admitted, sent, answering | ended |
-    | `failed(transport, error)`, `fail(error, ending)` | any | ended |
+    | `failed(transport, error)`, `fail(error, ending, reply)` | any | ended |
+    | `leave()` | any | the same, without the context that listeners made current |
     | `collect(reply, at)` | ended, kept for a later look | the same |
 
     In state ended `answered`, `failed` and `fail` change nothing, whoever sends them again, from whatever thread: the first one
@@ -754,7 +755,7 @@ class ModelCall:
             self._unknown = 1
             add_counts(self.scope.tallies, unreported=1)  # unknown is not 0
             AWAITED.keep(key, self)
-        self._settled = True  # not here, and not now
+        self._settled = True  # by `collect`, later: nothing is given back here
 
     def collect(self, reply: Reply, at: CallRecord | None) -> Told:
         """See `Collected.collect`."""

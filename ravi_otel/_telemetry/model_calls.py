@@ -454,7 +454,7 @@ class ModelCallTelemetry(Listener):
             self._metrics.chunk(self._pipeline.signals().instruments, record, since_ns, context)
 
     def call_ended(self, record: CallRecord) -> None:
-        """End the span and record the metrics; a refused call was never sent and has none."""
+        """End the span and record the metrics; nothing is recorded of a refused call, which was never sent."""
         told = record.marks.pop(SUPPRESSION, None)
         if told is not None and told is not Suppression.SPAN:
             instruments = self._instruments(record) if told is Suppression.TOLD else None

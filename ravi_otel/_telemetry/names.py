@@ -306,7 +306,7 @@ RETRY_WAIT: Final = _OURS.attribute("ravi.retry.wait_s", "The pause before a ret
 _section("Attributes of limits, retries and slots")
 
 LIMIT_DECISION: Final = _OURS.attribute("ravi.limit.decision",
-    "What was decided of a call: admitted, denied, or observed.", need=_CONDITIONAL)
+    "What was decided of a call: admitted, denied, observed, or ask.", need=_CONDITIONAL)
 LIMIT_EVENT: Final = _OURS.attribute("ravi.limit.event", "Which event is counted: limit_nearing or limit_exceeded.", need=_CONDITIONAL)
 LIMIT_KIND: Final = _OURS.attribute("ravi.limit.kind", "What a limit counts.", need=_CONDITIONAL)
 LIMIT_SCOPE: Final = _OURS.attribute("ravi.limit.scope", "The kind of scope that has the limit.", need=_CONDITIONAL)

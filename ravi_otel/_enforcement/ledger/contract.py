@@ -198,7 +198,7 @@ class Grant:
 
 
 class Told(Grant):
-    """Be the grant of an operation whose lines only another process knows."""
+    """Be the grant of an operation whose lines only another process knows, or of one that is over by now."""
 
     __slots__ = ("_granted",)
 
@@ -235,7 +235,7 @@ class Extended:
 
 @dataclass(slots=True)
 class Settled:
-    """Tell what settling brought: `overage` is what passed the grants, by kind."""
+    """Tell what settling brought: `overage` is what passed the grants, by account."""
 
     crossings: Sequence[Crossing] = ()
     overage: Sequence[tuple[Account, int]] = ()

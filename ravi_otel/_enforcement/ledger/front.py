@@ -217,7 +217,10 @@ class SharedLedger:
                 return answer
 
     def _extend_both(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
-        """Hold more in both, or in none; of an operation that may go on without the store, where that fails."""
+        """Hold more in both; where our own lines give less, what the store gave stays held until the end.
+
+        Of an operation that may go on without the store, hold more without it where it fails.
+        """
         given = self._own.more_for(op_id, more)
         if isinstance(given, Account):
             return (yield from self._own.extend(op_id, more))

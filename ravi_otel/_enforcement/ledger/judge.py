@@ -301,6 +301,15 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
     return Extended(given, None, crossings)
 
 
+def firm_line(operation: Operation, more: Mapping[str, int]) -> Line:
+    """Return the first line of which more is asked and that may refuse it; the first of all where none is."""
+    for line in operation.lines:
+        account = line.account
+        if account.nature is _HELD and account.kind in more and not (line.free or account.observe):
+            return line
+    return operation.lines[0]
+
+
 def _observe_more(operation: Operation, account: Account, hold: int, crossings: list[Crossing]) -> None:
     """Note, once an operation, that it would have been cut."""
     if not account.draining and not _filled(account, operation.request, hold):

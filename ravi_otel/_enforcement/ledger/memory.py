@@ -207,7 +207,7 @@ class MemoryLedger:
 
     def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
         if self._is_below:
-            return Extended({}, judge.deny(operation.lines[0], "contended"))
+            return Extended({}, judge.deny(judge.firm_line(operation, more), "contended"))
         self._expire(line.account for line in operation.lines)
         return judge.extend(operation, more)
 

@@ -23,12 +23,10 @@ A calendar's window needs none of this: each window is an account of its own (`A
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line
 
 BUCKETS: Final = 60
 """How many parts of a window are told apart; one more is the part that goes on now."""
@@ -55,12 +53,6 @@ def expire(account: Account, now_ns: int) -> None:
         account.used -= left  # read after the call: a signal's handler may come in it, and charge
     if account.used < account.warn_value:
         _arm(account, index)
-
-
-def expire_all(lines: Iterable[Line], now_ns: int) -> None:
-    """Do so for every account of a request or an operation."""
-    for line in lines:
-        expire(line.account, now_ns)
 
 
 def leaves_after_ns(account: Account, most: int) -> int | None:

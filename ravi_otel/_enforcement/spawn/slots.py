@@ -1,8 +1,8 @@
 """Decide who has a slot, who is paused and who is next: the state of one run's slots, and every change to it.
 
-Nothing here locks, waits or calls out: `SpawnTracker` does each of these acts under its lock and sends what they leave in
-the outbox once it is free again. Headcount is the root's 1 plus the active ranking, so what is not in there, a paused
-lease above all, can neither be counted nor be chosen as a victim.
+Nothing here locks or waits: `SpawnTracker` does each of these acts under its lock, and sends what they leave in the outbox once
+it is free again. Only slots that processes share ask the ledger, under that lock. Headcount is the root's 1 plus the active
+ranking, so what is not in there, a paused lease above all, can neither be counted nor be chosen as a victim.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SpawnStats:
 
     `limit` is how many may be active, None without a limit. `active` is the headcount, the root's 1 included; `waiting` those in
     line; `peak` the highest headcount so far. Totals count leases, the root agent's too: granted minus released are the ones that
-    still live, `active` or `paused`. `preempted_total` counts every pause, whether by preemption or by `reprioritize`.
+    still live, `active` or `paused`. `preempted_total` counts every pause, whether by preemption, by `reprioritize` or by `pause`.
     """
 
     limit: int | None

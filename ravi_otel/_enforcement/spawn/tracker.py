@@ -4,7 +4,7 @@ Headcount = the root (always 1, entered or not) + the active leases, and it is a
 instant. A free slot goes to the line at once, so while somebody stands in line for one the run is full: a newcomer never
 jumps it, except that HIGH and CRITICAL take a lesser agent's slot where preemption is allowed.
 
-The line: paused leases promoted by `reprioritize` in order of promotion, then the callers of `wait_for_slot` and of
+The line: paused leases promoted by `resume` or `reprioritize` in order of promotion, then the callers of `wait_for_slot` and of
 `Lease.resumed` by priority with aging: 30 s of waiting are worth one point of priority (a NORMAL waiter, 2, passes a
 HIGH one, 4, who came 60 s later), equal ones in order of arrival. Who stands in line preempts nobody.
 

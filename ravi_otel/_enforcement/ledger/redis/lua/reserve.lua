@@ -104,7 +104,7 @@ if not plain then
     count_line(a)
   end
 
-  -- one line of the request: the arithmetic of judging.py
+  -- one line of the request: the arithmetic of judge.py
 
   local function left(a) return a[LIMIT] - a[USED] - a[HELD] - a[KEPT] - a[OTHERS] end
 
