@@ -44,6 +44,7 @@ OURS: Final = frozenset(
         "RAVI_RAISE_BUGS",
         "RAVI_REDACT",
         "RAVI_SHORTEN_TIMEOUTS",
+        "RAVI_SIGTERM",
         "RAVI_STEP_SPANS",
         "RAVI_STORE",
         "RAVI_TIME_PER_OUTPUT_CHUNK",
