@@ -109,7 +109,12 @@ class Guard:
             if account.draining and account.drainable:  # else its agent closed, which ends nothing that is open
                 return self._refused(Denied(account, "draining", account.used, account.held, 0), counting.produced)
         produced = counting.produced
-        return None if produced <= self.until else self._look(produced, counting.told_input)
+        if produced <= self.until:
+            return None
+        try:
+            return self._look(produced, counting.told_input)
+        except BudgetError as refusal:  # the store cannot be asked, and nothing passes that it does not count
+            return refusal
 
     # -- asking for more ------------------------------------------------------------------------------------------
 

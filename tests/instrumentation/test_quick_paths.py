@@ -6,6 +6,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
 from ravi_otel._instrumentation.formats import fields
 from ravi_otel._instrumentation.formats.chat import ChatCollector
@@ -13,7 +14,16 @@ from ravi_otel._instrumentation.openai import PROFILE
 from ravi_otel.policy.usage import Call
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
-DELTAS = st.builds(SimpleNamespace, content=TEXTS, refusal=TEXTS)
+CALLS = st.sampled_from([None, [], [{"index": 0, "function": {"name": "f", "arguments": "a long argument of a tool"}}]])
+MORE = st.sampled_from([{}, {"reasoning_content": None}, {"reasoning_content": "a thought of some words"}, {"role": "assistant"}])
+DELTAS = st.builds(
+    lambda more, **said: ChoiceDelta.construct(**said, **more),
+    more=MORE,
+    content=TEXTS,
+    refusal=TEXTS,
+    tool_calls=CALLS,
+    function_call=st.sampled_from([None, {"name": "f", "arguments": "more than nothing"}]),
+)
 CHOICES = st.builds(
     SimpleNamespace, index=st.integers(0, 2), delta=st.one_of(st.none(), DELTAS), finish_reason=st.sampled_from([None, "stop"])
 )
@@ -30,6 +40,25 @@ def test_a_chunk_read_in_haste_counts_like_one_read_with_care(events):
         hasty.add(event)
         careful._add(fields.as_mapping(event))
     assert (hasty.reply(), hasty.complete) == (careful.reply(), careful.complete)
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"reasoning_content": "y" * 400},
+        {"refusal": "y" * 400},
+        {"function_call": {"arguments": "y" * 400}},
+        {"tool_calls": [{"index": 0, "function": {"arguments": "y" * 400}}]},
+    ],
+    ids=lambda beside: next(iter(beside)),
+)
+def test_what_comes_beside_text_in_one_chunk_counts_as_well(beside):
+    alone, both = (ChatCollector(Call("chat", "chat.completions", size=5)) for _ in range(2))
+    for collector, content in ((alone, None), (both, "x" * 40)):
+        for delta in ({"content": "first"}, {**beside, "content": content}):
+            choice = SimpleNamespace(index=0, delta=ChoiceDelta.construct(**delta), finish_reason=None)
+            collector.add(SimpleNamespace(id="c1", model="m", choices=[choice], usage=None))
+    assert both.produced > alone.produced > 90
 
 
 def test_a_client_that_is_given_another_base_url_is_asked_again():

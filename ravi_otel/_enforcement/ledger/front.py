@@ -15,7 +15,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from ravi_otel._enforcement.clock import Clock
@@ -73,6 +73,7 @@ class SharedLedger:
     def _renew(self) -> None:
         self._passed: dict[str, _Passed] = {}
         self._lenient: dict[str, Reservation] = {}
+        self._renamed: dict[str, str] = {}  # the store's id of an operation that was given back and asked for again
         self._warned = False
 
     def __getattr__(self, name: str) -> Any:
@@ -83,7 +84,11 @@ class SharedLedger:
 
     def __len__(self) -> int:
         """Count the operations of this process that still hold something."""
-        return len(self.store) + sum(1 for op_id in self._own.operations if op_id not in self.store)
+        return len(self.store) + sum(1 for op_id in self._own.operations if self._there(op_id) not in self.store)
+
+    def _there(self, op_id: str) -> str:
+        """Return how the store knows an operation."""
+        return self._renamed.get(op_id, op_id) if self._renamed else op_id
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -112,10 +117,11 @@ class SharedLedger:
         passed = self._passed.get(op_id)
         if passed is not None:
             return self._extend_passed(op_id, passed, more)
-        if op_id not in self.store:
+        there = self._there(op_id)
+        if there not in self.store:
             return self._own.extend(op_id, more)
         if op_id not in self._own.operations and op_id not in self._lenient:
-            return self.store.extend(op_id, more)
+            return self.store.extend(there, more)
         return self._extend_both(op_id, more)
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
@@ -126,15 +132,18 @@ class SharedLedger:
             passed = self._passed.pop(op_id, None)
         own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else PLAIN
         if passed is not None:
+            self._renamed.pop(op_id, None)
             return self._settle_passed(passed, actual or {}, own, guessed=guessed)
-        flow = self.store.settle(op_id, actual, guessed=guessed)
+        there = self._renamed.pop(op_id, op_id) if self._renamed else op_id
+        flow = self.store.settle(there, actual, guessed=guessed)
         return flow if own is PLAIN else _with_own(flow, own)
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
         self._lenient.pop(op_id, None)
         flow = self._own.release(op_id)
-        return flow if self._passed.pop(op_id, None) is not None else self.store.release(op_id)
+        there = self._renamed.pop(op_id, op_id) if self._renamed else op_id
+        return flow if self._passed.pop(op_id, None) is not None else self.store.release(there)
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
@@ -185,7 +194,7 @@ class SharedLedger:
             if isinstance(answer, Grant):
                 merged: Grant | Denied = _merged(request, granted, answer)
                 return cast("Flow[Grant | Denied]", Done(merged))
-            run_sync(self.store.release(request.op_id))
+            shared = run_sync(self._give_back(request, shared))
         return self._reserve_waiting(request, own, shared, None)
 
     def _reserve_waiting(
@@ -198,10 +207,14 @@ class SharedLedger:
             if asked is None and not (request.spent or self._own.would_admit(own)):
                 answer = yield from self._own.reserve(own.patient(left))
                 told += answer.crossings
-                if isinstance(answer, Denied):
-                    answer.crossings = told
-                    return answer
-                run_sync(self._own.release(request.op_id))
+                answer.crossings = ()
+                granted = answer if isinstance(answer, Denied) else (yield from self._ask_store_holding(shared, request.op_id))
+                if isinstance(granted, Denied) and granted is not answer and granted.reason == "contended":
+                    told += granted.crossings
+                else:
+                    merged = granted if isinstance(granted, (Denied, Told)) else _merged(request, granted, cast("Grant", answer))
+                    merged.crossings = [*told, *merged.crossings]
+                    return merged
             granted = yield from (self.store.reserve(shared.patient(max(0.0, until - time.monotonic()))) if asked is None else asked)
             asked = None
             told += granted.crossings
@@ -211,10 +224,30 @@ class SharedLedger:
             answer = self._own.take(own)
             if isinstance(answer, Grant):
                 return _merged(request, granted, answer)
-            yield from self.store.release(request.op_id)
+            shared = yield from self._give_back(request, shared)
             if answer.reason != "contended" or time.monotonic() >= until:
                 answer.crossings = [*told, *answer.crossings]
                 return answer
+
+    def _ask_store_holding(self, shared: Reservation, op_id: str) -> Flow[Grant | Denied]:
+        """Ask the store, without a wait, while our own lines are held, so that nobody takes them; give them back where it refuses."""
+        try:
+            granted = yield from self.store.reserve(shared.hurried())
+        except GeneratorExit:
+            raise  # a finaliser must not take a lock; whoever asked gives back
+        except BaseException:
+            run_sync(self._own.release(op_id))
+            raise
+        if isinstance(granted, (Denied, Told)):
+            run_sync(self._own.release(op_id))
+        return granted
+
+    def _give_back(self, request: Reservation, shared: Reservation) -> Flow[Reservation]:
+        """Give back what the store granted; return what to ask it next, under another id: it grants none twice that has ended."""
+        yield from self.store.release(shared.op_id)
+        again = replace(shared, op_id=new_op_id())
+        self._renamed[request.op_id] = again.op_id
+        return again
 
     def _extend_both(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """Hold more in both; where our own lines give less, what the store gave stays held until the end.
@@ -225,7 +258,7 @@ class SharedLedger:
         if isinstance(given, Account):
             return (yield from self._own.extend(op_id, more))
         try:
-            shared = yield from self.store.extend(op_id, given)
+            shared = yield from self.store.extend(self._there(op_id), given)
         except BudgetExhaustedError as error:
             lenient = self._lenient.get(op_id)
             if lenient is None or not self._may_pass(error, lenient, lost_too=True):

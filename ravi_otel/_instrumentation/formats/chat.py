@@ -296,7 +296,8 @@ class ChatCollector(TextCollector):
                 and event.usage is None
                 and self._waits
                 and not (self._numbered and choice.index)
-                and (self._assembly is None or not delta.tool_calls)
+                and not (delta.tool_calls or delta.function_call or delta.refusal)
+                and not (delta.__pydantic_extra__ and any(delta.__pydantic_extra__.values()))  # such as thoughts
             ):
                 if len(content) > self._longest_piece:
                     return self._add_text(content)
@@ -346,6 +347,7 @@ class ChatCollector(TextCollector):
         content = delta.get("content")
         if isinstance(content, str) and content:
             self._add_text(content, is_text=not (self._numbered and index))
+            self._weight += _other_weight({**delta, "content": None})
         elif delta:
             self._weight += _other_weight(delta)
         if self._assembly is not None:
