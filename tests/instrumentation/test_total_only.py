@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import inspect
+import io
 import json
 from collections.abc import Callable
 from typing import Any
