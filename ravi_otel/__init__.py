@@ -1,8 +1,8 @@
 """Observe LLM agents with OpenTelemetry, and hold them to budgets that really hold."""
 
-import importlib as _importlib
 import typing as _typing
 
+from ravi_otel._lazy import lazy_names as _lazy_names
 from ravi_otel._version import __version__
 
 if _typing.TYPE_CHECKING:
@@ -274,17 +274,4 @@ _HOMES: dict[str, tuple[str, ...]] = {
 }
 """Module → the public names that live in it: each is imported when a program first asks for one of its names."""
 
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> _typing.Any:
-    """Import what `name` stands for, once; `import ravi_otel` by itself loads no room."""
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{module}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

@@ -1,7 +1,8 @@
 """Say what happened: spans, metrics and limit events under the OpenTelemetry GenAI names."""
 
-import importlib as _importlib
 import typing as _typing
+
+from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
     from ravi_otel._telemetry.own_providers import Sink
@@ -10,16 +11,7 @@ if _typing.TYPE_CHECKING:
 
 __all__ = ["Pipeline", "Sink", "Telemetry"]
 
-_HOMES = {"Pipeline": "providers", "Sink": "own_providers", "Telemetry": "telemetry"}
+_HOMES = {"own_providers": ("Sink",), "providers": ("Pipeline",), "telemetry": ("Telemetry",)}
+"""Module → the names that live in it: who needs a name alone loads no more than the table of names."""
 
-
-def __getattr__(name: str) -> _typing.Any:
-    """Import what `name` stands for, once: who needs a name alone loads no more than the table of names."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

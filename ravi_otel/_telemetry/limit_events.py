@@ -226,7 +226,7 @@ class LimitGauges(Listener):
             try:
                 readings = scope.readings()
             except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
-                swallow("telemetry.limit_gauges", error)
+                swallow("telemetry.limit_events", error)
                 continue
             for reading in readings:
                 kind = kind_of(reading.limit)

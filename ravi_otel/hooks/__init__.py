@@ -1,7 +1,8 @@
 """Hear what runs, calls, tools and limits do, without being able to change them."""
 
-import importlib as _importlib
 import typing as _typing
+
+from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
     from ravi_otel.hooks.events import HookContext, HookEvent
@@ -33,21 +34,22 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("HookContext", "HookEvent"), "events"),
-    **dict.fromkeys(("Listener", "Listeners"), "listener"),
-    **dict.fromkeys(("HookManager", "HookStats"), "manager"),
-    **dict.fromkeys(("Cost", "CostTracker", "Logged", "RunLogger"), "trackers"),
+    "events": ("HookContext", "HookEvent"),
+    "listener": ("Listener", "Listeners"),
+    "manager": ("HookManager", "HookStats"),
+    "records": (
+        "CallRecord",
+        "CountEvent",
+        "LimitEvent",
+        "LimitReading",
+        "Notice",
+        "ScopeView",
+        "SpawnEvent",
+        "Spend",
+        "ToolRecord",
+    ),
+    "trackers": ("Cost", "CostTracker", "Logged", "RunLogger"),
 }
-"""The module of each name; all others are in `records`."""
+"""Module → the public names that live in it."""
 
-
-def __getattr__(name: str) -> _typing.Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(_importlib.import_module(f"{__name__}.{_HOMES.get(name, 'records')}"), name)
-    globals()[name] = found
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

@@ -1,7 +1,8 @@
 """Say what is allowed: everything a user freezes, and the contracts programs agree on."""
 
-import importlib as _importlib
 import typing as _typing
+
+from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
     from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision, TopicId
@@ -171,17 +172,4 @@ _HOMES = {
 }
 """Module → the public names that live in it: each is imported when a program first asks for one of its names."""
 
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> _typing.Any:
-    """Import what `name` stands for, once."""
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{module}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

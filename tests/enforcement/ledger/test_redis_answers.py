@@ -10,6 +10,7 @@ import threading
 import time
 
 import anyio
+import hiredis
 import pytest
 import redis_servers
 
@@ -74,7 +75,7 @@ def linked():
 
 
 def test_what_is_packed_is_text_or_bytes_whatever_was_said(monkeypatch, linked, redis_server):
-    hiredis, packed = pytest.importorskip("hiredis"), []
+    packed = []
     pack = hiredis.pack_command
 
     def noting(words):
