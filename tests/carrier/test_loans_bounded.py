@@ -10,7 +10,7 @@ from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationE
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.store_errors import unkept
+from ravi_otel._enforcement.ledger.store_failures import unkept
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import lending

@@ -6,5 +6,5 @@
   memory what is this process's own, and does what each limit wants when the store fails. `choosing` opens what a URL names,
   `store_identity` says whether two are one.
 * what readings are told: `store_readings`.
-* when a store fails: `store_errors` says so, `breaker` stops asking, `lost_counters` decides on counters that are gone.
+* when a store fails, or has forgotten: `store_failures`.
 """

@@ -20,9 +20,9 @@ from urllib.parse import parse_qsl, urlencode
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
-from ravi_otel._enforcement.ledger.lost_counters import DAY_S, KEEP_S
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis import url as redis_url
+from ravi_otel._enforcement.ledger.store_failures import DAY_S, KEEP_S
 from ravi_otel._enforcement.ledger.store_identity import file_words, name_store, server_words
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError

@@ -241,12 +241,8 @@ class Settled:
     overage: Sequence[tuple[Account, int]] = ()
 
 
-class Ledger(Protocol):
-    """Keep the accounts of every scope; each method is a flow, so that a store may do I/O in either colour.
-
-    One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
-    told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
-    """
+class Counting(Protocol):
+    """Keep accounts; each method is a flow, so that a store may do I/O in either colour."""
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""
@@ -275,25 +271,33 @@ class Ledger(Protocol):
         """Have a living account hold a limit that was declared again with less than it ever was here, of which its store may know less."""
         ...
 
-    def spans(self, account: Account) -> bool:
-        """Tell that other processes count in this account too."""
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
         ...
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
         ...
 
-    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
+
+class Ledger(Counting, Protocol):
+    """Keep the accounts of every scope.
+
+    One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
+    told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
+    """
+
+    def spans(self, account: Account) -> bool:
+        """Tell that other processes count in this account too."""
         ...
 
 
-class SharedStore(Protocol):
+class SharedStore(Counting, Protocol):
     """Keep the accounts that several processes count in: all lines of a request are such accounts.
 
-    Each step is atomic, and counts once by its operation's id. The methods are those of `Ledger`, and mean the same. What cannot be asked
-    raises BudgetExhaustedError, with reason "store_failed", or "store_lost" where the store works and has forgotten what was counted in
-    it; what ends an operation is kept, and written with the next step that can be. A `SharedLedger` stands before it.
+    Each step is atomic, and counts once by its operation's id. What cannot be asked raises BudgetExhaustedError, with reason
+    "store_failed", or "store_lost" where the store works and has forgotten what was counted in it; what ends an operation is kept, and
+    written with the next step that can be. A `SharedLedger` stands before it.
     """
 
     def __len__(self) -> int:
@@ -304,42 +308,10 @@ class SharedStore(Protocol):
         """Whether an operation of this process holds something in it, or is owed to it."""
         ...
 
-    def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
-        """See `Ledger.reserve`."""
-        ...
-
-    def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
-        """See `Ledger.extend`."""
-        ...
-
-    def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
-        """See `Ledger.settle`."""
-        ...
-
-    def release(self, op_id: str) -> Flow[None]:
-        """See `Ledger.release`."""
-        ...
-
-    def retune(self, account: Account, value: int | None) -> Flow[None]:
-        """See `Ledger.retune`."""
-        ...
-
-    def declare(self, account: Account, value: int) -> Flow[None]:
-        """See `Ledger.declare`."""
-        ...
-
-    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """See `Ledger.clocked`."""
-        ...
-
     def read(self, account: Account) -> bool:
         """Show in an account what the store says of it, changing nothing there; False where it says nothing."""
         ...
 
     def close(self) -> None:
         """Let the store go; what this process still holds is settled at its grant, until it says otherwise."""
-        ...
-
-    def reset_after_fork(self) -> None:
-        """See `Ledger.reset_after_fork`."""
         ...

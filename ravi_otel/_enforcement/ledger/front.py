@@ -34,7 +34,7 @@ from ravi_otel._enforcement.ledger.contract import (
 )
 from ravi_otel._enforcement.ledger.judge import PLAIN
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.ledger.store_errors import MEANWHILE, SO
+from ravi_otel._enforcement.ledger.store_failures import MEANWHILE, SO
 from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind

@@ -12,7 +12,7 @@ from typing import Final, Protocol, cast
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Ledger
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 
 OLD_NS: Final = 1_000_000_000
 """How old what is known may be before a reading asks for it, and how long it is before it asks again."""

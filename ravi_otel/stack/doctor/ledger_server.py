@@ -12,7 +12,7 @@ from ravi_otel._enforcement.ledger.choosing import Choice
 from ravi_otel._enforcement.ledger.redis import url as redis_url
 from ravi_otel._enforcement.ledger.redis.client import Connection, ServerError, connect, find_slots, prepare
 from ravi_otel._enforcement.ledger.redis.url import Address, Host
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean

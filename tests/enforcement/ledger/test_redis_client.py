@@ -17,7 +17,7 @@ import trio
 from ravi_otel._enforcement.ledger.redis import client as client_module
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import Script
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.testing import ManualClock
 

@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.redis import messages
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import TOP, Reply, Script, tag_of
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts

@@ -27,10 +27,9 @@ from typing import Any, Final, Literal, TypeVar
 
 from ravi_otel import _extras
 from ravi_otel._enforcement.clock import Clock
-from ravi_otel._enforcement.ledger.breaker import Breaker
 from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._enforcement.ledger.redis.url import Address, Host, read
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import Breaker, StoreError
 from ravi_otel._enforcement.sleeper import Sleeper, in_asyncio_task
 from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel._threads import without_signals

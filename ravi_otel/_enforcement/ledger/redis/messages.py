@@ -15,9 +15,8 @@ from typing import Final, Literal, NamedTuple, cast
 from ravi_otel._enforcement.ledger.account import Account, Nature, kept_back
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, asked_once
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.lost_counters import KEEP_S, kept_s
 from ravi_otel._enforcement.ledger.operators import Counter
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError, kept_s
 from ravi_otel._enforcement.ledger.windows import width_ns
 from ravi_otel.hooks.records import Phase
 from ravi_otel.policy.limits import ScopeKind

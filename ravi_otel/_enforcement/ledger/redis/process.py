@@ -16,8 +16,6 @@ from weakref import WeakValueDictionary
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Reservation, Settled, new_op_id
-from ravi_otel._enforcement.ledger.heartbeat import Heartbeat
-from ravi_otel._enforcement.ledger.lost_counters import KEEP_S, forget, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
     ACCEPT,
@@ -35,7 +33,17 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     numbers,
     tag_of,
 )
-from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, unkept, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import (
+    FORGOTTEN,
+    KEEP_S,
+    Heartbeat,
+    StoreError,
+    begin_anew,
+    may_begin_anew,
+    unkept,
+    warn_begun_anew,
+    warn_uncounted,
+)
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel._forksafe import renew_while_alive
@@ -426,7 +434,7 @@ class ProcessState(ABC):
         return reply.show(lines, self._clock.monotonic_ns())
 
     def begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
-        """Have an account that the store has forgotten begin anew, where it may: see `lost_counters`."""
+        """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""
         ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
         why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
         if why is None:
@@ -436,9 +444,9 @@ class ProcessState(ABC):
         if why is None:
             return False
         with self.lock:
-            forget(account)
+            begin_anew(account)
             sight.known, sight.revision, sight.used = False, 0, 0
-        tell(account, why, self.client.address.shown)
+        warn_begun_anew(account, why, self.client.address.shown)
         return True
 
     def accept_loss(self) -> Flow[None]:

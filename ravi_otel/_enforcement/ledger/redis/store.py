@@ -48,7 +48,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     tag_of,
 )
 from ravi_otel._enforcement.ledger.redis.process import Lease, ProcessState, Ticket, Write, wake_first
-from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from ravi_otel import _extras
-from ravi_otel._enforcement.ledger.lost_counters import KEEP_S
 from ravi_otel._enforcement.ledger.sqlite.rows import FORMAT, OLD, SCHEMA, renew
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
 from ravi_otel._sqlite import ForeignError, code_of, connect, is_busy, log_ahead

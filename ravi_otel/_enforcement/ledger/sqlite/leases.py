@@ -11,7 +11,7 @@ from typing import Final
 
 from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
 from ravi_otel._enforcement.ledger.sqlite.rows import GIVEN_BACK, LIVE, PROVISIONAL, from_sql, held_by, to_sql
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 
 _NS: Final = 1_000_000_000
 _REAP_EVERY_NS: Final = _NS

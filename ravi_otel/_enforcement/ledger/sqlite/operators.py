@@ -10,7 +10,7 @@ from ravi_otel._enforcement.ledger.operators import Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
 from ravi_otel._enforcement.ledger.sqlite.rows import from_sql, to_sql
 from ravi_otel._enforcement.ledger.sqlite.transaction import Transaction
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 
 _COLUMNS = "accounts.id, key, epoch, value, used, held, denied, near, exceeded, draining, declared, seen"
 _LIST = f"SELECT {_COLUMNS} FROM names JOIN accounts ON accounts.id = names.id ORDER BY seen DESC LIMIT ?"  # noqa: S608 - constants alone

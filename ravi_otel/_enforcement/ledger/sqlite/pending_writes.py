@@ -10,7 +10,7 @@ from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.sqlite.transaction import Transaction
-from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
 
 _MOST: Final = 100_000
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.store_errors import StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._enforcement.ledger.windows import packed, unpack
 from ravi_otel._sqlite import Schema
 from ravi_otel.policy import checks

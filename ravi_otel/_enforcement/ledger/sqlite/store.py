@@ -24,9 +24,7 @@ from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
-from ravi_otel._enforcement.ledger.heartbeat import Heartbeat
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.lost_counters import KEEP_S
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite import operators
 from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile, sentence
@@ -35,7 +33,7 @@ from ravi_otel._enforcement.ledger.sqlite.pending_writes import PendingWrites, W
 from ravi_otel._enforcement.ledger.sqlite.rows import Row
 from ravi_otel._enforcement.ledger.sqlite.settled_ids import BATCH, SettledIds
 from ravi_otel._enforcement.ledger.sqlite.transaction import Stander, Transaction, copies, look
-from ravi_otel._enforcement.ledger.store_errors import StoreError, unkept, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError, unkept, warn_uncounted
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import is_contended, wake
 from ravi_otel._flow import Done, Flow, run_sync

@@ -11,7 +11,6 @@ from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, Told, asked_once
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.lost_counters import forget, kept_s, may_begin_anew, tell
 from ravi_otel._enforcement.ledger.sqlite.file import LedgerFile
 from ravi_otel._enforcement.ledger.sqlite.leases import Leases
 from ravi_otel._enforcement.ledger.sqlite.rows import (
@@ -32,7 +31,15 @@ from ravi_otel._enforcement.ledger.sqlite.rows import (
     written,
 )
 from ravi_otel._enforcement.ledger.sqlite.settled_ids import is_fresh, is_over
-from ravi_otel._enforcement.ledger.store_errors import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import (
+    FORGOTTEN,
+    StoreError,
+    begin_anew,
+    kept_s,
+    may_begin_anew,
+    warn_begun_anew,
+    warn_uncounted,
+)
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import Waiter
 from ravi_otel._enforcement.ledger.windows import expire
@@ -206,7 +213,7 @@ class Transaction:
         return row
 
     def _begin_anew(self, account: Account, seen_s: int, lost: str) -> None:
-        """Have an account that the file has forgotten begin anew, where it may (see `lost_counters`); else StoreError."""
+        """Have an account that the file has forgotten begin anew, where it may (see `store_failures`); else StoreError."""
         accepted_s = self.file.accepted_s()
         why = may_begin_anew(
             account,
@@ -217,8 +224,8 @@ class Transaction:
         if why is None:
             raise StoreError(lost, "store_lost")
         self._remember(account)
-        forget(account)
-        tell(account, why, repr(str(self.file.path)))
+        begin_anew(account)
+        warn_begun_anew(account, why, repr(str(self.file.path)))
         account.row = None
 
     def _remember(self, account: Account) -> None:
