@@ -157,6 +157,7 @@ class ModelCall:
         "claim",
         "ended_ns",
         "holds",
+        "op_id",
         "record",
         "scope",
     )
@@ -165,6 +166,7 @@ class ModelCall:
         self.scope = scope
         # The lists are given, since a dataclass would call a factory for each.
         self.record = CallRecord(call, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), retries=[], marks={})
+        self.op_id = self.record.op_id  # what the ledger knows it by: another one where it is asked again
         self.attempts: Attempts | None = None  # once one of them failed
         self.capped: Capped | None = None  # by a strict limit
         self.claim: Claim | None = None  # to what is kept back for a last call
@@ -301,7 +303,7 @@ class ModelCall:
             raise refused
         scope = self.scope
         if self.record.call.generative:
-            if scope.wrapping is not None:
+            if scope.wrapping is not None and self.claim is None:
                 self.claim = scope.claim_last_call()
             plan = self._plan = scope.plan
             request = self._request(plan, sizing, blocking=blocking) if plan.chain else None
@@ -309,23 +311,31 @@ class ModelCall:
                 self._asked = True
                 answering = scope.engine.ledger.reserve(request)
                 if not isinstance(answering, Done):
-                    return self._wait_in_line(answering)
+                    return self._wait_in_line(answering, sizing, blocking=blocking)
                 self._admitted(answering.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # as in `run_sync`
                 return None
         self._admitted(None)
         return None
 
-    def _wait_in_line(self, answering: Flow[Grant | Denied]) -> Flow[None]:
+    def _wait_in_line(self, answering: Flow[Grant | Denied], sizing: Sizing | None, *, blocking: bool) -> Flow[None]:
+        """Wait for the ledger's answer; an agent that has lost its slot meanwhile waits for that, and asks again under another id."""
         answer = yield from answering  # what ends the wait is the caller's own
+        scope, record = self.scope, self.record
+        lost: Flow[None] | None = None
         try:
-            self.scope.still_wanted(answer, self.record.op_id, self.record)
+            scope.still_wanted(answer, self.op_id, record)
             self._admitted(answer)
+        except AgentPausedError as refused:
+            lost = resumption.waiting(scope, record, refused)
         except RaviError:
             raise
         except Exception as bug:
             if from_signal(bug):
                 raise
             self._let_pass(bug)
+        if lost is not None:
+            self.op_id = new_op_id()
+            yield from self._wait_for_slot(lost, sizing, blocking=blocking)
 
     def _request(self, plan: Plan, sizing: Sizing | None, *, blocking: bool) -> Reservation | None:
         """Ask each account of the plan for its part; None where none of them counts such a call."""
@@ -348,7 +358,7 @@ class ModelCall:
         if plan.clocks or (blocking and _get_running_loop() is not None):
             waits_s = patience(scope, blocking=blocking)
         return Reservation(
-            record.op_id,
+            self.op_id,
             lines,
             {_TOKENS: expected.input_tokens},
             owner(),
@@ -562,7 +572,7 @@ class ModelCall:
             if self.attempts is not None:
                 self.attempts.leave_nothing_held()
             if self._asked and not self._settled:
-                ledger, op_id = self.scope.engine.ledger, self.record.op_id
+                ledger, op_id = self.scope.engine.ledger, self.op_id
                 run_sync(ledger.settle(op_id, None) if self._stage >= _ADMITTED and not unsent else ledger.release(op_id))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
@@ -591,7 +601,7 @@ class ModelCall:
             guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
             if doubted and actual is not None and not guessed:
                 charge_rest(engine, self.holds, actual, record)
-            engine.settle(record.op_id, actual, record, guessed=guessed)
+            engine.settle(self.op_id, actual, record, guessed=guessed)
             self._settled = True
             if self.capped is not None:
                 self.capped.ended(record, reply, engine)
@@ -689,7 +699,7 @@ class ModelCall:
         if self.claim is not None:
             self.claim.give_back()
         if self._held:
-            run_sync(self.scope.engine.ledger.release(self.record.op_id))
+            run_sync(self.scope.engine.ledger.release(self.op_id))
             self._settled = True
         call = self.record.call
         if call.generative:
@@ -736,7 +746,7 @@ class ModelCall:
         if earlier is not None:
             bring(record, earlier.collect(reply, record))
         if self._held:  # it went on with what another began, and that one pays for: no more than itself
-            self.scope.engine.settle(record.op_id, self._amounts(_NOTHING, 0), record)
+            self.scope.engine.settle(self.op_id, self._amounts(_NOTHING, 0), record)
             self._settled = True
         record.reply, record.error_type = reply, error_type
         self._told(status)
@@ -767,7 +777,7 @@ class ModelCall:
         add_counts(self.scope.tallies, unreported=-self._unknown)
         if self._held:
             actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
-            self.scope.engine.settle(record.op_id, actual, at or record)
+            self.scope.engine.settle(self.op_id, actual, at or record)
         return summed(record)
 
 

@@ -177,6 +177,35 @@ async def test_a_task_that_is_cancelled_while_it_waits_leaves_the_line(full, acl
         assert (slots.stats().waiting, agent.scope.clock.waits[0], agent.paused) == (0, 0, True)
 
 
+@pytest.mark.parametrize("counted_in", ["memory", "file"])
+async def test_one_that_loses_its_slot_in_line_for_a_budget_waits_for_the_slot_then(counted_in, monkeypatch, tmp_path, stage, ask, until):
+    if counted_in == "file":
+        monkeypatch.setenv("RAVI_LEDGER", f"sqlite:{tmp_path / 'ledger.db'}")
+    stage.server.hold()
+
+    async def low():
+        async with patient() as agent:
+            await ask(client)
+        return agent
+
+    budget = {"limits": ["tokens=1000", "requests=10"], "spawn_budget": SpawnBudget(2)}
+    with ravi_otel.instrument():
+        async with stage.async_client() as client, ravi_otel.run("r", **budget) as run, ravi_otel.agent("root"):
+            first = asyncio.create_task(ask(client))
+            await until(lambda: stage.sent)
+            second = asyncio.create_task(low())
+            await until(lambda: run.scope.accounts[0].line)
+            urgent = take_over()
+            stage.server.release()
+            await first
+            await until(lambda: second.done() or SpawnTracker.current().stats().waiting)
+            assert stage.sent == 1
+            urgent.release()
+            agent = await second
+            assert (run.remaining("tokens"), run.remaining("requests")) == (600, 8)
+    assert (stage.sent, agent.status, agent.stats().refused) == (2, "ok", 0)
+
+
 async def test_a_call_that_is_dropped_while_it_waits_leaves_the_line(full):
     @ravi_otel.tool
     async def look():
