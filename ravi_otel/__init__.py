@@ -9,7 +9,7 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._enforcement.retry import RetryPolicy
     from ravi_otel._enforcement.scope import Scope, WrapUp
     from ravi_otel._enforcement.snapshot import Snapshot
-    from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+    from ravi_otel._enforcement.spawn.slots import SpawnTracker
     from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel._instrumentation.tools import InstrumentedTools
     from ravi_otel._runtime.board import report_progress
@@ -189,7 +189,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "_enforcement.retry": ("RetryPolicy",),
     "_enforcement.scope": ("Scope", "WrapUp"),
     "_enforcement.snapshot": ("Snapshot",),
-    "_enforcement.spawn.tracker": ("SpawnTracker",),
+    "_enforcement.spawn.slots": ("SpawnTracker",),
     "_enforcement.tracker": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",

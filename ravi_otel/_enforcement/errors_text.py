@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from shlex import quote
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
@@ -34,8 +34,8 @@ from ravi_otel.policy.usage import Call
 from ravi_otel.policy.windows import is_calendar, same_window
 
 if TYPE_CHECKING:
-    from ravi_otel._enforcement.spawn.slots import Lease, NoSlot
     from ravi_otel.hooks.records import LimitEvent
+    from ravi_otel.policy.budgets import Priority
 
 _ATTRIBUTE: Final = "_ravi_owner"
 _FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})
@@ -389,6 +389,18 @@ def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> Sp
     )
 
 
+@dataclass(frozen=True, slots=True)
+class NoSlot:
+    """Say who asked for a slot and got none, why, and what to do about it; `way_out` has a place for what allows `most` agents."""
+
+    agent_id: str
+    priority: Priority
+    most: int
+    shortage: Literal["full", "none_below", "preemption_off"]
+    way_out: str
+    waited: str = ""
+
+
 def no_slot(asking: NoSlot, account: Account | None, run_id: str | None) -> SpawnDeniedError:
     """Write the error of an agent for which there is no slot; `account` is the limit that says so, None of slots that no run has."""
     most, reason = asking.most, asking.shortage
@@ -544,11 +556,10 @@ def cancelled(owner: ScopeFacts, reason: str | None) -> CancellationError:
     return CancellationError(f"{place(owner)} was cancelled" + (f": {reason}" if reason else ""), reason=reason)
 
 
-def paused(lease: Lease, partial: str | None = None, way_out: str | None = None) -> AgentPausedError:
-    """Write the error of work of an agent that has no slot any more: more urgent work has it, or an operator stopped it."""
-    agent_id = lease.agent_id
+def paused(agent_id: str, partial: str | None, way_out: str | None = None, *, on_hold: bool) -> AgentPausedError:
+    """Write the error of work of an agent that has no slot any more: more urgent work has it, or an operator stopped it (`on_hold`)."""
     why, by_itself = "its slot went to more urgent work", "End it with what it has, or raise SpawnBudget.max_agents."
-    if lease.on_hold:
+    if on_hold:
         why, by_itself = "an operator stopped it", f"End it with what it has; SpawnTracker.resume({named(agent_id)}) lets it go on."
     return AgentPausedError(f"agent {named(agent_id)} is paused: {why}. {way_out or by_itself}", agent_id=agent_id, partial=partial)
 

@@ -21,10 +21,10 @@ from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, 
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
 from ravi_otel._enforcement.spawn import limits as agent_limits
 from ravi_otel._enforcement.spawn.limits import LiveAgentLimits
-from ravi_otel._enforcement.spawn.reservations import Seat, free_seat, seat_for
 from ravi_otel._enforcement.spawn.shared import shared_slots
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn.slots import Seat, SpawnTracker, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
+from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
 from ravi_otel.policy import checks
@@ -34,6 +34,8 @@ from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind, cost_limit,
 from ravi_otel.policy.meta import CancellationToken
 
 _SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+_OWN_TAB: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT})
+_UNLIMITED: Final = ExecutionBudget()
 _NATURES: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _resumed: WeakValueDictionary[str, Scope] = WeakValueDictionary()
 
@@ -113,7 +115,7 @@ class Opening:
         own, ask = self.own_priority, self
         if own is not None or self.own_retention is not None:
             ask = replace(self, priority=self.priority if own is None else own, retention=self.own_retention or self.retention)
-        seat = ask.seat or seat_for(ask.agent_id or ask.name or "", parent.spawn)
+        seat = ask.seat or kept_seat(parent.spawn, ask.agent_id or ask.name or "")
         if seat is None:
             return ask
         if not seat.take():
@@ -181,11 +183,7 @@ class _Opener:
         tracker = scope.tracker
         used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
         try:
-            scope.declare(ask.limits, ask.origins)
-            if tracker is not None:
-                self._declare_budget(tracker, used)
-            scope.inherit()
-            scope.declare_slots(ask.spawn_budget)
+            self._declare(tracker, used)
             if ask.resume is not None:
                 _Resumption(scope, ask.resume).go_on()
             if ask.share not in (OWN, POOL):
@@ -208,24 +206,30 @@ class _Opener:
 
     def _make(self, also: tuple[Scope, ...]) -> Scope:
         ask, engine, parent = self._ask, self._engine, self._parent
-        own = ask.kind in (ScopeKind.RUN, ScopeKind.AGENT)
-        slots = self._spawn_budget() if ask.kind is ScopeKind.RUN else None
-        facts = self._facts(None if slots is None else slots[0])
         tracker: ExecutionTracker | None = None
         if isinstance(ask.budget, ExecutionTracker):
             tracker = ask.budget
-        elif own:
+        elif ask.kind in _OWN_TAB:
             budget = ask.budget or (inherited_budget(parent.facts) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
             tracker = ExecutionTracker.from_budget(budget)
         spawn = live = None
-        if slots is not None:
-            spawn_budget, observe = slots
+        supervision = parent.facts.supervision
+        if ask.kind is ScopeKind.RUN:
+            run_id = ask.run_id or uuid.uuid4().hex
+            spawn_budget, observe = self._spawn_budget()
+            supervision = self._supervise_run(run_id, spawn_budget, tracker)
+            facts = self._facts(supervision, run_id)
             live = LiveAgentLimits(engine)
             unlimited = spawn_budget.max_agents >= UNLIMITED_AGENTS.max_agents
             shared = None if unlimited else shared_slots(engine, ask.slots_of or facts, spawn_budget.max_agents)
-            spawn = SpawnTracker(spawn_budget, run_id=facts.run_id, on_event=live.hear, observe=observe, limits=live, shared=shared)
-        cancellation = self._token() if own else None
-        scope = Scope(engine, facts, parent, cancellation=cancellation, spawn=spawn, tracker=tracker, also=also, rules=self._rules())
+            spawn = SpawnTracker(spawn_budget, run_id=run_id, on_event=live.hear, observe=observe, refusal=live.refusal, shared=shared)
+        else:
+            facts = self._facts(self._supervise_agent(tracker) if ask.kind is ScopeKind.AGENT else supervision, parent.facts.run_id)
+        rules = PLAIN
+        if ask.share in (POOL, WEIGHTED) or ask.suspended or ask.waits:
+            rules = ChargingRules(pools=ask.share in (POOL, WEIGHTED), suspended=ask.suspended, waits=ask.waits)
+        token = self._token() if ask.kind in _OWN_TAB else None
+        scope = Scope(engine, facts, parent, cancellation=token, spawn=spawn, tracker=tracker, also=also, rules=rules)
         if live is not None:
             live.watch(scope)
         return scope
@@ -241,29 +245,16 @@ class _Opener:
             token.subscribe(lambda: None if outer.cancelled else stopped())  # whoever cancels that one ends what is below this one too
         return token
 
-    def _rules(self) -> ChargingRules:
-        ask = self._ask
-        pools = ask.share in (POOL, WEIGHTED)
-        if not pools and not ask.suspended and not ask.waits:
-            return PLAIN
-        return ChargingRules(pools=pools, suspended=ask.suspended, waits=ask.waits)
-
-    def _facts(self, spawn_budget: SpawnBudget | None) -> ScopeFacts:
+    def _facts(self, supervision: Supervision | None, run_id: str | None) -> ScopeFacts:
         ask, outer = self._ask, self._parent.facts
-        run_id, run_name = outer.run_id, outer.run_name
-        supervision = outer.supervision
-        agent_name, agent_id = outer.agent_name, outer.agent_id
+        run_name, agent_name, agent_id = outer.run_name, outer.agent_name, outer.agent_id
         hooks, run_hooks = outer.hooks, outer.run_hooks
-        if ask.kind in (ScopeKind.RUN, ScopeKind.AGENT):  # an agent's own hear neither its child agents nor the runs inside
-            hooks = (*run_hooks, *ask.hooks) if ask.hooks else run_hooks
-            run_hooks = hooks if ask.kind is ScopeKind.RUN else run_hooks
         if ask.kind is ScopeKind.RUN:
-            run_id, run_name = ask.run_id or uuid.uuid4().hex, ask.name
-            agent_name = agent_id = None
-            supervision = self._supervise_run(run_id, ask.session_id or outer.session_id, spawn_budget or UNLIMITED_AGENTS)
+            run_name, agent_name, agent_id = ask.name, None, None
+            hooks = run_hooks = (*run_hooks, *ask.hooks)
         elif ask.kind is ScopeKind.AGENT:
             agent_name, agent_id = ask.name, ask.agent_id or ask.name
-            supervision = self._supervise_agent()
+            hooks = (*run_hooks, *ask.hooks)  # which hear neither its child agents nor the runs inside
         return ScopeFacts(
             scope_id=ask.scope_id or (run_id if ask.surrounding and run_id else uuid.uuid4().hex),
             kind=ask.kind,
@@ -283,34 +274,29 @@ class _Opener:
             attempt=ask.attempt,
         )
 
-    @property
-    def _own_budget(self) -> ExecutionBudget | None:
-        budget = self._ask.budget
-        return budget.budget if isinstance(budget, ExecutionTracker) else budget
-
-    def _supervise_run(self, run_id: str, session_id: str | None, spawn_budget: SpawnBudget) -> Supervision:
+    def _supervise_run(self, run_id: str, spawn_budget: SpawnBudget, tracker: ExecutionTracker | None) -> Supervision:
         """Make the node of the run itself, which all its agents take their SpawnBudget from: the very object its slots are given out by."""
         ask = self._ask
         return Supervision(
             run_id=run_id,
-            session_id=session_id,
+            session_id=ask.session_id or self._parent.facts.session_id,
             spawn_budget=spawn_budget,
-            execution_budget=self._own_budget or ExecutionBudget(),
+            execution_budget=ExecutionBudget() if tracker is None else tracker.budget,
             retention=ask.retention,
             priority=ask.priority,
         )
 
-    def _supervise_agent(self) -> Supervision:
+    def _supervise_agent(self, tracker: ExecutionTracker | None) -> Supervision:
         ask, outer, node = self._ask, self._parent.facts, self._parent.facts.supervision
         if node is not None and outer.agent_id is not None:
-            return node.spawn_child(outer.agent_id, ask.retention, ask.priority, self._own_budget)
+            return node.spawn_child(outer.agent_id, ask.retention, ask.priority, None if tracker is None else tracker.budget)
         run = self._parent.innermost(ScopeKind.RUN)
         return Supervision(
             run_id=outer.run_id or new_run_id(),
             session_id=outer.session_id,
             root_id=(run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
             spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
-            execution_budget=self._own_budget or ExecutionBudget(),
+            execution_budget=ExecutionBudget() if tracker is None else tracker.budget,
             retention=ask.retention,
             priority=ask.priority,
         )
@@ -334,6 +320,17 @@ class _Opener:
         return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
 
     # -- its limits, and its part of others' -----------------------------------------------------------------------------
+
+    def _declare(self, tracker: ExecutionTracker | None, used: tuple[int, int, int]) -> None:
+        """Give it its own limits, those of its tab and its slots, and those that scopes around have for scopes like it."""
+        ask, scope = self._ask, self._scope
+        if ask.limits:
+            scope.declare(ask.limits, ask.origins)
+        if tracker is not None and tracker.budget != _UNLIMITED:
+            self._declare_budget(tracker, used)
+        scope.inherit()
+        if ask.spawn_budget is not None:
+            scope.declare_slots(ask.spawn_budget)
 
     def _declare_budget(self, tracker: ExecutionTracker, used: tuple[int, int, int]) -> None:
         """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
@@ -435,6 +432,7 @@ class _Opener:
                     raise
         if scope.admission is not None:
             scope.admission.confirm(scope)
+        add_counts(scope.tallies, agents=1)
         run = scope.innermost(ScopeKind.RUN)
         if run is not None and run.first_agent is None:
             run.first_agent = facts.agent_id  # its root
@@ -451,7 +449,7 @@ def _sources(payers: Sequence[Scope], kinds: tuple[Kind, ...]) -> dict[str, list
 
 def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:
     """Say that a slot is kept around here, for an agent of another id: most likely one of the two is misspelt."""
-    seat = free_seat(slots)
+    seat = kept_seat(slots)
     if seat is not None:
         kept = named(seat.agent_id)
         denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, which only agent({kept}) takes: give both the same id.",)

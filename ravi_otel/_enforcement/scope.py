@@ -35,10 +35,7 @@ from ravi_otel._enforcement.plan import PLAIN, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn import limits as agent_limits
-from ravi_otel._enforcement.spawn.reservations import Seat
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn.slots import Lease, Seat, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
@@ -227,12 +224,13 @@ class Scope(LimitedScope):
             raise ConfigurationError(self.engine.unusable)
         if self.cancellation is not None and self.cancellation.cancelled:
             raise self._cancelled()
-        for scope in self.upwards():
+        around: tuple[Scope, ...] = (self, *self._outer)
+        for scope in around:
             if scope.closed:
                 raise errors_text.closed(scope.facts)
             if scope.lease is not None and scope.lease.paused:
                 scope.pauses += 1
-                raise errors_text.paused(scope.lease, scope.partial)
+                raise errors_text.paused(scope.lease.agent_id, scope.partial, on_hold=scope.lease.on_hold)
         late = self.overdue(at) if self.plan.clocks else None
         if late is not None:
             raise late
@@ -279,7 +277,8 @@ class Scope(LimitedScope):
 
     def refuse_closed(self) -> None:
         """Raise BudgetExhaustedError, with the reason "closed", when this scope or one around it was closed."""
-        for scope in self.upwards():
+        around: tuple[Scope, ...] = (self, *self._outer)
+        for scope in around:
             if scope.closed:
                 raise errors_text.closed(scope.facts)
 
@@ -523,8 +522,9 @@ class Scope(LimitedScope):
 
     def spend(self) -> Spend:
         """Photograph what was used in it."""
-        spend = self.usage.photograph(self.duration_s)
-        return spend if self.clock.waits == NO_WAITS else replace(spend, waited_s=self.clock.waited_ns(self.clock.until_ns) / NANO)
+        until_ns = self.clock.until_ns
+        spend = self.usage.photograph((until_ns - self.clock.started_ns) / NANO)
+        return spend if self.clock.waits == NO_WAITS else replace(spend, waited_s=self.clock.waited_ns(until_ns) / NANO)
 
     stats = spend
 
@@ -602,7 +602,8 @@ class Scope(LimitedScope):
         if self.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
             self.change_rules(suspended=frozenset())
         self.give_back_share()
-        agent_limits.leave(self)
+        if self.admission is not None:
+            self.admission.leave()
         if self.seat is not None:
             self.seat.leave()
         elif self.lease is not None:
@@ -643,12 +644,14 @@ class Scope(LimitedScope):
 
         It was cancelled, closed, or ended by its own limit. What an outer scope refused, or had refused to it, is the outer one's end.
         """
-        if self._was_cancelled_itself():
+        if self.cancellation is not None and self.cancellation.cancelled and self._was_cancelled_itself():
             return CANCELLED
         if self.closed:
             return CLOSED
         if self.pauses and self.lease is not None and self.lease.paused:
             return PAUSED
+        if not self.accounts and not self.series:
+            return COMPLETED
         account = self._wrapped_up() or self._spent_limit()
         return COMPLETED if account is None else Ending.by(account.limit, account.kind)
 
@@ -663,8 +666,8 @@ class Scope(LimitedScope):
 
     def _was_cancelled_itself(self) -> bool:
         """Whether the scope itself was cancelled: an agent that came to its end in a run that was cancelled has come to its end."""
-        token, outer = self.cancellation, None if self.parent is None else self.parent.cancellation
-        if token is None or not token.cancelled or token is outer:
+        outer = None if self.parent is None else self.parent.cancellation
+        if self.cancellation is outer:
             return False
         return self.facts.kind is not ScopeKind.AGENT or outer is None or not outer.cancelled
 

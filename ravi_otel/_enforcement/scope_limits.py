@@ -19,7 +19,7 @@ from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.spawn.limits import AgentAdmission, children_of, most_children
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn.slots import SpawnTracker
 from ravi_otel._enforcement.usage_counters import Tallies, UsageCounters
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import ConfigurationError
@@ -90,7 +90,7 @@ class LimitedScope:
         self.wrapping: LastCall | None = None if parent is None else parent.wrapping
         self.kept_back = KeptBack()
         self._plan: Plan | None = None
-        self._outer: tuple[Self, ...] = (*also, *(() if parent is None else parent.upwards()))
+        self._outer: tuple[Self, ...] = (*also, *(() if parent is None else (parent, *parent._outer)))  # noqa: SLF001 - of this class
         self.tallies: Tallies = tuple([scope.usage for scope in self.charged()])
 
     # -- where it is ----------------------------------------------------------------------------------------------
@@ -111,7 +111,9 @@ class LimitedScope:
 
     def innermost(self, kind: ScopeKind) -> Self | None:
         """Return the innermost scope of a kind here or around, None outside any."""
-        for one in self.upwards():
+        if self.facts.kind is kind:
+            return self
+        for one in self._outer:
             if one.facts.kind is kind:
                 return one
         return None
@@ -123,7 +125,7 @@ class LimitedScope:
         """
         path: list[Self] = []
         pays, met = True, False
-        for each in self.upwards():
+        for each in (self, *self._outer):
             if each.facts.kind is ScopeKind.AGENT:
                 if pays:
                     path.append(each)
@@ -209,14 +211,15 @@ class LimitedScope:
 
     def inherit(self) -> None:
         """Apply the templates of the enclosing scopes that were written for scopes like this one."""
-        for outer in () if self.parent is None else self.parent.upwards():
+        parent = self.parent
+        for outer in () if parent is None else (parent, *parent._outer):  # noqa: SLF001 - of this class
             for limit, origin in outer.templates:
                 if limit.scope is self.facts.kind and limit.scope_name in (None, self.facts.name):
                     self._put(limit, origin)
 
-    def declare_slots(self, budget: SpawnBudget | None) -> None:
+    def declare_slots(self, budget: SpawnBudget) -> None:
         """Have a run's SpawnBudget be a limit of agents like any other, unless one that the run has is as tight."""
-        if budget is None or budget.max_agents >= UNLIMITED_AGENTS.max_agents:
+        if budget.max_agents >= UNLIMITED_AGENTS.max_agents:
             return
         limit = Limit(kind=Kind.AGENTS, value=budget.max_agents)
         stated = [each.value for each in self.accounts if each.kind == Kind.AGENTS and each.observe is self._observes(limit)]

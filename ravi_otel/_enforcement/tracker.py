@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
@@ -65,6 +65,8 @@ _CONSUMED = "consume"
 _UNLIMITED = ExecutionBudget()
 _KINDS = (Kind.TOKENS, Kind.COST, Kind.TURNS)
 _log = logging.getLogger("ravi_otel")
+_lock: Final = ForkLock()
+"""One lock for all trackers: an agent's is made and dropped with it, and nothing waits while it has the lock."""
 _MOST_USD = checks.MAX_NANO // NANO
 
 
@@ -81,14 +83,13 @@ class ExecutionTracker:
     """
 
     __slots__ = (
-        "_bare", "_cost", "_lock", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_tokens", "_turns", "_unadded", "accounts",
+        "_bare", "_cost", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_tokens", "_turns", "_unadded", "accounts",
         "budget",
     )  # fmt: skip
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         given = (max_tokens, max_cost_usd, max_turns) != (None, None, None)
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns) if given else _UNLIMITED
-        self._lock = ForkLock()
         self._scopes: list[Bound] = []  # that live
         self._tallies: list[UsageCounters] = []  # of those that live, and of the last that lived, whose streams may go on
         self._owner: object = None
@@ -163,7 +164,7 @@ class ExecutionTracker:
         added = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
         tell: Callable[[], None] | None = None
-        with self._lock.own:
+        with _lock.own:
             bound = self._bound_here()
             if key is not None and self._remembered is None:
                 self._remembered = Remembered()
@@ -262,7 +263,7 @@ class ExecutionTracker:
 
     def resume(self, tokens: int, cost: int, turns: int) -> None:
         """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
-        with self._lock.own:
+        with _lock.own:
             self._tokens, self._cost, self._turns = max(0, self._tokens - tokens), max(0, self._cost - cost), max(0, self._turns - turns)
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ class ExecutionTracker:
 
         `name` is the agent's, for the sentence.
         """
-        with self._lock.own:
+        with _lock.own:
             if self._owner is not None and self._owner is not owner:
                 raise ConfigurationError(
                     f"execution_budget=ExecutionTracker is another agent's already. Give agent {checks.show(name)} a tracker of its own, "
@@ -282,13 +283,14 @@ class ExecutionTracker:
 
     def bind(self, scope: Bound, owner: object = None) -> tuple[int, int, int]:
         """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
-        with self._lock.own:
+        with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
                     f"budget=ExecutionTracker is already the tab of {errors_text.place(self._scopes[-1].facts)}, which is still open. "
                     f"Give {errors_text.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
-            self._fold()
+            if self._tallies:
+                self._fold()
             used = self._used()
             self._scopes.append(scope)
             self._tallies.append(scope.usage)
@@ -321,7 +323,7 @@ class ExecutionTracker:
 
     def unbind(self, scope: Bound) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
-        with self._lock.own:
+        with _lock.own:
             self._scopes = [each for each in self._scopes if each is not scope]
 
 

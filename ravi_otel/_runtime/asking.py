@@ -51,12 +51,14 @@ def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
         raise ConfigurationError(
             f'{parameter}={checks.show(cast("object", limits))} must be a list, such as [token_limit(50_000)] or ["tokens=50k"].'
         )
-    read = tuple(parse_limit(limit) if isinstance(limit, str) else limit for limit in limits)
-    for limit in read:
+    read: list[Limit] = []
+    for each in limits:
+        limit = parse_limit(each) if isinstance(each, str) else each
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(
                 f'{parameter} holds {checks.show(limit)}, which is no limit. Write token_limit(50_000) or "tokens=50k".'
             )
+        read.append(limit)
     seen: dict[object, Limit] = {}
     for limit in read:
         other = seen.setdefault(limit.target, limit)
@@ -64,7 +66,7 @@ def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
             raise ConfigurationError(
                 f"{parameter} has {format_limit(limit)!r} twice: {format_limit(other)!r} sets the same limit. Keep one of them."
             )
-    return read
+    return tuple(read)
 
 
 def tab(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> ExecutionBudget | ExecutionTracker | None:

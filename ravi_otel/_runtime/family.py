@@ -118,7 +118,10 @@ def enter(scope: Scope) -> None:
     """Put a run or an agent that was opened into the tree; agents outside any run have none."""
     if scope.facts.kind not in _DRAWN:
         return
-    outer: Node | None = next((one.node for one in scope.upwards()[1:] if one.node is not None), None)
+    around = scope.parent
+    while around is not None and around.node is None:
+        around = around.parent
+    outer: Node | None = None if around is None else around.node
     while outer is not None and outer.folded:  # it ended long ago, and a task that it left behind goes on
         outer = outer.outer
     if outer is not None or scope.facts.kind is ScopeKind.RUN:

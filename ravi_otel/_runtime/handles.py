@@ -177,7 +177,7 @@ class ScopeHandle:
             board.note_inner(scope)
         if scope.accounts or scope.series:
             STATE.warn_uninstrumented()
-        if hears_calls(self._ask.hooks):
+        if self._ask.hooks and hears_calls(self._ask.hooks):
             STATE.warn_uninstrumented("hooks were given", "neither told to them nor counted")
         self._attachment.__enter__()
         family.enter(scope)
@@ -247,8 +247,9 @@ class ScopeHandle:
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     swallowed = scope.leave(error, catch=catch)
     family.leave(scope)
-    STATE.left(scope)
-    INFERRING.closed(scope)
+    if scope.facts.kind is ScopeKind.RUN:
+        STATE.left(scope)
+        INFERRING.closed(scope)
     scope.engine.listeners.scope_closed(scope)
     scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
     return swallowed

@@ -216,7 +216,7 @@ class Inferring:
 
     def closed(self, scope: Scope) -> None:
         """Forget what was asked for in a run that is over."""
-        if (self._runs or self._streams) and scope.facts.kind is ScopeKind.RUN:
+        if self._runs or self._streams:
             with self._lock:
                 for op_id in [op_id for op_id, opened in self._streams.items() if opened.run == scope.facts.scope_id]:
                     del self._streams[op_id]

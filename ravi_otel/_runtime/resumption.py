@@ -89,7 +89,7 @@ def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentP
                 if not paused.rules.waits:
                     raise refused
                 if not fit:
-                    raise errors_text.paused(paused.lease, paused.partial, _HERE)
+                    raise errors_text.paused(paused.lease.agent_id, paused.partial, _HERE, on_hold=paused.lease.on_hold)
                 yield from _stand_in_line(scope, paused, paused.lease)
             refused = _refused(scope, at)
     finally:

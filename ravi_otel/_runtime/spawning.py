@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -10,8 +9,7 @@ from ravi_otel import _current
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn.limits import agent_ahead
-from ravi_otel._enforcement.spawn.reservations import Seat
-from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.slots import Lease, Seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._runtime.asking import tab
@@ -85,7 +83,7 @@ class Spawned:
             return
         attachment.restore()
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
-        self._seat.give_up(partial(Lease.leave, quiet=isinstance(error, GeneratorExit)))
+        self._seat.give_up(quiet=isinstance(error, GeneratorExit))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.__exit__(kind, error, trace)

@@ -13,8 +13,7 @@ from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.retry import RetryPolicy
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn.reservations import Seat, seat_for
-from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.slots import Seat, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._runtime.asking import tab
@@ -164,7 +163,7 @@ class _Crew:
         """Run attempts until one of them ends in anything but a crash."""
         around = STATE.around()
         around.checkpoint()
-        spawned = seat_for(self._name, around.spawn)
+        spawned = kept_seat(around.spawn, self._name)
         seat: Seat | None = None
         try:
             seat = spawned or self._seat(around)
@@ -193,7 +192,7 @@ class _Crew:
                     yield from _rest(around, pause_s)
         finally:
             if spawned is None and seat is not None:
-                seat.give_up(Lease.leave)
+                seat.give_up()
 
     def _seat(self, around: Scope) -> Seat:
         """Take a slot as any agent does; it is kept for all attempts."""

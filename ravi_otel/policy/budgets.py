@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Self
@@ -198,14 +199,15 @@ class Supervision:
         A budget that is given stands instead of this one, larger or smaller: it loosens nothing, since each agent has its own
         tab, and what holds for the whole tree (limits of the run, the deadlines around) holds for the child besides.
         """
-        return replace(
-            self,
-            parent_id=checks.name("parent_id", parent_id),
-            depth=self.depth + 1,
-            retention=retention,
-            priority=priority,
-            execution_budget=self.execution_budget if execution_budget is None else execution_budget,
-        )
+        child = copy(self)  # what it has from this one is checked
+        object.__setattr__(child, "parent_id", AgentId.checked(parent_id, "parent_id"))
+        object.__setattr__(child, "depth", self.depth + 1)
+        object.__setattr__(child, "retention", checks.member("retention", retention, HistoryRetention))
+        object.__setattr__(child, "priority", checks.member("priority", priority, Priority))
+        if execution_budget is not None:
+            _instance("execution_budget", execution_budget, ExecutionBudget)
+            object.__setattr__(child, "execution_budget", execution_budget)
+        return child
 
     @property
     def is_root(self) -> bool:

@@ -78,6 +78,8 @@ def flaw_of_name(value: str) -> str | None:
 
 def name(parameter: str, value: object, example: str | None = None) -> str:
     """Accept a name: text of 1 to 256 characters without control characters; `example` is a right one."""
+    if isinstance(value, str) and value.isprintable() and not value.isspace() and 0 < len(value) <= MAX_NAME:  # nearly always
+        return value
     if not isinstance(value, str):
         such = "" if example is None else f" such as {example!r}"
         raise ConfigurationError(f"{parameter}={show(value)} is not text; give 1 to {MAX_NAME} printable characters{such}.")

@@ -101,7 +101,7 @@ class CancellationToken:
         """Make a token that is cancelled with this one, but not the other way round; held weakly."""
         child = CancellationToken(_parent=self)
         self._children.add(weakref.ref(child, self._children.discard))
-        if self.cancelled:
+        if self._state:
             child.cancel(self.reason)
         return child
 
@@ -112,7 +112,7 @@ class CancellationToken:
         """
         key = object()
         self._callbacks[key] = callback
-        if self.cancelled and (ends := self._tell()):
+        if self._state and (ends := self._tell()):
             raise ends[0]
         return lambda: self._unsubscribe(key)
 

@@ -21,21 +21,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel._enforcement.spawn import queue, slots, tracker
+from ravi_otel._enforcement.spawn import slots
 
 SOURCE = Path(slots.__file__)
-FUNCTIONS = {slots: ("Slots",), queue: ("first",), tracker: ("_tell", "_wait", "_served", "admit", "resumption")}
-"""Whose guards are taken away, by module: of classes and of functions."""
+METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_wait", "_served", "admit", "resumption")}
+"""Whose guards are taken away, by class: those of some methods, or of all."""
 
 
-def functions(tree, names):
-    """Give what is looked through in a module."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names]
+def classes(tree):
+    """Give the classes of the source that are looked through, by name."""
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in METHODS}
 
 
-def conditions(tree, names):
+def functions(tree, name):
+    """Give what is looked through of a class."""
+    methods = [node for node in classes(tree)[name].body if isinstance(node, ast.FunctionDef)]
+    return [node for node in methods if METHODS[name] is None or node.name in METHODS[name]]
+
+
+def conditions(tree, name):
     """Give each condition and each part of one, with its place: the node, and where it hangs."""
-    for node in (node for function in functions(tree, names) for node in ast.walk(function)):
+    for node in (node for function in functions(tree, name) for node in ast.walk(function)):
         tests = [node.test] if isinstance(node, ast.If | ast.While | ast.IfExp) else []
         if isinstance(node, ast.comprehension):
             tests = list(node.ifs)
@@ -55,16 +61,16 @@ def parts(test):
         yield from parts(test.operand)
 
 
-def guards(module=slots):
-    """List the guards of a module: line, text, and the truth it is nailed to."""
-    nodes = conditions(ast.parse(Path(module.__file__).read_text(encoding="utf-8")), FUNCTIONS[module])
+def guards(name="Slots"):
+    """List the guards of a class: line, text, and the truth it is nailed to."""
+    nodes = conditions(ast.parse(SOURCE.read_text(encoding="utf-8")), name)
     return [(node.lineno, ast.unparse(node), truth) for node in nodes for truth in (True, False)]
 
 
-def without(module, number):
-    """Give the tree of a module's source in which one guard, by its number, always has one truth."""
-    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
-    node, truth = [(node, truth) for node in conditions(tree, FUNCTIONS[module]) for truth in (True, False)][number]
+def without(name, number):
+    """Give the tree of the source in which one guard of a class, by its number, always has one truth."""
+    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    node, truth = [(node, truth) for node in conditions(tree, name) for truth in (True, False)][number]
 
     class Nail(ast.NodeTransformer):
         def visit(self, at):
@@ -81,20 +87,19 @@ def without(module, number):
     return ast.fix_missing_locations(Nail().visit(tree))
 
 
-def tracker_without(module, number):
-    """Give a SpawnTracker that misses one guard; nothing else in the process is touched."""
-    names = {slots: "Slots", queue: "PriorityQueue", tracker: "SpawnTracker"}
-    only = [node for node in without(module, number).body if isinstance(node, ast.ClassDef) and node.name == names[module]]
-    space = dict(vars(module))  # leases and who waits are the tracker's own all the same
-    exec(compile(ast.Module(only, []), "without_a_guard", "exec", flags=__future__.annotations.compiler_flag), space)
+def tracker_without(name, number):
+    """Give a SpawnTracker that misses one guard of a class; nothing else in the process is touched."""
+    space = dict(vars(slots))  # leases and who waits are the tracker's own all the same
+    only = ast.Module([classes(without(name, number))[name]], [])
+    exec(compile(only, "without_a_guard", "exec", flags=__future__.annotations.compiler_flag), space)
     mutant = types.SimpleNamespace(**space)
-    if module is tracker:
+    if name == "SpawnTracker":
         return mutant.SpawnTracker
 
-    class Tracker(tracker.SpawnTracker):
+    class Tracker(slots.SpawnTracker):
         def __init__(self, budget=None, *, observe=False, run_id=None, clock=lambda: 0, **rest):
             super().__init__(budget, observe=observe, run_id=run_id, clock=clock, **rest)
-            if module is slots:
+            if name == "Slots":
                 self._slots = mutant.Slots(self, self.budget, run_id, clock, observe=observe)
             else:
                 self._slots._active, self._slots._line = mutant.PriorityQueue(), mutant.PriorityQueue()
@@ -102,12 +107,12 @@ def tracker_without(module, number):
     return Tracker
 
 
-def found_out(module, number, last=None):
-    """Name the instance whose walk fails without a guard, and how; None where no walk does.
+def found_out(name, number, last=None):
+    """Name the instance whose walk fails without a guard of a class, and how; None where no walk does.
 
     The one by that name, which found the guard before, is tried first.
     """
-    tracker = tracker_without(module, number)
+    tracker = tracker_without(name, number)
     for instance in sorted(INSTANCES, key=lambda each: each.name != last):
         try:
             explore(instance, tracker)
@@ -119,10 +124,10 @@ def found_out(module, number, last=None):
 def table(every=1):
     """Give a row for each guard: line, text, what was put in its place, and what found it out."""
     found = None
-    numbered = [(module, number, guard) for module in FUNCTIONS for number, guard in enumerate(guards(module))]
-    for module, number, (at, text, truth) in numbered[::every]:
-        found = found_out(module, number, found and found[0])
-        yield f"{Path(module.__file__).stem} {at}", text, truth, found
+    numbered = [(name, number, guard) for name in METHODS for number, guard in enumerate(guards(name))]
+    for name, number, (at, text, truth) in numbered[::every]:
+        found = found_out(name, number, found and found[0])
+        yield f"{name} {at}", text, truth, found
         gc.collect()
 
 

@@ -7,8 +7,7 @@ from spawn_model import Ask, Model, Slot
 from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn.slots import Lease, SpawnTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.policy.budgets import AgentId, Priority, SpawnBudget
@@ -274,7 +273,8 @@ class Play:
     @staticmethod
     def _agree_on(slot, lease):
         same((lease.agent_id, lease.is_root, lease.priority), (slot.agent_id, slot.root, slot.priority), "a lease")
-        same((lease.state.name.lower(), lease.entered), (slot.state, slot.inside is not None), "the state of a lease")
+        state = "ended" if lease.ended else "paused" if lease.paused else "active"
+        same((state, lease.entered), (slot.state, slot.inside is not None), "the state of a lease")
         same(lease.paused, slot.state == "paused", "paused")
         same((lease.on_hold, lease.promoted), (slot.on_hold, slot.promoted is not None and slot.state != "ended"), "who is first")
         same(len(lease.waiters), len(slot.asking), "callers for a lease")

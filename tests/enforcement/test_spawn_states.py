@@ -34,7 +34,8 @@ def test_without_a_guard_some_state_is_found_where_the_rules_are_broken():
 
 
 def test_every_condition_of_the_source_is_a_guard_that_is_taken_away():
-    before, _, source = SOURCE.read_text(encoding="utf-8").partition("class Slots:")
+    before, _, after = SOURCE.read_text(encoding="utf-8").partition("class Slots:")
+    source = after.partition("\nclass ")[0]
     lines = {line - before.count("\n") for line, _, _ in guards()}
     words = ("if ", "elif ", "while ", " if ")
     code = [(at, line.split("#")[0].strip()) for at, line in enumerate(source.splitlines(), 1) if "self._shared" not in line]

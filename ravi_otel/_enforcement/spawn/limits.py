@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.errors_text import owned
+from ravi_otel._enforcement.errors_text import NoSlot, owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
-from ravi_otel._enforcement.spawn.slots import NoSlot, SpawnStats
+from ravi_otel._enforcement.spawn.slots import SpawnTracker
 from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
@@ -67,18 +67,6 @@ class Counting(Protocol):
         ...
 
 
-class SlotCounts(Protocol):
-    """Be the slots of a run, as far as it is told how they stand."""
-
-    def stats(self) -> SpawnStats:
-        """Return the counts."""
-        ...
-
-    def count_denied(self) -> None:
-        """Count an agent that something else than the slots refused."""
-        ...
-
-
 class ChargedLimits(Protocol):
     """Be the limits that are charged for what is done in one place."""
 
@@ -120,7 +108,7 @@ class Place(Protocol):
         ...
 
     @property
-    def spawn(self) -> SlotCounts | None:
+    def spawn(self) -> SpawnTracker | None:
         """Return the slots of its run; None outside any."""
         ...
 
@@ -175,7 +163,6 @@ class AgentAdmission:
         op_id, self._op_id = self._op_id, None
         if op_id is not None:
             scope.engine.settle(op_id, None)
-        add_counts(scope.tallies, agents=1)
 
     def undo(self, scope: Place) -> None:
         """Give back what was counted for an agent that was not let in."""
@@ -199,13 +186,16 @@ def admit(scope: Place, priority: Priority) -> None:
     """Ask every limit of agents but the slots whether the agent of `scope` may be.
 
     Raises SpawnDeniedError for one too many in all or under its parent agent, BudgetExhaustedError for one too deep; emits the limit
-    events of what that crosses. Follow it with `scope.admission.confirm`, or with `undo`.
+    events of what that crosses. Where there is such a limit it leaves a `scope.admission`: follow it with
+    `confirm` of that, or with `undo`.
     """
+    around = scope.upwards()
+    if not _count_agents(around):
+        return
     supervision = scope.facts.supervision
     depth = 0 if supervision is None else supervision.depth
     wants = {Kind.DEPTH.value: depth, Kind.AGENTS_TOTAL.value: 1}
     lines = [Line(account, wants[account.kind], wants[account.kind]) for account in scope.plan.accounts() if account.kind in wants]
-    around = scope.upwards()
     parent = _agent_among(around[1:])
     fans = _fans(around, parent)
     entry = scope.admission = AgentAdmission(scope.facts.scope_id)
@@ -227,11 +217,16 @@ def agent_ahead(around: Place, agent_id: AgentId, priority: Priority, *, childre
     Without `children`, who lives under one agent is not looked at: some may end while it waits.
     """
     places = around.upwards()
+    return AgentAhead(around, places, agent_id, priority, children=children) if _count_agents(places) else None
+
+
+def _count_agents(places: Sequence[Place]) -> bool:
+    """Whether a limit of these places is asked before an agent comes."""
     for place in places:
         for account in place.accounts:
             if account.kind in _ASKED:
-                return AgentAhead(around, places, agent_id, priority, children=children)
-    return None
+                return True
+    return False
 
 
 class AgentAhead:
@@ -277,12 +272,6 @@ def _is_past(line: Line) -> bool:
     account = line.account
     before = 0 if account.kind == Kind.DEPTH else account.used + account.held
     return not account.observe and (account.draining or before + line.want > account.value)
-
-
-def leave(scope: Place) -> None:
-    """Note that the agent of a scope is over; nothing happens for any other scope."""
-    if scope.admission is not None:
-        scope.admission.leave()
 
 
 def most_children(owner: Place, account: Account) -> int:
@@ -383,13 +372,9 @@ class LiveAgentLimits:
             if event.outcome == "denied":
                 self._denied(event.active + 1)
             elif event.active > 1:  # the root alone, which nobody can refuse, is near nothing
-                near = [
-                    each
-                    for each in tuple(self._accounts)
-                    if each.limit.kind == Kind.AGENTS and not each.near and each.warn_value <= event.active <= each.value
-                ]
-                if near:
-                    self._live(near, event.active)
+                for each in tuple(self._accounts):
+                    if each.limit.kind == Kind.AGENTS and each.warn_value <= event.active <= each.value and not each.near:
+                        self._live([each], event.active)
         if event.outcome == "denied":
             event = replace(event, limit_kind=Kind.AGENTS.value)
         if event.max_agents is not None and event.max_agents >= UNLIMITED_AGENTS.max_agents:
