@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ravi_otel._instrumentation.formats.anthropic import MESSAGES
+from ravi_otel._instrumentation.formats.chat import CHAT
+from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector, answered, asked
 from ravi_otel.policy.usage import Asked, Call
 
@@ -127,6 +130,23 @@ def test_the_output_is_one_message_of_the_assistant_that_says_why_it_ended():
     assert answered([text], ("stop",)) == [
         {"role": "assistant", "parts": [{"type": "text", "content": "hello"}], "finish_reason": "stop"},
     ]
+
+
+def test_an_answer_that_asks_for_tools_ends_for_the_conventions_reason():
+    asks = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    assert answered([asks], ("tool_calls",))[0]["finish_reason"] == "tool_call"
+
+
+@pytest.mark.parametrize("api", [CHAT, MESSAGES], ids=["chat", "messages"])
+def test_parts_and_tools_of_other_apis_are_told_without_keys_too(api):
+    part = {"type": "tool_reference", "authorization": KEY, "name": "x"}
+    tool = {"type": "mcp", "name": "m", "headers": {"a": KEY}}
+    request = Request(
+        "POST", "/", {"messages": [{"role": "user", "content": [part]}], "tools": [tool]}, Host("p", False, None, None), False
+    )
+    told = api.asked(request)
+    assert told.messages == [{"role": "user", "parts": [{"type": "tool_reference", "name": "x"}]}]
+    assert told.tools == [{"type": "mcp", "name": "m"}]
 
 
 def call(content: Asked | None = None) -> Call:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
+from ravi_otel._instrumentation.formats.content import contents, definition, message_of
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
     as_mapping,
@@ -17,7 +18,6 @@ from ravi_otel._instrumentation.formats.fields import (
     get,
     id_of,
     items,
-    plain,
     text,
     tokens_in,
     tokens_of,
@@ -27,7 +27,7 @@ from ravi_otel._instrumentation.formats.fields import (
 from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
-from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
@@ -51,7 +51,6 @@ _APART: Final = frozenset({"advisor_message", "compaction"})
 _USE: Final = "tool_use"
 """Those of `server_tool_use` and `mcp_tool_use` the provider runs."""
 
-_CALLS: Final = frozenset({"mcp_tool_use", "server_tool_use", "tool_use"})
 _RESULT: Final = "tool_result"
 
 _HIDES: Final = ("mcp_servers", "container", "context_management")
@@ -115,9 +114,9 @@ class Messages(WireFormat):
         """See `WireFormat.asked`; iterators are the caller's to read, and are left alone."""
         body = request.body
         return Asked(
-            system=_parts(body.get("system")),
-            messages=[{"role": text(one, "role") or "user", "parts": _parts(get(one, "content"))} for one in items(body, "messages")],
-            tools=[_tool(one) for one in items(body, "tools")],
+            system=contents(body.get("system")),
+            messages=[message_of(text(one, "role") or "user", contents(get(one, "content"))) for one in items(body, "messages")],
+            tools=[definition(one) for one in items(body, "tools")],
         )
 
     def answered(self, result: Any) -> Sequence[Message]:
@@ -361,99 +360,9 @@ class _Block:
             return {**block, "input": told}  # cut short, or never JSON
 
 
-# -- what messages say, in the shapes of `policy.usage` ------------------------------------------------------------
-
-
 def _answered(blocks: Any, stop: str | None) -> list[Message]:
     """Write down an answer: one message of many parts."""
-    if not isinstance(blocks, (list, tuple)):
-        return []
-    message: Message = {"role": "assistant", "parts": _parts(cast("Sequence[Any]", blocks))}
-    reason = _finish_reason(stop)
-    if reason is not None:
-        message["finish_reason"] = "tool_call" if reason == "tool_calls" else reason
-    return [message]
-
-
-def _parts(told: Any) -> list[Part]:
-    """Write down a text, or a list of blocks."""
-    if isinstance(told, str):
-        return [{"type": "text", "content": told}]
-    return [_part(block) for block in cast("Sequence[Any]", told)] if isinstance(told, (list, tuple)) else []
-
-
-def _part(block: Any) -> Part:
-    """Write down one block."""
-    if isinstance(block, str):
-        return {"type": "text", "content": block}
-    kind = text(block, "type") or "unknown"
-    write = _WRITERS.get(kind)
-    found = None if write is None else write(block)
-    if found is not None:
-        return found
-    if kind in _CALLS:
-        return {"type": "tool_call", "id": text(block, "id"), "name": text(block, "name") or "", "arguments": plain(get(block, "input"))}
-    if kind.endswith(_RESULT):
-        return {"type": "tool_call_response", "id": text(block, "tool_use_id"), "response": _response(get(block, "content"))}
-    return {**fields_of(block), "type": kind}
-
-
-def _text(block: Any) -> Part | None:
-    told = text(block, "text")
-    return None if told is None else {"type": "text", "content": told}
-
-
-def _thinking(block: Any) -> Part | None:
-    told = text(block, "thinking")
-    return None if told is None else {"type": "reasoning", "content": told}
-
-
-def _media(modality: str) -> Callable[[Any], Part | None]:
-    def write(block: Any) -> Part | None:
-        source = get(block, "source")
-        mime, kind = text(source, "media_type"), text(source, "type")
-        if kind == "base64":
-            data = get(source, "data")
-            return {"type": "blob", "modality": modality, "mime_type": mime, "content": data if isinstance(data, (str, bytes)) else ""}
-        if kind == "url":
-            return {"type": "uri", "modality": modality, "mime_type": mime, "uri": text(source, "url") or ""}
-        if kind == "file":
-            return {"type": "file", "modality": modality, "file_id": text(source, "file_id") or ""}
-        if kind == "text":
-            return {"type": "text", "content": text(source, "data") or ""}
-        return None
-
-    return write
-
-
-def _upload(block: Any) -> Part | None:
-    return {"type": "file", "modality": "document", "file_id": text(block, "file_id") or ""}
-
-
-_WRITERS: Final[dict[str, Callable[[Any], Part | None]]] = {
-    "container_upload": _upload,
-    "document": _media("document"),
-    "image": _media("image"),
-    "text": _text,
-    "thinking": _thinking,
-}
-
-
-def _response(told: Any) -> Any:
-    """Give a tool's answer: its blocks as parts, so that a picture among them is known for one."""
-    return _parts(told) if isinstance(told, (list, tuple)) else plain(told)
-
-
-def _tool(tool: Any) -> dict[str, Any]:
-    kind = text(tool, "type")
-    if kind not in (None, "custom"):
-        return {**fields_of(tool), "type": kind}
-    return {
-        "type": "function",
-        "name": text(tool, "name") or "",
-        "description": text(tool, "description") or "",
-        "parameters": plain(get(tool, "input_schema")),
-    }
+    return [message_of("assistant", contents(blocks), _finish_reason(stop))] if isinstance(blocks, (list, tuple)) else []
 
 
 # -- every other path ---------------------------------------------------------------------------------------------------

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import binascii
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, Final, cast
 
+from ravi_otel._instrumentation.formats.content import (
+    blob,
+    contents,
+    definition,
+    file,
+    message_of,
+    parsed,
+    tool_call,
+    tool_response,
+    words,
+)
 from ravi_otel._instrumentation.formats.fields import (
     as_list,
     as_mapping,
     as_text,
     count,
-    fields_of,
     get,
     id_of,
     items,
-    plain,
     text,
     tokens_in,
     tokens_of,
@@ -47,7 +55,6 @@ _MOST_CALLS: Final = 128
 _MOST_TEXT: Final = 1_000_000
 """Characters of one stream that are kept; what is told of them is cut far shorter."""
 _MOST_SOUND: Final = 32 * 1024 * 1024
-_MOST_PARSED: Final = 256 * 1024
 
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 """Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
@@ -56,7 +63,6 @@ _PART_TEXTS: Final = ("text", "summary", "thinking", "data")
 _SOUND_TOKEN: Final = 3_200
 """Characters of base64 to a token of sound: 50 ms of 16 bits at 24 kHz, as streams of sound are sent."""
 
-_REASONS: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
 _TOOL_ROLES: Final = frozenset({"tool", "function"})
 
 _PROGRAM_TOOLS: Final = ("function", "custom")
@@ -120,7 +126,7 @@ class ChatCompletions(WireFormat):
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
         body = request.body
-        defined = [_definition(one) for one in (*items(body, "tools"), *items(body, "functions"))]
+        defined = [definition(one) for one in (*items(body, "tools"), *items(body, "functions"))]
         return Asked(messages=[_message(one) for one in items(body, "messages")], tools=defined)
 
     def answered(self, result: Any) -> Sequence[Message]:
@@ -555,87 +561,36 @@ class _Choice:
         return {"message": message, "finish_reason": self.reason}
 
 
-# -- what messages say, in the shapes of `policy.usage`: a copy that no later change can reach ------------------------------
+# -- what messages say ----------------------------------------------------------------------------------------------------
 
 
-def _finished(role: str, parts: list[Part], reason: str | None) -> Message:
-    """Return an answer's message, with the reason in the convention's word where it is told."""
-    message: Message = {"role": role, "parts": parts}
-    if reason is not None:
-        message["finish_reason"] = _REASONS.get(reason, reason)
-    return message
-
-
-def _arguments_of(given: str | None) -> Any:
-    """Parse a tool's arguments when they are JSON; else give the text the model wrote."""
-    if not given or len(given) > _MOST_PARSED:
-        return given
-    try:
-        return json.loads(given)
-    except (ValueError, RecursionError):
-        return given
-
-
-def _definition(tool: Any) -> dict[str, Any]:
-    """Write down a tool's definition; those that are no functions keep their own fields."""
-    kind = text(tool, "type")
-    inner = get(tool, "function") if kind in {"function", None} else get(tool, "custom") if kind == "custom" else None
-    if inner is None and kind is not None:
-        return {**fields_of(tool), "type": kind}
-    holder = tool if inner is None else inner
-    written: dict[str, Any] = {
-        "type": kind or "function",
-        "name": text(holder, "name") or "",
-        "description": text(holder, "description") or "",
-    }
-    for name in ("parameters", "format"):
-        found = get(holder, name)
-        if found is not None:
-            written[name] = plain(found)
-    return written
-
-
-def _message(message: Any) -> Message:
-    role = text(message, "role") or "user"
+def _message(told: Any) -> Message:
+    role, name = text(told, "role") or "user", text(told, "name")
     if role in _TOOL_ROLES:
-        written: Message = {"role": "tool", "parts": [_tool_response(message)]}
+        written = message_of("tool", [tool_response(text(told, "tool_call_id") or name, get(told, "content"))])
     else:
-        written = {"role": role, "parts": _said(message)}
-    name = text(message, "name")
+        written = message_of(role, _said(told))
     return written if name is None else {**written, "name": name}
 
 
 def _choice(choice: Any) -> Message:
-    message = get(choice, "message")
-    return _finished(text(message, "role") or "assistant", _said(message), text(choice, "finish_reason"))
+    told = get(choice, "message")
+    return message_of(text(told, "role") or "assistant", _said(told), text(choice, "finish_reason"))
 
 
-def _said(message: Any) -> list[Part]:
-    parts = [*_thought(message), *_content(get(message, "content"))]
-    refusal = text(message, "refusal")
+def _said(told: Any) -> list[Part]:
+    thought = next((found for name in _THOUGHTS if (found := text(told, name))), None)
+    parts: list[Part] = [] if thought is None else [{"type": "reasoning", "content": thought}]
+    parts.extend(contents(get(told, "content")))
+    refusal, audio, legacy = text(told, "refusal"), get(told, "audio"), get(told, "function_call")
     if refusal:
         parts.append({"type": "refusal", "content": refusal})
-    audio = get(message, "audio")
     if audio is not None:
         parts.extend(_sound(audio))
-    parts.extend(_call(call) for call in items(message, "tool_calls"))
-    legacy = get(message, "function_call")
+    parts.extend(_call(call) for call in items(told, "tool_calls"))
     if legacy is not None:
-        parts.append(_tool_call(None, text(legacy, "name"), text(legacy, "arguments")))
+        parts.append(_call({"function": legacy}))
     return parts
-
-
-def _thought(message: Any) -> list[Part]:
-    for name in _THOUGHTS:
-        found = text(message, name)
-        if found:
-            return [{"type": "reasoning", "content": found}]
-    return []
-
-
-def _tool_call(call_id: str | None, name: str | None, arguments: str | None) -> Part:
-    """Write down a call of a function."""
-    return {"type": "tool_call", "id": call_id, "name": name or "", "arguments": _arguments_of(arguments)}
 
 
 def _holder(call: Any) -> Any:
@@ -644,95 +599,16 @@ def _holder(call: Any) -> Any:
 
 
 def _call(call: Any) -> Part:
-    custom = get(call, "custom") if text(call, "type") == "custom" else None
-    if custom is not None:
-        return {"type": "tool_call", "id": text(call, "id"), "name": text(custom, "name") or "", "arguments": text(custom, "input")}
-    function = get(call, "function")
-    return _tool_call(text(call, "id"), text(function, "name"), text(function, "arguments"))
-
-
-def _tool_response(message: Any) -> Part:
-    content = get(message, "content")
-    response = content if isinstance(content, str) else [*_content(content)]
-    return {"type": "tool_call_response", "id": text(message, "tool_call_id") or text(message, "name"), "response": response}
+    custom = get(call, "custom") if get(call, "function") is None else None
+    held, call_id = _holder(call), text(call, "id")
+    return tool_call(call_id, text(held, "name"), text(held, "input") if custom is not None else parsed(text(held, "arguments")))
 
 
 def _sound(audio: Any) -> list[Part]:
     data, transcript, known = get(audio, "data"), text(audio, "transcript"), text(audio, "id")
     parts: list[Part] = []
     if isinstance(data, (str, bytes)):
-        parts.append({"type": "blob", "modality": "audio", "mime_type": None, "content": data})
+        parts.append(blob("audio", None, data))
     elif known:
-        parts.append({"type": "file", "modality": "audio", "file_id": known})
-    return [*parts, *_texts(transcript)]
-
-
-def _texts(told: str | None) -> list[Part]:
-    return [{"type": "text", "content": told}] if told else []
-
-
-def _content(told: Any) -> list[Part]:
-    if isinstance(told, str):
-        return _texts(told)
-    return [_part(one) for one in cast("Sequence[Any]", told)] if isinstance(told, (list, tuple)) else []
-
-
-def _part(given: Any) -> Part:
-    if isinstance(given, str):
-        return {"type": "text", "content": given}
-    kind = text(given, "type") or "unknown"
-    write = _WRITERS.get(kind)
-    found = None if write is None else write(given)
-    return {**fields_of(given), "type": kind} if found is None else found
-
-
-def _text(given: Any) -> Part | None:
-    told = text(given, "text")
-    return None if told is None else {"type": "text", "content": told}
-
-
-def _refusal(given: Any) -> Part | None:
-    told = text(given, "refusal")
-    return None if told is None else {"type": "refusal", "content": told}
-
-
-def _url_of(name: str, modality: str) -> Callable[[Any], Part | None]:
-    def write(given: Any) -> Part | None:
-        holder = get(given, name)
-        url = holder if isinstance(holder, str) else text(holder, "url")
-        return None if url is None else {"type": "uri", "modality": modality, "mime_type": None, "uri": url}
-
-    return write
-
-
-def _input_audio(given: Any) -> Part | None:
-    holder = get(given, "input_audio")
-    data, form = get(holder, "data"), text(holder, "format")
-    if not isinstance(data, (str, bytes)):
-        return None
-    return {"type": "blob", "modality": "audio", "mime_type": None if form is None else f"audio/{form}", "content": data}
-
-
-def _file(given: Any) -> Part | None:
-    holder = get(given, "file")
-    known, data = text(holder, "file_id"), get(holder, "file_data")
-    if known is not None:
-        return {"type": "file", "modality": "document", "file_id": known}
-    if isinstance(data, str) and data[:5].lower() == "data:":
-        found: Part = {"type": "uri", "modality": "document", "mime_type": None, "uri": data}
-    elif isinstance(data, (str, bytes)):
-        found = {"type": "blob", "modality": "document", "mime_type": None, "content": data}
-    else:
-        return None
-    name = text(holder, "filename")
-    return found if name is None else {**found, "name": name}
-
-
-_WRITERS: Final[dict[str, Callable[[Any], Part | None]]] = {
-    "file": _file,
-    "image_url": _url_of("image_url", "image"),
-    "input_audio": _input_audio,
-    "refusal": _refusal,
-    "text": _text,
-    "video_url": _url_of("video_url", "video"),
-}
+        parts.append(file("audio", known))
+    return [*parts, words(transcript)] if transcript else parts
