@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
+from operator import attrgetter
 from typing import Any, Final
 
 from ravi_otel.policy.facts import ScopeFacts
@@ -60,6 +61,11 @@ def kept_back(limit: Limit, value: int) -> int:
     if limit.kind in SPENDS:
         return -(-value // 10)
     return int(limit.kind in _DRAINING_KINDS and value > 1)
+
+
+_STATE = ("value", "used", "held", "denied", "_near", "_exceeded", "_draining", "events", "epoch", "rolled", "told", "buckets")
+state_of: Final = attrgetter(*_STATE)
+"""Return what an account says of what is counted, for `Account.restore`."""
 
 
 class Claim:
@@ -239,6 +245,13 @@ class Account:
         """Write what was told, and whether it drains."""
         self._near, self._exceeded, self._draining = near, exceeded, draining
         self.tune()
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Have it say again what `state_of` said of it, or of another account of the same counter."""
+        for name, value in zip(_STATE, state, strict=True):
+            setattr(self, name, value)
+        self.buckets = dict(self.buckets)
+        self.revalue(self.value)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

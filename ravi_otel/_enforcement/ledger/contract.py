@@ -241,6 +241,11 @@ class Settled:
     overage: Sequence[tuple[Account, int]] = ()
 
 
+def merged(*settled: Settled) -> Settled:
+    """Return all that several settlements brought."""
+    return Settled([one for each in settled for one in each.crossings], [one for each in settled for one in each.overage])
+
+
 class Counting(Protocol):
     """Keep accounts; each method is a flow, so that a store may do I/O in either colour."""
 

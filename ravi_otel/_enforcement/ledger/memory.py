@@ -11,17 +11,17 @@ from typing import TypeVar, cast
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge, wait_queue, windows
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reservation, Settled
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
 from ravi_otel._enforcement.ledger.judge import Operation
-from ravi_otel._enforcement.ledger.wait_queue import Waiter, wake
-from ravi_otel._flow import Done, Flow, run_sync
+from ravi_otel._enforcement.ledger.wait_queue import Waiter, WaitQueue, wake
+from ravi_otel._flow import Done, Flow
 
 _SETTLED = cast("Flow[Settled]", Done(judge.PLAIN))
 _RELEASED = cast("Flow[None]", Done(None))
 T = TypeVar("T")
 
 
-class MemoryLedger:
+class MemoryLedger(WaitQueue[Waiter]):
     """Count for one process; every step is a few integer operations under one lock.
 
     Windows that roll go by the monotonic `clock`, which nobody puts back; it may be exchanged before the first call.
@@ -86,7 +86,7 @@ class MemoryLedger:
                 answer = self._alone(partial(self._judge, request))
         if below or request.patience_s <= 0 or not wait_queue.is_contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
-        return self._wait(request)
+        return self._wait(Waiter(request))
 
     def take(self, request: Reservation) -> Grant | Denied:
         """Hold or charge everything asked, or nothing, without a wait."""
@@ -259,69 +259,42 @@ class MemoryLedger:
 
     # -- the line -------------------------------------------------------------------------------------------------
 
-    def _wait(self, request: Reservation) -> Flow[Grant | Denied]:
-        waiter = Waiter(request)
+    def _stand(self, waiter: Waiter) -> Grant | Denied | None:
         with self._lock:
-            stood = self._alone(partial(self._stand, waiter))
-        if not isinstance(stood, Account):
-            return stood
-        account = stood
-        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
-        try:
-            yield waiter.step()
-        except GeneratorExit:
-            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
-            raise
-        except BaseException:
-            self._give_up(waiter, account)
-            raise
-        finally:
-            if forget is not None:
-                forget()
-        return self._leave(waiter, account)
+            return self._alone(partial(self._stand_alone, waiter))
 
-    def _stand(self, waiter: Waiter) -> Grant | Denied | Account:
-        """Judge again, now that it can be woken, so that nothing freed since is missed; give where it stands, or its answer."""
+    def _stand_alone(self, waiter: Waiter) -> Grant | Denied | None:
         answer = self._judge(waiter.request)
         if self._is_below or not wait_queue.is_contended(answer):
             return answer
         account = cast("Denied", answer).account
         if wait_queue.blocks_itself(waiter.request, account, self.operations):
             return judge.last_word(waiter.request, self.operations, newcomer=True)
+        waiter.blocked_by = account
         self._standing[waiter] = None  # before it stands there: nobody may pass it by
         account.line.append(waiter)
-        return account
-
-    def _give_up(self, waiter: Waiter, account: Account) -> None:
-        if isinstance(self._leave(waiter, account, wants=False), Grant):
-            run_sync(self.release(waiter.request.op_id))
+        return None
 
     def _sweep(self) -> None:
-        """Take those out of line whose coroutine was dropped."""
-        while self._dropped and not self._alones:
-            try:
-                waiter = self._dropped.popleft()
-            except IndexError:
-                return
-            self._give_up(waiter, waiter.request.lines[0].account)
+        if not self._alones:
+            super()._sweep()
 
-    def _leave(self, waiter: Waiter, account: Account, *, wants: bool = True) -> Grant | Denied:
-        """Take somebody out of line; who only ran out of patience, and still wants, gets what there is."""
+    def _leave(self, waiter: Waiter, *, wants: bool = True) -> Grant | Denied:
         woken: list[Waiter] = []
         with self._lock:
-            answer = waiter.answer or self._alone(partial(self._step_out, waiter, account, woken, wants=wants))
+            answer = waiter.answer or self._alone(partial(self._leave_alone, waiter, woken, wants=wants))
             self._standing.pop(waiter, None)
         wake(woken, self.release)
         return answer
 
-    def _step_out(self, waiter: Waiter, account: Account, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
+    def _leave_alone(self, waiter: Waiter, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
         self._expire_standing()
         left = [line.account for line in waiter.request.lines if waiter in line.account.line]
         for place in left:
             place.line.remove(waiter)
         answer = judge.last_word(waiter.request, self.operations, newcomer=False) if wants and not waiter.woken else None
         if answer is None or wait_queue.is_contended(answer):
-            answer = judge.deny(Line(account, 0, 0), "contended")
+            answer = waiter.refused()
         for place in left:
             wait_queue.serve_line(place, self.operations, woken)  # whoever stood behind may fit where this one did not
         return answer

@@ -2,30 +2,91 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Reservation
-from ravi_otel._enforcement.ledger.judge import Operation, Operations, last_word, reserve
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation
+from ravi_otel._enforcement.ledger.judge import Operation, Operations, deny, last_word, reserve
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow, Step, run_sync
 
 
 class Waiter(Sleeper):
-    """Stand in line for one reservation; `answer` is set, under the ledger's lock, before `wake` is called without it."""
+    """Stand in line for one reservation, because of what `blocked_by` has; `answer` is set under the ledger's lock, before `wake`."""
 
-    __slots__ = ("answer", "request")
+    __slots__ = ("answer", "blocked_by", "request")
 
     def __init__(self, request: Reservation) -> None:
         super().__init__(request.meanwhile)
         self.request = request
         self.answer: Grant | Denied | None = None
+        self.blocked_by: Account | None = None
 
     def step(self) -> Step:
         """Return the step that waits, as long as the request has patience."""
         patience_s = self.request.patience_s
         return Step(partial(self.block, patience_s), partial(self.wait, patience_s))
+
+    def refused(self) -> Denied:
+        """Return the answer to who was in line in vain."""
+        return deny(Line(self.blocked_by or self.request.lines[0].account, 0, 0), "contended")
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class WaitQueue(ABC, Generic[W]):
+    """Let callers wait in line, in either colour, until their turn comes, their patience is over, or they are dropped."""
+
+    _dropped: deque[W]
+
+    @abstractmethod
+    def release(self, op_id: str) -> Flow[None]:
+        """See `Ledger.release`."""
+
+    @abstractmethod
+    def _stand(self, waiter: W) -> Grant | Denied | None:
+        """Judge again, now that it can be woken, so that nothing freed since is missed; return None where it stands in line now."""
+
+    @abstractmethod
+    def _leave(self, waiter: W, *, wants: bool = True) -> Grant | Denied:
+        """Take somebody out of line; who only ran out of patience, and still wants, gets what there is."""
+
+    def _wait(self, waiter: W) -> Flow[Grant | Denied]:
+        answer = self._stand(waiter)
+        if answer is not None:
+            return answer
+        request = waiter.request
+        forget = None if request.on_stop is None else request.on_stop(waiter.wake)
+        try:
+            yield waiter.step()
+        except GeneratorExit:
+            self._dropped.append(waiter)  # perhaps by a finaliser, which must not take the lock
+            raise
+        except BaseException:
+            self._give_up(waiter)
+            raise
+        finally:
+            if forget is not None:
+                forget()
+        return self._leave(waiter)
+
+    def _give_up(self, waiter: W) -> None:
+        if isinstance(self._leave(waiter, wants=False), Grant):
+            run_sync(self.release(waiter.request.op_id))
+
+    def _sweep(self) -> None:
+        """Take those out of line whose coroutine was dropped."""
+        while self._dropped:
+            try:
+                waiter = self._dropped.popleft()
+            except IndexError:
+                return
+            self._give_up(waiter)
 
 
 def wake(woken: Sequence[Waiter], release: Callable[[str], Flow[None]]) -> None:

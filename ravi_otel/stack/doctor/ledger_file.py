@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from ravi_otel._enforcement.ledger.choosing import Choice
-from ravi_otel._enforcement.ledger.sqlite.rows import APPLICATION, FORMAT, OLD
+from ravi_otel._enforcement.ledger.sqlite.file import APPLICATION, FORMAT, OLD
 from ravi_otel._sqlite import connect
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor.finding import Finding, broken, left_out, odd, well

@@ -303,6 +303,18 @@ def test_what_was_spent_elsewhere_is_never_refused_and_written_later(ledger, loc
     assert shared.used == 60
 
 
+def test_a_slot_that_is_owed_to_a_counter_which_is_gone_keeps_no_other_step_from_being_written(path, ledger, locked):
+    slots = account("sql_rows")
+    ask(ledger, slots)
+    unlock = locked()
+    ask(ledger, slots, spent=True, slot=True)
+    unlock()
+    vandalise(path, "DELETE FROM accounts")
+    turns = account(Kind.TURNS)
+    assert isinstance(ask(ledger, turns)[1], Grant)
+    assert isinstance(ask(ledger, turns)[1], Grant)
+
+
 def test_a_limit_that_only_observes_lets_calls_through(ledger, locked, failures):
     shadow, own = account(observe=True), account(Kind.TURNS, 5)
     ledger._shares = lambda one: one is shadow

@@ -11,13 +11,13 @@ import pytest
 from ravi_otel._enforcement.ledger import front, judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.sqlite import file, pending_writes, rows, settled_ids, store, transaction
+from ravi_otel._enforcement.ledger.sqlite import file, process, transaction
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 
-FILES = {module.__file__ for module in (front, judge, sqlite_ledger, file, pending_writes, rows, settled_ids, store, transaction)}
+FILES = {module.__file__ for module in (front, judge, sqlite_ledger, file, process, transaction)}
 
 
 class Interruption(BaseException):

@@ -15,17 +15,95 @@ import sqlite3
 import sys
 import time
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from ravi_otel import _extras
-from ravi_otel._enforcement.ledger.sqlite.rows import FORMAT, OLD, SCHEMA, renew
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
-from ravi_otel._sqlite import ForeignError, code_of, connect, is_busy, log_ahead
+from ravi_otel._sqlite import ForeignError, Schema, code_of, connect, is_busy, log_ahead
+from ravi_otel.policy import checks
+
+# -- its tables -----------------------------------------------------------------------------------------------------
+
+FORMAT: Final = 2
+OLD: Final = 1
+"""The format before: without epochs, windows and slots, and with an index of operations beside their table."""
+
+APPLICATION: Final = 0x52415649
+_TABLES: Final = (
+    "CREATE TABLE ledger (epoch TEXT NOT NULL)",
+    # What every step reads and writes is small and close together; what only a first sight needs is elsewhere. Amounts have no column
+    # type: what is beyond 64 bits is kept as its digits. `seen` is when it was last used, in seconds since 1970.
+    """CREATE TABLE accounts (id INTEGER PRIMARY KEY, epoch TEXT NOT NULL, value, used, held, denied,
+       near INTEGER, exceeded INTEGER, draining INTEGER, events TEXT, rolling TEXT, lasts INTEGER NOT NULL, seen INTEGER NOT NULL)""",
+    "CREATE TABLE names (key TEXT PRIMARY KEY, id INTEGER NOT NULL, declared) WITHOUT ROWID",
+    "CREATE TABLE processes (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, seen INTEGER, lease INTEGER)",
+    # state: 0 holds something, 1 settled at its grant because its process went silent, 2 over, 3 given back for the same reason;
+    # `at` is when it came to that, in seconds since 1970
+    """CREATE TABLE operations (op TEXT PRIMARY KEY, process INTEGER NOT NULL, state INTEGER NOT NULL, granted,
+       holds TEXT NOT NULL, at INTEGER NOT NULL) WITHOUT ROWID""",
+    # which operations of a process are over: one bit each
+    "CREATE TABLE ended (prefix TEXT, part INTEGER, bits BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (prefix, part)) WITHOUT ROWID",
+    "CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL)",
+)
+SCHEMA: Final = Schema(APPLICATION, FORMAT, _TABLES, older=(OLD,))
+_RENEW: Final = (
+    """INSERT INTO accounts SELECT id, lower(hex(randomblob(6))), value, used, held, denied, near, exceeded, draining, events, '', 0, ?
+       FROM old_accounts""",
+    "INSERT INTO names SELECT key, id, declared FROM old_accounts",
+    "INSERT INTO operations SELECT op, process, state, granted, holds, ? FROM old_operations",
+)
+ALIVE: Final = "SELECT count(*) FROM processes WHERE seen + lease >= ? AND seen <= ? + 1000000000"
+"""How many processes have a lease that is not over, by the clock that all of them share, asked twice."""
+
+
+_INTEGER: Final = 1 << 63
+_LONGEST_NUMBER: Final = 400
+
+
+def renew(connection: sqlite3.Connection) -> None:
+    """Bring the tables of the format before to this one, with everything in them; inside a transaction.
+
+    StoreError while processes count in it by the old format: they would not know the new one.
+    """
+    if connection.execute("PRAGMA user_version").fetchone()[0] != OLD:
+        return  # another process did it meanwhile
+    now = time.monotonic_ns()
+    if connection.execute(ALIVE, (now, now)).fetchone()[0]:
+        raise StoreError(f"because it has format {OLD}, and processes of an older version still count in it: end them first")
+    for table in ("accounts", "operations"):
+        connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
+    kept = ("ledger", "processes", "line")
+    for statement in _TABLES:
+        if statement.split()[2] not in kept:
+            connection.execute(statement)
+    for statement in _RENEW:
+        connection.execute(statement, (round(time.time()),) if "?" in statement else ())
+    connection.execute("DROP TABLE old_accounts")
+    connection.execute("DROP TABLE old_operations")
+    connection.execute(f"PRAGMA user_version={FORMAT}")
+
+
+def to_sql(amount: int) -> int | str:
+    """Write an amount of any size."""
+    return amount if -_INTEGER <= amount < _INTEGER else str(amount)
+
+
+def from_sql(found: object) -> int:
+    """Read an amount; StoreError for what is none."""
+    if type(found) is int and found >= 0:
+        return found
+    if isinstance(found, str) and found.isascii() and found.isdigit() and len(found) <= _LONGEST_NUMBER:
+        return int(found)
+    raise StoreError(f"because it holds {checks.show(found)} where an amount belongs")
+
+
+# -- its connection -------------------------------------------------------------------------------------------------
 
 _WAY_OUT: Final[dict[str, str]] = {
     "store_failed": "Make the file usable again, or name another one, in a directory that this user may write.",
@@ -40,6 +118,9 @@ _LOGGED_PAGES: Final = 2_000
 """How long the log gets before it is written into the file, which takes as long as the disk does: every few hundred steps."""
 
 Values = Sequence[int | str | bytes | None]
+Execute = Callable[..., sqlite3.Cursor]
+Place = tuple[int, int]
+"""A file's device and number on it."""
 
 
 def sentence(error: StoreError, path: Path) -> str:
@@ -49,7 +130,7 @@ def sentence(error: StoreError, path: Path) -> str:
 
 
 def _is_another_users(path: Path) -> bool:
-    """Tell that the file, or the closest directory above it that can be seen, belongs to somebody else."""
+    """Whether the file, or the closest directory above it that can be seen, belongs to somebody else."""
     if not hasattr(os, "geteuid") or os.geteuid() == 0:
         return False
     for place in (path, *path.parents):
@@ -63,34 +144,33 @@ def _is_another_users(path: Path) -> bool:
 
 
 class LedgerFile:
-    """Be the file. Every method raises StoreError and nothing else of SQLite's; none is thread-safe.
+    """Be the file; not thread-safe. Its methods raise StoreError, and nothing of SQLite's.
 
     `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
     of another process, None: as `Patience` says. `keep_s` is how long a counter of a tenant or a process is kept, `seen_s` when a step
-    was done last, and `is_another` says that since then it was lost, and that another one is counted in.
+    was done last, and `epoch` tells apart the files that were there one after the other.
     """
 
     def __init__(self, path: Path, *, create: bool, busy_s: float | None, keep_s: float = KEEP_S) -> None:
         self.path = path
         self.keep_s: Final = keep_s
         self.seen_s = 0
-        self.is_another = False
         self._create = create
         self.patience: Final = Patience(busy_s)
         self._connection: sqlite3.Connection | None = None
-        self._place: tuple[int, int] | None = None
-        self._epoch: str | None = None
-        self._descriptors: Descriptors | None = None
+        self._place: Place | None = None
+        self.epoch: str | None = None
+        self._descriptors: tuple[tuple[int, Place], ...] = ()
         self._robbed = False
         self._pid = os.getpid()
 
     # -- one transaction ------------------------------------------------------------------------------------------
 
-    def begin(self) -> None:
-        """Start a transaction that may write, on the file this process has counted in all along."""
-        connection = self._connection
-        if connection is None or self._descriptors is None or not self._descriptors.hold():
-            connection = self._own() or self._open()
+    def begin(self) -> Execute:
+        """Start a transaction that may write, on the file this process has counted in all along; return what runs its statements."""
+        connection = self._own()
+        if connection is None:
+            connection = self._open()
         elif self._where() != self._place:
             self.close()
             raise StoreError("because it was replaced while it was in use", "store_lost")
@@ -102,80 +182,48 @@ class LedgerFile:
             self._patiently(connection, "BEGIN IMMEDIATE")
         else:
             self.patience.failures = 0
-
-    def commit(self) -> None:
-        """End the transaction; when this raises, nothing of it happened."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
-        try:
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
-
-    def rollback(self) -> None:
-        """Forget the transaction."""
-        connection = self._connection
-        if connection is None:
-            return
-        try:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-        except sqlite3.Error:
-            self.close()
+        return connection.execute
 
     @property
     def in_transaction(self) -> bool:
-        """Tell that a transaction was begun and is not over."""
+        """Whether a transaction was begun and is not over."""
         return self._connection is not None and self._connection.in_transaction
 
-    def run(self, statement: str, values: Values = ()) -> sqlite3.Cursor:
-        """Run one statement of the transaction."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
+    def rollback(self) -> None:
+        """Forget the transaction."""
         try:
-            return self._connection.execute(statement, values)
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+            if self.in_transaction:
+                self._connection.execute("ROLLBACK")  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+        except sqlite3.Error:
+            self.close()
 
-    def all(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
-        """Run one query of the transaction."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
-        try:
-            return self._connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failed(error) from error
+    def failure(self, error: sqlite3.Error) -> StoreError:
+        """Say what an error of SQLite means; after one that is not about a statement alone the connection is given up."""
+        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
+            self.rollback()
+            self.close()
+        return StoreError(f"because of an error of SQLite ({str(error) or type(error).__name__})")
 
-    def many(self, statement: str, rows: Sequence[Values]) -> None:
-        """Run one statement of the transaction for each row."""
-        if self._connection is None:
-            raise StoreError("because it was closed in the middle of a step")
+    @contextmanager
+    def _failing(self) -> Generator[None]:
+        """Say as StoreError what goes wrong inside."""
         try:
-            self._connection.executemany(statement, rows)
+            yield
+        except ForeignError as error:
+            raise StoreError(f"because {error}") from None
         except sqlite3.Error as error:
-            raise self._failed(error) from error
+            raise self.failure(error) from error
 
     def give_up(self) -> None:
         """Count in whatever file is there now, or is made, though it is not the one that was counted in before."""
         self.close()
-        self._epoch, self.is_another = None, True
-
-    def accepted_s(self) -> int | None:
-        """Give when an operator accepted that counters were lost, in seconds since 1970; None: nobody did."""
-        assert self._connection is not None
-        return _accepted_s(self._connection)
-
-    def accept(self, now_s: int) -> None:
-        """Write that what was lost until now is accepted; in a transaction."""
-        self.run("CREATE TABLE IF NOT EXISTS accepted (at INTEGER NOT NULL)")
-        self.run("DELETE FROM accepted")
-        self.run("INSERT INTO accepted (at) VALUES (?)", (now_s,))
+        self.epoch = None
 
     def version(self) -> int:
-        """Give a number that changes when another connection wrote; cheap, outside of transactions."""
-        if self._own() is None:
-            self._open()
-        return int(self.all("PRAGMA data_version")[0][0])
+        """Return a number that changes when another connection wrote; cheap, outside of transactions."""
+        connection = self._own() or self._open()
+        with self._failing():
+            return int(connection.execute("PRAGMA data_version").fetchone()[0])
 
     # -- the file -------------------------------------------------------------------------------------------------
 
@@ -186,72 +234,75 @@ class LedgerFile:
             try:
                 connection.close()
             except sqlite3.Error:
-                keep_for_ever(connection)
+                _keep_for_ever(connection)
 
     def __del__(self) -> None:
         """Let the file go with the last who had it: whoever collects a connection that is open is warned of it."""
         with contextlib.suppress(Exception):  # half made, or at the end of the interpreter
             self.close() if self._pid == os.getpid() else self.disown()
 
+    def disown(self) -> None:
+        """Leave a connection untouched that a fork brought along: closing it here could harm the parent's."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            _keep_for_ever(connection)
+
     def _own(self) -> sqlite3.Connection | None:
-        """Give the connection, unless the program closed its files beneath it: then it must not be touched any more."""
+        """Return the connection, unless the program closed its files beneath it: then it must not be touched any more."""
         connection = self._connection
-        if connection is None or self._descriptors is None or self._descriptors.hold():
-            return connection
-        self._connection, self._robbed = None, True
-        keep_for_ever(connection)
+        if connection is None:
+            return None
+        try:
+            for number, place in self._descriptors:
+                found = os.fstat(number)
+                if (found.st_dev, found.st_ino) != place:
+                    break
+            else:
+                return connection
+        except OSError:
+            pass
+        self._robbed = True
+        self.disown()
         return None
 
-    def disown(self) -> None:
-        """Leave a connection that a fork brought along untouched: closing it here could harm the parent's."""
-        if self._connection is not None:
-            keep_for_ever(self._connection)
-            self._connection = None
-
     def is_unmade(self) -> bool:
-        """Return whether there is no file, and never was one here: nobody has counted yet. StoreError where that cannot be known."""
+        """Whether there is no file, and never was one here: nobody has counted yet. StoreError where that cannot be known."""
         return self._place is None and not self._robbed and self._where() is None
 
-    def look(self, statement: str, values: Values) -> list[tuple[Any, ...]]:
+    def look(self, statement: str, values: Values = ()) -> list[tuple[Any, ...]]:
         """Ask one query without changing anything, also of a file that cannot be written."""
         own, found = self._own(), self._where()
         if own is not None:
             if found != self._place:
                 raise StoreError("because it was replaced while it was in use", "store_lost")
-            return self.all(statement, values)
+            with self._failing():
+                return own.execute(statement, values).fetchall()
         if found is None:
             raise StoreError("because there is no such file", "store_lost")
         try:
             return self._asked("ro", statement, values)
-        except (sqlite3.Error, StoreError) as error:
-            failed = error if isinstance(error, StoreError) else self._failed(error)
-            if not self._is_whole(failed.__cause__ or error):
-                raise failed from error
-            try:
+        except StoreError as error:
+            if not self._is_whole(error.__cause__):
+                raise
+            with contextlib.suppress(StoreError):
                 return self._asked("ro&immutable=1", statement, values)
-            except (sqlite3.Error, StoreError):
-                raise failed from error
+            raise
 
-    def _is_whole(self, error: BaseException) -> bool:
-        """Tell that SQLite only wanted to write beside the file, and that all of it is in the file: nothing waits in the log beside it."""
+    def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
+        with self._failing(), contextlib.closing(connect(self.path, mode=mode, timeout_s=self.patience.longest_s)) as connection:
+            self._recognize(connection)
+            return connection.execute(statement, values).fetchall()
+
+    def _is_whole(self, error: BaseException | None) -> bool:
+        """Whether SQLite only wanted to write beside the file, and all of it is in the file: nothing waits in the log beside it."""
         if not isinstance(error, sqlite3.Error) or code_of(error) not in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
             return False
         try:
             return os.stat(f"{os.fspath(self.path)}-wal").st_size == 0  # noqa: PTH116 - as in _where
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
+        except OSError as missing:
+            return isinstance(missing, FileNotFoundError)
 
-    def _asked(self, mode: str, statement: str, values: Values) -> list[tuple[Any, ...]]:
-        connection = connect(self.path, mode=mode, timeout_s=self.patience.longest_s)
-        try:
-            self._recognize(connection)
-            return connection.execute(statement, values).fetchall()
-        finally:
-            connection.close()
-
-    def _where(self) -> tuple[int, int] | None:
+    def _where(self) -> Place | None:
         try:
             found = os.stat(self.path)  # noqa: PTH116 - twice as fast, on every step
         except PermissionError as error:
@@ -274,76 +325,58 @@ class LedgerFile:
     def _open(self) -> sqlite3.Connection:
         if self._robbed:
             raise StoreError("because the program closed descriptors that it had not opened, this file's among them")
-        fresh = self._made()
+        fresh = self._create and self.epoch is None
+        if fresh:
+            try:
+                reserve(self.path)  # its owner's alone
+            except OSError as error:
+                raise StoreError(f"because it cannot be made: {error.strerror or error}") from error
         place = self._where()
         if place is None:
-            raise StoreError("because there is no such file", "store_lost" if self._epoch or not self._create else "store_failed")
+            raise StoreError("because there is no such file", "store_lost" if self.epoch or not self._create else "store_failed")
         self._check_owner()
-        connection: sqlite3.Connection | None = None
-        try:
-            descriptors = Descriptors(self.path)
+        before = _open_of(self.path)
+        with self._failing():
             connection = connect(self.path)
-            self._recognize(connection, fresh=fresh, renews=True)
-            self._log_ahead(connection)
-            self._read_epoch(connection, fresh=fresh)
-        except sqlite3.Error as error:
-            if connection is not None:
+            try:
+                self._prepare(connection, fresh=fresh)
+            except BaseException:
                 connection.close()
-            raise self._failed(error) from error
-        except BaseException:
-            if connection is not None:
-                connection.close()
-            raise
-        descriptors.note()
-        self._connection, self._place, self._descriptors, self._pid = connection, place, descriptors, os.getpid()
+                raise
+        now = _open_of(self.path)
+        self._descriptors = tuple(now - before or now)  # all of them where another connection's are used, too
+        self._connection, self._place, self._pid = connection, place, os.getpid()
         return connection
 
-    def _made(self) -> bool:
-        """Make the file, its owner's alone; tell whether one without contents may be used."""
-        if not self._create or self._epoch is not None:
-            return False
-        try:
-            reserve(self.path)
-        except OSError as error:
-            raise StoreError(f"because it cannot be made: {error.strerror or error}") from error
-        return True
-
-    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> None:
-        """Refuse what is another program's, or another version's, but for one that can be brought to this one."""
-        try:
-            version = SCHEMA.format_in(partial(self._patiently, connection))
-        except ForeignError as error:
-            raise StoreError(f"because {error}") from None
-        if version is None and not fresh:
-            raise StoreError("because it is empty", "store_lost")
-        if version == OLD and not renews:
-            raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
-
-    def _log_ahead(self, connection: sqlite3.Connection) -> None:
-        try:
-            log_ahead(partial(self._patiently, connection))
-        except ForeignError as error:
-            raise StoreError(f"because {error}") from None
+    def _prepare(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
+        """Bring an opened file to this version's format, and see that it is the one that was counted in before."""
+        version = self._recognize(connection, fresh=fresh, renews=True)
+        log_ahead(partial(self._patiently, connection))
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
-
-    def _read_epoch(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
-        if fresh or self._patiently(connection, "PRAGMA user_version").fetchone()[0] == OLD:
+        if version != FORMAT:
             self._patiently(connection, "BEGIN IMMEDIATE")
             if SCHEMA.write(connection):
                 connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
             renew(connection)
             connection.execute("COMMIT")
-        found = connection.execute("SELECT epoch FROM ledger").fetchone()
-        epoch = found[0] if found else None
+        (epoch,) = connection.execute("SELECT epoch FROM ledger").fetchone() or (None,)
         if not isinstance(epoch, str):
             raise StoreError("because it does not say which ledger it is")
-        if self._epoch is not None and self._epoch != epoch:
-            accepted_s = _accepted_s(connection)
+        if self.epoch not in (None, epoch):
+            accepted_s = accepted_at(connection.execute)
             if accepted_s is None or accepted_s < self.seen_s:
                 raise StoreError("because it was replaced while it was in use", "store_lost")
-            self.is_another = True
-        self._epoch = epoch
+        self.epoch = epoch
+
+    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> int | None:
+        """Return the format; refuse what is another program's, or another version's, but for one that can be brought to this one."""
+        version = SCHEMA.format_in(partial(self._patiently, connection))
+        if version is None and not fresh:
+            raise StoreError("because it is empty", "store_lost")
+        if version == OLD and not renews:
+            raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
+        return version
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
         """Run a statement that another process's transaction may stand in the way of; wait as `Patience` says.
@@ -351,46 +384,33 @@ class LedgerFile:
         SQLite's own waiting begins anew each time and knows no bound as close.
         """
 
-        def look() -> tuple[int, int] | None:
+        def look() -> Seen:
             try:
                 return id(connection), int(connection.execute("PRAGMA data_version").fetchone()[0])
             except sqlite3.Error:
                 return None
 
-        wait: Wait | None = None
+        pauses: Iterator[None] | None = None
         while True:
             try:
                 cursor = connection.execute(statement)
-            except sqlite3.OperationalError as error:
-                if not is_busy(error):
-                    raise self._failed(error) from error
-                wait = wait or self.patience.wait(look)
-                if not wait.sleep():
-                    self.patience.failed(wait, look)
-                    raise StoreError("because another process keeps it locked") from error
             except sqlite3.Error as error:
-                raise self._failed(error) from error
+                if not is_busy(error):
+                    raise self.failure(error) from error
+                pauses = pauses or self.patience.pauses(look)
+                if next(pauses, _OVER) is _OVER:
+                    raise StoreError("because another process keeps it locked") from error
             else:
                 if statement.startswith("BEGIN"):  # what only reads may well succeed beside a lock
-                    self.patience.succeeded()
+                    self.patience.failures = 0
                 return cursor
 
-    def _failed(self, error: Exception) -> StoreError:
-        self.close_broken(error)
-        said = str(error) or type(error).__name__
-        return StoreError(f"because of an error of SQLite ({said})" if isinstance(error, sqlite3.Error) else f"because of {said}")
 
-    def close_broken(self, error: Exception) -> None:
-        """Give up a connection after an error that is not about one statement alone."""
-        if isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.IntegrityError):
-            self.rollback()
-            self.close()
-
-
-def _accepted_s(connection: sqlite3.Connection) -> int | None:
-    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'accepted'").fetchone() is None:
+def accepted_at(execute: Execute) -> int | None:
+    """Return when an operator accepted that counters were lost, in seconds since 1970; None: nobody did."""
+    if execute("SELECT 1 FROM sqlite_master WHERE name = 'accepted'").fetchone() is None:
         return None
-    found = connection.execute("SELECT max(at) FROM accepted").fetchone()[0]
+    found = execute("SELECT max(at) FROM accepted").fetchone()[0]
     return found if isinstance(found, int) else None
 
 
@@ -402,6 +422,7 @@ _FIRST_PAUSE_S: Final = 0.0005
 _LONGEST_PAUSE_S: Final = 0.008
 _MOST_PAUSES: Final = 9
 _MOST_FAILURES: Final = 3
+_OVER: Final = object()
 
 Seen = tuple[int, int] | None
 Look = Callable[[], Seen]
@@ -434,113 +455,51 @@ class Patience:
 
     @property
     def longest_s(self) -> float:
-        """Give the bound of one wait of SQLite's own."""
+        """Return the bound of one wait of SQLite's own."""
         return LONGEST_S if self._busy_s is None else self._busy_s
 
-    def wait(self, look: Look) -> Wait:
-        """Begin a wait."""
-        if not self.failures:
-            return Wait(self.longest_s, look if self._busy_s is None and self.looped else None)
-        if self._is_stuck(look):
-            return Wait(0.0, None)
-        return Wait(min(self.longest_s, _SHORT_S), None)
+    def pauses(self, look: Look) -> Iterator[None]:
+        """Pause again and again, until it has been long enough.
 
-    def _is_stuck(self, look: Look) -> bool:
-        if time.monotonic() - self._failed_at < _SHORT_S:
-            return True
-        return self.failures >= _MOST_FAILURES and not _has_moved(self._seen, look())
-
-    def failed(self, wait: Wait, look: Look) -> None:
-        """Take note of a wait in vain; one that was none says nothing new."""
-        if wait.longest_s:
-            self.failures += 1
-            self._failed_at = time.monotonic()
-            self._seen = look()
-
-    def succeeded(self) -> None:
-        """Take note that the file is to be had."""
-        self.failures = 0
-
-
-class Wait:
-    """Be one wait. Who is unlucky sleeps longer each time: those that run get on while the others are out of their way."""
-
-    __slots__ = ("_begun", "_look", "_pause_s", "_pauses", "_seen", "longest_s")
-
-    def __init__(self, longest_s: float, look: Look | None) -> None:
-        self.longest_s = longest_s
-        self._look = look
-        self._seen = None if look is None else look()
-        self._begun = time.monotonic()
-        self._pause_s = _FIRST_PAUSE_S
-        self._pauses = 0
-
-    def sleep(self) -> bool:
-        """Stay out of the way for a moment; False when it has been long enough."""
-        if time.monotonic() - self._begun >= self.longest_s or self._is_vain():
-            return False
-        time.sleep(self._pause_s * (0.5 + random.random()))  # noqa: S311 - only to keep waiting processes out of step
-        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
-        self._pauses += 1
-        return True
-
-    def _is_vain(self) -> bool:
-        """Tell that nobody has got the file for as long as an event loop may stand still."""
-        if self._look is None or self._pauses < _MOST_PAUSES:
-            return False
-        seen = self._look()
-        if not _has_moved(self._seen, seen):
-            return True
-        self._seen, self._pauses, self._pause_s = seen, 0, _FIRST_PAUSE_S
-        return False
+        Who is unlucky sleeps longer each time: those that run get on while the others are out of their way.
+        """
+        begun, longest_s = time.monotonic(), self.longest_s
+        watched = not self.failures and self._busy_s is None and self.looped
+        if self.failures:
+            stuck = self.failures >= _MOST_FAILURES and not _has_moved(self._seen, look())
+            if stuck or begun - self._failed_at < _SHORT_S:
+                return
+            longest_s = min(longest_s, _SHORT_S)
+        seen, pause_s, paused = look() if watched else None, _FIRST_PAUSE_S, 0
+        while time.monotonic() - begun < longest_s:
+            if watched and paused >= _MOST_PAUSES:
+                now = look()
+                if not _has_moved(seen, now):
+                    break  # nobody has got the file for as long as an event loop may stand still
+                seen, pause_s, paused = now, _FIRST_PAUSE_S, 0
+            time.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - only to keep waiting processes out of step
+            pause_s, paused = min(pause_s * 2, _LONGEST_PAUSE_S), paused + 1
+            yield
+        self.failures += 1
+        self._failed_at, self._seen = time.monotonic(), look()
 
 
 def _has_moved(before: Seen, now: Seen) -> bool:
-    """Tell that another process is known to have written in between; numbers of different connections say nothing."""
+    """Whether another process is known to have written in between; numbers of different connections say nothing."""
     return before is not None and now is not None and before[0] == now[0] and before[1] != now[1]
 
 
 # -- whose descriptors they are ----------------------------------------------------------------------------------------
-
-Place = tuple[int, int]
-"""A file's device and number on it."""
 
 _LISTED: Final = "/dev/fd"
 _MOST_UNLISTED: Final = 1024
 _PARTS: Final = ("", "-wal", "-shm")
 
 
-class Descriptors:
-    """Remember the numbers that a connection opened for a ledger's files; made right before, `note` right after."""
-
-    __slots__ = ("_before", "_known", "_path")
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = os.fspath(path)
-        self._before = self._of_ours()
-        self._known: tuple[tuple[int, Place], ...] = ()
-
-    def note(self) -> None:
-        """Take down what is open now and was not before; all of it where another connection's are used too."""
-        now = self._of_ours()
-        fresh = now - self._before
-        self._known = tuple(fresh or now)
-        self._before = frozenset[tuple[int, Place]]()
-
-    def hold(self) -> bool:
-        """Tell that every number still means the same file."""
-        try:
-            for number, place in self._known:
-                found = os.fstat(number)
-                if (found.st_dev, found.st_ino) != place:
-                    return False
-        except OSError:
-            return False
-        return True
-
-    def _of_ours(self) -> frozenset[tuple[int, Place]]:
-        ours = {place for part in _PARTS if (place := _place(self._path + part)) is not None}
-        return frozenset((number, place) for number in _open_numbers() if (place := _place(number)) in ours)
+def _open_of(path: Path) -> frozenset[tuple[int, Place]]:
+    """List the descriptors that are open for a ledger's files, each with its place."""
+    ours = {_place(f"{path}{part}") for part in _PARTS} - {None}
+    return frozenset((number, place) for number in _open_numbers() if (place := _place(number)) in ours and place is not None)
 
 
 def _place(of: str | int) -> Place | None:
@@ -558,7 +517,7 @@ def _open_numbers() -> Iterable[int]:
         return range(_MOST_UNLISTED)
 
 
-def keep_for_ever(connection: sqlite3.Connection) -> None:
+def _keep_for_ever(connection: sqlite3.Connection) -> None:
     """Never let the connection be closed, not even by the end of the interpreter, which would write and close its numbers."""
     _kept.append(connection)
     try:
