@@ -103,12 +103,12 @@ def test_a_lease_that_was_followed_by_another_is_kept_alive_while_a_slot_is_held
     lease.seen_ns -= 20 * 10**9
     assert ledger.leases.on(lease.tag) is not lease
     redis_server.say("ZADD", f"{lease.tag}:x", "1", lease.name)
-    ledger._live()
+    ledger._beat()
     assert float(redis_server.say("ZSCORE", f"{lease.tag}:x", lease.name).split()[-1]) > 1
     for agent in agents:
         agent.leave(None)
     living.leave(None)
-    ledger._live()
+    ledger._beat()
     assert lease not in ledger.leases.current()
 
 
@@ -133,6 +133,6 @@ def test_who_gives_a_sign_of_life_first_after_the_store_was_away_gives_all_other
     redis_server.say("ZADD", f"{lease.tag}:x", "1", lease.name, "1", first.name)
     redis_server.say("SET", f"{lease.tag}:x:t", "1")
     first.seen_ns -= 10 * 10**9
-    other.engine.ledger._live()
+    other.engine.ledger._beat()
     assert other.engine.ledger.reap() == 0
     assert (len(mine), fill(other)) == (3, [])

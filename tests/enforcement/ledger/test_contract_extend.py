@@ -77,7 +77,7 @@ def test_what_others_hold_is_contended_and_neither_counted_nor_told(desk):
     account = desk.tokens(100)
     grant, _ = desk.take((account, 50)), desk.take((account, 50))
     extended = extend(desk, grant)
-    assert (extended.short.reason, extended.crossings, account.denied, account.events) == ("contended", [], 0, ())
+    assert (extended.short.reason, tuple(extended.crossings), account.denied, account.events) == ("contended", (), 0, ())
 
 
 def test_an_observed_account_goes_on_and_says_once_that_it_would_not_have(desk):

@@ -91,14 +91,14 @@ def test_more_counters_than_are_asked_for_are_left_out_and_it_says_so(ledger, co
     ],
 )
 def test_a_listing_that_no_script_of_ours_gives_is_the_stores_failure(redis_ledger, monkeypatch, answer):
-    monkeypatch.setattr(redis_ledger.client, "call", lambda *_: Done(answer))
+    monkeypatch.setattr(redis_ledger.client, "call", lambda *_, **__: Done(answer))
     with pytest.raises(BudgetExhaustedError, match="holds what no process of ours writes"):
         run_sync(redis_ledger.list_accounts())
 
 
 def test_a_listing_that_never_ends_is_left_off(redis_ledger, monkeypatch):
     monkeypatch.setattr("ravi_otel._enforcement.ledger.redis.store._MOST_PAGES", 50)
-    monkeypatch.setattr(redis_ledger.client, "call", lambda *_: Done([b"7", 0, []]))
+    monkeypatch.setattr(redis_ledger.client, "call", lambda *_, **__: Done([b"7", 0, []]))
     assert run_sync(redis_ledger.list_accounts()).left_out
 
 

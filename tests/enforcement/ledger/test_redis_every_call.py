@@ -34,13 +34,13 @@ REPLIES = {
     "is a list in a list": b"*3\r\n$1\r\n0\r\n:1\r\n*1\r\n*4\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n$1\r\nd\r\n",
     "grants of nobody": b"$14\r\nG 9 1,2,3,4,5;\r\n",
     "grants holes": b"$8\r\nG 0 ,,,;\r\n",
-    "denies of nobody": b"$19\r\nD 9 exhausted 5 50;\r\n",
-    "denies of none": b"$19\r\nD 0 exhausted 5 50;\r\n",
-    "cuts of nobody": b"$21\r\nX 9 9 exhausted 5 50;\r\n",
+    "denies of nobody": b"$19\r\nD 9 exhausted 5,50;\r\n",
+    "denies of none": b"$19\r\nD 0 exhausted 5,50;\r\n",
+    "cuts of nobody": b"$21\r\nX 9 exhausted 5,50,9;\r\n",
     "crosses what is not there": b"$12\r\nS;99n 1 1;;;\r\n",
     "begins and ends there": b"$1\r\nS\r\n",
-    "grants all and shows nothing": b"$7\r\nG 0 =;;\r\n",
-    "grants all and breaks off in a state": b"$11\r\nG 0 =;;\x01\x02\x03\x04\r\n",
+    "grants all and shows nothing": b"$5\r\nG 0;;\r\n",
+    "grants all and breaks off in a state": b"$9\r\nG 0;;\x01\x02\x03\x04\r\n",
     "shows more than was asked for": b"$9\r\nS;;\x00\x00\x00\x00\x00\x00\r\n",
     "is no word of the protocol": b"\x00garbage\r\n",
 }
@@ -224,7 +224,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
         request = Reservation(op, [Line(limit(None), 10, 10)], {})
         run_sync(ledger.reserve(request))
         (operation,) = ledger.store.operations.values()
-        path.server.say("HSET", operation.lease, operation.name, record)
+        path.server.say("HSET", operation.ask.lease, operation.ask.named.name, record)
         for act in (lambda op=op: ledger.extend(op, {TOKENS: 5}), lambda one=request: another.reserve(one)):
             with contextlib.suppress(BudgetExhaustedError):
                 run_sync(act())
@@ -235,7 +235,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
 
 
 @pytest.mark.parametrize(
-    ("said", "ends"), [(b"X 0 1 exhausted 1 1;;", False), (b"E 0 1;;", False), (b"S;;", False), (b"G 0 1;;", True), (b"E 0 1;;", True)]
+    ("said", "ends"), [(b"X 1 exhausted 1,1,0;;", False), (b"E 0 1;;", False), (b"S;;", False), (b"G 0 1;;", True), (b"E 0 1;;", True)]
 )
 def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_grant_nor_an_end(path, monkeypatch, said, ends):
     namespace, one = uuid.uuid4().hex, limit(None)
@@ -245,7 +245,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     if ends:
         run_sync(ledger.reserve(request))
     with monkeypatch.context() as patched:
-        patched.setattr(ledger.store.client, "call", lambda *_: Done(said))
+        patched.setattr(ledger.store.client, "call", lambda *_, **__: Done(said))
         if ends:
             run_sync(ledger.settle(op, {TOKENS: 3}))
             assert ledger.store.pending
@@ -263,7 +263,9 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
 def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatch):
     ledger = opened(path.server.port, uuid.uuid4().hex, 5)
     call = ledger.store.client.call
-    monkeypatch.setattr(ledger.store.client, "call", lambda script, *rest: Done(b"N;") if script.name == "reserve" else call(script, *rest))
+    monkeypatch.setattr(
+        ledger.store.client, "call", lambda script, *rest, **more: Done(b"N;") if script.name == "reserve" else call(script, *rest, **more)
+    )
     with pytest.raises(BudgetExhaustedError, match="no script of ours"):
         run_sync(ledger.reserve(Reservation(new_op_id(), [Line(limit(None), 1, 1)], {})))
     monkeypatch.undo()

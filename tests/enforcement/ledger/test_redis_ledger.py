@@ -12,9 +12,8 @@ from redis_servers import until
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
-from ravi_otel._enforcement.ledger.redis import messages
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
-from ravi_otel._enforcement.ledger.redis.messages import TOP, Reply, Script, tag_of
+from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, TOP, Reply, tag_of
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_async, run_sync
@@ -324,7 +323,7 @@ def test_a_settle_whose_reply_is_lost_counts_once_and_tells_its_events(new, prox
     grant = ask(ledger, (account, 50))
     setattr(proxy, lost, 1)
     told = list(settle(ledger, grant, 85).crossings)
-    run_sync(ledger.pending.send(ledger.client))
+    run_sync(ledger.pending.send(for_s=5))
     grant = ask(ledger, (account, 1))
     told += [*grant.crossings, *settle(ledger, grant, 1).crossings]
     assert [one.event for one in told] == ["limit_nearing"]
@@ -359,7 +358,7 @@ def test_what_was_spent_while_the_store_failed_is_recorded_later(new, proxy):
     proxy.swallow = 1
     grant = ask(ledger, (account, 0), spent=True)
     settle(ledger, grant, 40)
-    run_sync(ledger.pending.send(ledger.client))
+    run_sync(ledger.pending.send(for_s=5))
     assert state(new(), twin()) == (40, 0)
 
 
@@ -599,21 +598,32 @@ def test_that_an_operation_is_over_is_known_for_a_week(new, redis_server):
     assert int(redis_server.say("TTL", key)[1:]) >= 7 * 86_400
 
 
-SCRIPTS = {script.name: script.source.decode() for script in vars(messages).values() if isinstance(script, Script)}
+SOURCES = {name: script.source.decode() for name, script in SCRIPTS.items()}
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_script_that_is_sent_has_a_number_wherever_it_was_written_with_a_name_for_it(name):
-    code = re.sub(r"--.*|'[^']*'", "", SCRIPTS[name])
+    code = re.sub(r"--.*|'[^']*'", "", SOURCES[name])
     assert set(re.findall(r"\b[A-Z_]{2,}\b", code)) <= {"KEYS", "ARGV", "HEAD"}
 
 
 @pytest.mark.parametrize(
-    "said", [b"D 1 exhausted inf 0;", b"G", b"X 1;;", b"G 1 x;;", b"S 2;", b"Z;;", b"D 1 ex hausted 1 1;;", b"D 1 whatever 1 1;;", b"L;;"]
+    "said",
+    [
+        b"D 1 exhausted inf,0;",
+        b"X 1;;",
+        b"G 1 x;;",
+        b"S 2;",
+        b"Z;;",
+        b"D 1 ex hausted 1,1;;",
+        b"D 1 whatever 1,1;;",
+        b"L;;",
+        b"X 1 draining 1,;;",
+    ],
 )
 def test_an_answer_that_no_script_of_ours_gives_is_an_error_of_the_store(said):
     with pytest.raises(StoreError, match="no script of ours"):
-        Reply(said)
+        Reply(said, "GODLUNSEX", [None])
 
 
 def test_time_that_passes_is_told_once_by_all_processes(new):

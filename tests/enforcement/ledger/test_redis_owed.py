@@ -12,7 +12,7 @@ import redis_servers
 from ravi_otel._enforcement.ledger import choosing
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.redis import process
+from ravi_otel._enforcement.ledger.redis import process, store
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
@@ -99,7 +99,7 @@ def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, 
 def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
     with ledger.beating:
         owe(ledger, refusing, 1, account())
-        redis_server.say("SET", next(iter(ledger._places)), "something else")
+        redis_server.say("SET", next(iter(ledger._queues)), "something else")
     ask(ledger, account("another"))
     redis_servers.until(lambda: not ledger.pending, "what cannot be sent was kept")
     assert ledger.pending.lost
@@ -195,14 +195,14 @@ def test_what_a_process_held_and_could_not_settle_counts_at_its_grant_when_its_l
 @pytest.mark.parametrize(("each_s", "steps"), [(0.1, 10), (0.7, 2)])
 def test_a_caller_looks_for_the_dead_while_a_quarter_of_its_time_has_not_passed(ledger, monkeypatch, each_s, steps):
     clock, asked = Ticking(0), []
-    monkeypatch.setattr(process, "time", clock)
+    monkeypatch.setattr(store, "time", clock)
 
-    def call(script, keys, args):
+    def call(script, keys, args, **_):
         asked.append(script.name)
         clock.now += each_s
         return Done([16, 200, 1_700_000_000_000])
 
     monkeypatch.setattr(ledger.client, "call", call)
-    run_sync(ledger.reap_tag("{ravi:default}"))
+    run_sync(ledger._reap_tag("{ravi:default}"))
     monkeypatch.undo()
     assert asked == ["reap"] * steps

@@ -2,80 +2,152 @@
 
 A process that dies holding something is silent; when its lease runs out, whoever comes next settles that at its grant. Should it have
 been asleep only, the real amount corrects that later, once. A message that was lost is sent again: an operation counts once.
+
+These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{ravi:NAMESPACE:TENANT}`:
+
+* `:a:…` an account; its `:l` is the line of those who wait for it, and `:s` when their processes were seen;
+* `:x` the leases, with the time at which each is over; `:d` those that are being ended; `:x:t` when anybody was heard of;
+* `:o:LEASE` what is held under a lease, by operation; `:o:LEASE:p` what was settled when it ended, until its process corrects that;
+* `:b:PROCESS:n` and `:t:…` the tombstones of operations that are over;
+* `:accepted` when an operator accepted that counters were lost.
 """
 
 from __future__ import annotations
 
+import contextlib
+import secrets
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
+from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
+from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import (
-    CLOCK,
-    EXTEND,
     LAST,
-    LIST,
-    LOOK,
     NEWCOMER,
     OBSERVED,
-    OPERATE,
     PATIENT,
-    RELEASE,
-    RESERVE,
-    RETUNE,
-    SETTLE,
+    SCRIPTS,
     STAND,
     STRANGE,
     TOP,
     WRAPS_UP,
     Ask,
+    Names,
+    Queue,
     Reply,
     Shared,
     Sight,
     bounded,
     counter_of,
-    facts_of,
+    digest,
     listed,
-    listed_page,
-    show_twins,
-    tag_in,
+    lost,
+    page_of,
+    show_state,
     tag_of,
 )
-from ravi_otel._enforcement.ledger.redis.process import Lease, ProcessState, Ticket, Write, wake_first
-from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.redis.process import Lease, Leases, PendingWrites, Ticket, Write, wake_first
+from ravi_otel._enforcement.ledger.store_failures import (
+    FORGOTTEN,
+    KEEP_S,
+    Heartbeat,
+    StoreError,
+    begin_anew,
+    may_begin_anew,
+    unkept,
+    warn_begun_anew,
+    warn_uncounted,
+)
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync
-from ravi_otel.errors import ConfigurationError
+from ravi_otel._forksafe import renew_while_alive
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 
 T = TypeVar("T")
+_NS: Final = 1_000_000_000
 _TOKENS: Final = "tokens"
 _MOST_TURNS: Final = 3
 _SENT_AT_THE_END_S: Final = 0.75
 """How long the end of a process waits for pending writes to be sent, one by one."""
+
+_SENT_IN_A_CALL: Final = 4
+_SENT_IN_A_CALL_S: Final = 0.005
+"""What a caller sends of what is owed, at most; the rest is the thread's."""
+
+_SENT_IN_A_BEAT_S: Final = 0.25
+_TRY_AGAIN_S: Final = 1.0
 
 _FIRST_PAUSE_S: Final = 0.002
 _LONGEST_PAUSE_S: Final = 0.025
 _BEHIND_S: Final = 0.2
 """How long one that waits sleeps between two looks: the first of its process, and those behind it."""
 
+_MOST_STEPS: Final = 10
+_MOST_STEPS_OF_ALL: Final = 100_000
+"""How many steps of a few milliseconds one caller makes for the dead, once a second, while a server is quick; and who ends all of them."""
+
 _MOST_PAGES: Final = 1_000_000
 """Looks at a store, of some hundred keys each; one that never comes to its end is no store."""
 
 
-class RedisStore(ProcessState):
+class RedisStore:
     """Keep accounts in a Redis; see `SharedStore`.
 
     `namespace` keeps programs that share a server apart. `lease_s` is how long a silent process keeps what it holds, `keep_s` how long a
     counter of a tenant or a process is kept after its last use. `failed` is called for every step that the store could not take. Such a
     step refuses (BudgetExhaustedError, `reason` "store_failed" or "store_lost"); the end of an operation is kept, and sent again.
+
+    What this process has there is in `operations`, `leases` and `pending`, changed under `lock`, over which no I/O is done.
     """
+
+    def __init__(
+        self,
+        client: RedisClient,
+        *,
+        namespace: str = "default",
+        lease_s: float = 30.0,
+        keep_s: float = KEEP_S,
+        clock: Clock | None = None,
+        failed: Callable[[], object] = lambda: None,
+    ) -> None:
+        self.client: Final = client
+        self.failed = failed
+        self._namespace = namespace
+        self._lease_s = lease_s
+        self._keep_s = keep_s
+        self._clock = SystemClock() if clock is None else clock
+        self._moved = clock is not None and not isinstance(clock, SystemClock)
+        self._ahead_s: float | None = None
+        self._renew()
+        renew_while_alive(self, RedisStore.reset_after_fork)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+        self.beating, self.closed = threading.Lock(), False
+        self._life = object()
+        self._name = secrets.token_hex(8)
+        self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._names = Names(new_op_id().rpartition("-")[0] + "-")
+        self.operations: dict[str, Shared] = {}
+        self._lost: dict[str, Shared] = {}
+        self.leases = Leases(self._lease_s, self._clock)
+        self.pending = PendingWrites(self.client, self._taken)
+        self.pulse = Heartbeat(self._beat)
+
+    def reset_after_fork(self) -> None:
+        """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
+        self.client.reset_after_fork()
+        self._renew()
 
     def __len__(self) -> int:
         """Count the operations of this process that still hold something."""
@@ -95,8 +167,8 @@ class RedisStore(ProcessState):
         with self.beating:
             self.closed = True
         try:
-            run_sync(self.pending.send(self.client, for_s=_SENT_AT_THE_END_S))
-            run_sync(self.sign_off(for_s=_SENT_AT_THE_END_S / 2))
+            run_sync(self.pending.send(for_s=_SENT_AT_THE_END_S))
+            run_sync(self._sign_off(for_s=_SENT_AT_THE_END_S / 2))
         except StoreError:
             self.failed()
         if self.pending:
@@ -108,165 +180,150 @@ class RedisStore(ProcessState):
         """See `Ledger.spans`: all that is here is shared."""
         return True
 
+    def _run(self, script: str, keys: Sequence[str], words: Sequence[str], *, first: bool = True) -> Flow[Any]:
+        return self.client.call(SCRIPTS[script], keys, words, first=first)
+
+    def _sight(self, account: Account) -> Sight:
+        """Return where an account is kept, and what of it was shown last."""
+        sight = account.row
+        if isinstance(sight, Sight) and sight.life is self._life:
+            return sight
+        tag = tag_of(self._namespace, account.facts.tenant_id)
+        key = f"{tag}:a:{digest(account.key)}"
+        with self.lock:
+            account.line = self._queues.setdefault(key, Queue())
+        sight = account.row = Sight(self._life, tag, key, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
+        return sight
+
+    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
+        """Return the error of a step that the store could not take."""
+        self.failed()
+        return unkept(self.client.sentence(error), error.reason, account)
+
+    @contextlib.contextmanager
+    def _refusing(self, account: Account | None = None) -> Iterator[None]:
+        """Refuse what the store cannot do."""
+        try:
+            yield
+        except StoreError as error:
+            raise self._refusal(error, account) from None
+
     # -- reserving ------------------------------------------------------------------------------------------------
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
         known = self.operations.get(request.op_id)
-        return self._reserve(Ask(request, self.sight)) if known is None else cast("Flow[Grant | Denied]", Done(known))
+        return self._reserve(Ask(request, self._sight, self._names)) if known is None else cast("Flow[Grant | Denied]", Done(known))
 
     def _reserve(self, ask: Ask) -> Flow[Grant | Denied]:
         answer = yield from self._attempt(ask, NEWCOMER)
         if ask.request.patience_s > 0 and wait_queue.is_contended(answer):
             answer = yield from self._wait(ask, cast("Denied", answer))
-        return self.pending.with_news(answer)
+        self.pending.tell(answer)
+        return answer
 
     def _attempt(self, ask: Ask, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
         """Ask once; where the store fails, refuse, unless nothing was asked: what is only observed goes on."""
         mode |= ask.mode & ~PATIENT if mode & LAST else ask.mode
         try:
             if not ask.request.spent and self.pending:
-                yield from self.send_some()
+                yield from self._send_some()
             return (yield from self._ask(ask, mode, ticket))
         except StoreError as error:
-            asked = [line.account for line in ask.lines if not line.account.observe]
+            asked = [account for account in ask.accounts if not account.observe]
             if asked:
-                raise self.refusal(error, asked[0]) from None
+                raise self._refusal(error, asked[0]) from None
             self.failed()
             return Grant(ask.request.op_id)
 
-    def _ask(self, ask: Ask, mode: int, ticket: Ticket | None) -> Flow[Grant | Denied]:
-        """Send the request under a lease of this process, a new one where the store has ended the last."""
-        spent, tag = ask.request.spent, self._tag(ask)
-        name, tombstone, bit = self.graves.of(ask.request.op_id, tag)
-        if not spent and self.reap_is_due(tag):  # what is spent must not fail for anything but itself
-            yield from self.reap_tag(tag)
-        turns = 0
-        while True:
-            turns += 1
-            yield from self._take_lost_slots(ask, tag)
-            with self.lock:
-                lease = self.leases.on(tag)
-                words = ask.words()
-            keys = [lease.operations, tombstone, f"{tag}:x", *(place.key for place in ask.places)]
-            stands = ("", 0) if ticket is None else ticket.stands(ask)
-            head: list[str | int] = [mode, name, bit, lease.name, "" if lease.made else self.leases.lease_ms, self.day(), *stands]
-            try:
-                reply = yield from self._answer(ask, keys, head, words)
-                if reply.letter != "N":
-                    self.leases.made(lease)
-                    return self._granted(ask, reply, (lease, name, tombstone, bit))
-                if turns > _MOST_TURNS:
-                    raise StoreError(STRANGE)  # noqa: TRY301 - as any other failure of the store
-            except StoreError as error:
-                if spent and error.reason == "store_failed":
-                    return self._record_later(ask, Write(RESERVE, keys, [*head[:4], self.leases.lease_ms, *head[5:], *words]), lease)
-                if error.reason == "store_failed":
-                    self._undo(ask, keys)
-                raise
-            except BaseException as error:
-                self._undo(ask, keys)  # it may have come there all the same
+    def _ask(self, ask: Ask, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
+        """Send the request under a lease of this process; what was sent and not answered is recorded later, or given back."""
+        if self.client.clustered:
+            _check_tags(ask)
+        if not ask.request.spent and self._reap_is_due(ask.tag):  # what is spent must not fail for anything but itself
+            yield from self._reap_tag(ask.tag)
+        try:
+            reply = yield from self._answer(ask, mode, ticket)
+            return self._granted(ask, reply)
+        except StoreError as error:
+            if error.reason == "store_failed" and ask.lease:
+                if ask.request.spent:
+                    return self._record_later(ask)
+                self._undo(ask)
+            raise
+        except BaseException as error:
+            if ask.lease:
+                self._undo(ask)  # it may have come there all the same
                 if not isinstance(error, GeneratorExit):
                     self.send_now()
-                raise
-            self.over(lease)
+            raise
 
-    def _take_lost_slots(self, ask: Ask, tag: str) -> Flow[None]:
-        if ask.request.slot and not ask.request.spent:
-            yield from self.make_sure(tag)
-            yield from self.retake()
-
-    def _answer(self, ask: Ask, keys: Sequence[str], head: Sequence[str | int], words: Sequence[str | int]) -> Flow[Reply]:
-        """Send it, and again where the store has forgotten an account that may begin anew."""
-        while True:
-            reply = Reply((yield from self.client.call(RESERVE, keys, [*head, *words]))).of("GODNLU")
-            at = reply.tells(len(ask.lines)) if reply.letter == "L" else 0
-            if not at or not (yield from self.begin_anew(*ask.seen[at - 1])):
-                return reply
+    def _answer(self, ask: Ask, mode: int, ticket: Ticket | None) -> Flow[Reply]:
+        """Send it; again under another lease where the last is over, and where an account that the store has forgotten may begin anew."""
+        stands, ask.words = "- 0" if ticket is None else f"{ticket.id} {ticket.stands(ask)}", []
+        for _ in range(_MOST_TURNS + len(ask.seen)):
+            if ask.request.slot and not ask.request.spent:
+                yield from self._make_sure(ask.tag)
+                yield from self._retake()
             with self.lock:
-                words = ask.words()
+                lease = self.leases.on(ask.tag)
+                ask.lease = lease.operations
+                if not ask.words:
+                    ask.say()
+            lives_ms = 0 if lease.made else self.leases.lease_ms
+            head = f"{mode} {ask.named.name} {ask.named.bit} {lease.name} {lives_ms} {self._day()} {stands}"
+            operations, tombstone, *accounts = ask.keys
+            raw = yield from self._run("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words])
+            reply = Reply(raw, "GODNL", ask.seen)
+            if reply.letter == "N":
+                self._over(lease)
+            elif reply.letter == "L":
+                if not (yield from self._begin_anew(*ask.seen[reply.at - 1])):
+                    raise lost()
+                ask.words = []
+            else:
+                if not lease.made:
+                    self.leases.renewed(lease)
+                return reply
+        raise StoreError(STRANGE)
 
-    def _granted(self, ask: Ask, reply: Reply, place: tuple[Lease, str, str, str]) -> Grant | Denied:
-        accounts = ask.accounts
-        reply.there()
+    def _granted(self, ask: Ask, reply: Reply) -> Grant | Denied:
         with self.lock:
-            self.seen(reply, ask.seen)
-            if ask.twins:
-                show_twins(ask.twins)
+            self._show(reply, ask)
             if reply.letter == "D":
-                at, reason, used, held = reply.denies(len(accounts))
-                crossings = reply.crossed(accounts, "admission", "denied") or ()
-                return Denied(accounts[at], cast("Any", reason), used, held, ask.lines[at].minimum, crossings)
+                used, held = reply.take(2)
+                line, crossings = ask.lines[reply.at - 1], reply.crossings("admission", "denied")
+                return Denied(line.account, cast("Any", reply.reason), used, held, line.minimum, crossings)
             if reply.letter == "O":
                 least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
                 return Told(ask.request.op_id, min(least, default=None))
-            at, holds = reply.admits(ask.lines)
-            operation = Shared(ask, holds, accounts[at - 1] if at else None)
-            operation.crossings = reply.crossed(accounts, "admission", "observed" if at else "admitted")
-            lease, operation.name, operation.tombstone, operation.bit = place
-            operation.lease = lease.operations
+            operation = Shared(ask, reply.take(len(ask.seen)) if reply.amounts else None, reply.at)
+            operation.crossings = reply.crossings("admission", "observed" if reply.at else "admitted")
             self.operations[ask.request.op_id] = operation
             self.pulse.start()
             return operation
 
-    def _tag(self, ask: Ask) -> str:
-        tags = {place.tag for place in ask.places}
-        if len(tags) > 1 and self.client.clustered:
-            origins = " and ".join(sorted({line.account.origin for line in ask.lines}))
-            raise ConfigurationError(
-                f"{origins} are counted for different tenants, which a Redis Cluster keeps on different servers: declare them all inside "
-                "the tenant, or all outside of it, or use one server."
-            )
-        return ask.places[-1].tag
+    def _show(self, reply: Reply, ask: Ask) -> bool:
+        """Show in the accounts what the store says of them, and return whether it knows them all."""
+        with self.lock:
+            return reply.show(self._clock.monotonic_ns(), ask.twins)
 
-    def _undo(self, ask: Ask, keys: Sequence[str]) -> None:
+    def _undo(self, ask: Ask) -> None:
         """Give back, with the next message that gets through, what may have been granted although nobody heard of it."""
         self.operations.pop(ask.request.op_id, None)
-        name, _, bit = self.graves.of(ask.request.op_id, tag_in(keys[0]))
-        words: list[str | int] = [name, bit, self.day()]
-        for account, sight in ask.seen:
-            words += (account.epoch or "", f"{facts_of(sight, account)} {sight.warn}")
-        self.write_later(Write(RELEASE, [*keys[:2], *keys[3:]], words))
+        self.write_later(self._ending("release", ask))
 
-    def _record_later(self, ask: Ask, write: Write, lease: Lease) -> Shared:
+    def _record_later(self, ask: Ask) -> Shared:
         """Record what has happened already when the store is there again."""
-        held = [line.want if line.carved or line.account.nature is Nature.HELD else 0 for line in ask.lines]
-        operation = Shared(ask, held, None)
-        operation.lease = lease.operations
-        operation.name, operation.tombstone, operation.bit = self.graves.of(ask.request.op_id, lease.tag)
-
-        def recorded(reply: Reply) -> Settled:
-            with self.lock:
-                self.seen(reply.there(), ask.seen)
-            return Settled(reply.crossed(ask.accounts, "admission", None))
-
-        write.done, write.begins = recorded, ask.request.op_id
+        operation = Shared(ask, None, 0)
+        lease = ask.lease.rpartition(":")[2]
+        head = f"{ask.mode} {ask.named.name} {ask.named.bit} {lease} {self.leases.lease_ms} {self._day()} - 0"
+        operations, tombstone, *accounts = ask.keys
         self.failed()
         with self.lock:
             self.operations[ask.request.op_id] = operation
-        self.write_later(write)
+        self.write_later(Write("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words], ask))
         return operation
-
-    def retake(self) -> Flow[None]:
-        """Hold again, whatever is left, the slots that were given away while their agents lived; nobody is let in until then."""
-        for op_id, operation in tuple(self.lost.items()):
-            lines = [replace(line, free=True) for line in operation.request.lines]
-            ask = Ask(replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0), self.sight)
-            if self.operations.get(op_id) is operation:
-                try:
-                    again = yield from self._ask(ask, ask.mode, None)
-                except StoreError as error:
-                    if error.reason != "store_lost":
-                        raise
-                    again = None
-                with self.lock:
-                    self.operations.pop(ask.request.op_id, None)
-                    wanted = isinstance(again, Shared) and self.operations.get(op_id) is operation
-                    if wanted:
-                        self.operations[op_id] = cast("Shared", again)
-                if isinstance(again, Shared) and not wanted:  # it was given back meanwhile
-                    yield from self._release(again)
-            self.lost.pop(op_id, None)
 
     # -- waiting in line ------------------------------------------------------------------------------------------
 
@@ -274,24 +331,25 @@ class RedisStore(ProcessState):
         """Stand in line until it is granted, refused for good, or the patience is over."""
         if self._blocks_itself(ask, denied.account):
             return (yield from self._attempt(ask, LAST | NEWCOMER))
-        ticket = Ticket(ask.request, self.name)
+        ticket = Ticket(ask.request, self._name)
         answer = yield from self._attempt(ask, NEWCOMER | STAND, ticket)  # again, now that it has a ticket
         if not wait_queue.is_contended(answer):
             return answer
         ticket.move(ask, cast("Denied", answer).account)
-        forget = None if ask.request.on_stop is None else ask.request.on_stop(ticket.stop)
+        forget_stop = None if ask.request.on_stop is None else ask.request.on_stop(ticket.stop)
         try:
             return (yield from self._stand(ask, ticket, cast("Denied", answer)))
         except GeneratorExit:
-            self.drop(ticket)  # perhaps by a finaliser, which must do no I/O
+            self._leave(ticket)  # perhaps by a finaliser, which must do no I/O
             raise
         except BaseException:
-            self.leave(ticket)
+            self._leave(ticket)
+            self.send_now()
             raise
         finally:
             ticket.go()
-            if forget is not None:
-                forget()
+            if forget_stop is not None:
+                forget_stop()
 
     def _stand(self, ask: Ask, ticket: Ticket, answer: Denied) -> Flow[Grant | Denied]:
         until, pause_s = time.monotonic() + ask.request.patience_s, _FIRST_PAUSE_S
@@ -302,7 +360,8 @@ class RedisStore(ProcessState):
             if nap_s > 0 and not ticket.stopped:
                 yield Step(partial(sleeper.block, nap_s), partial(sleeper.wait, nap_s))
             if ticket.stopped:
-                self.leave(ticket)
+                self._leave(ticket)
+                self.send_now()
                 return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
             if sleeper.unfit or time.monotonic() >= until:
                 return (yield from self._attempt(ask, LAST, ticket))
@@ -322,6 +381,11 @@ class RedisStore(ProcessState):
         with self.lock:
             return wait_queue.blocks_itself(ask.request, account, cast("Any", self.operations))
 
+    def _leave(self, ticket: Ticket) -> None:
+        """Take somebody out of line in the store, with the next step."""
+        if ticket.key:
+            self.pending.add(Write("leave", [ticket.key], [ticket.id]))
+
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
@@ -330,26 +394,15 @@ class RedisStore(ProcessState):
             operation = self.operations.pop(op_id, None)
         if operation is None:
             return cast("Flow[Settled]", Done(judge.PLAIN))
-        return self._settle(operation, actual or {}, guessed=guessed)
-
-    def _settle(self, operation: Shared, told: Mapping[str, int], *, guessed: bool) -> Flow[Settled]:
-        words = [operation.name, operation.bit, self.day()]
+        used, asks = actual or {}, list[str]()
         over: list[tuple[Account, int]] = []
-        for (line, hold), sight in zip(operation.holds, operation.sights, strict=True):
+        for line, hold in operation.holds:
             account = line.account
-            amount = told.get(account.kind)
-            said = "" if amount is None else str(bounded(amount))
-            words += (account.epoch or "", f"{facts_of(sight, account, line)} {sight.warn} {said} {int(guessed)}")
+            amount = used.get(account.kind)
+            asks.append(f"{'-' if amount is None else bounded(amount)} {int(guessed)}")
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
-
-        def settled(reply: Reply) -> Settled:
-            write.forgotten = not self._shown(operation, reply)
-            return Settled(reply.crossed(operation.accounts, "settle", None), over if reply.letter == "S" else ())
-
-        write = Write(SETTLE, operation.keys, words, settled)
-        found = yield from self._end(operation, write)
-        return self.pending.with_settled(found if found.crossings or found.overage else judge.PLAIN)
+        return self._end(self._ending("settle", operation.ask, asks, over))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -358,25 +411,24 @@ class RedisStore(ProcessState):
         return cast("Flow[None]", Done(None)) if operation is None else self._release(operation)
 
     def _release(self, operation: Shared) -> Flow[None]:
-        words = [operation.name, operation.bit, self.day()]
-        for account, sight in operation.seen:
-            words += (account.epoch or "", f"{facts_of(sight, account)} {sight.warn}")
+        yield from self._end(self._ending("release", operation.ask))
 
-        def released(reply: Reply) -> Settled:
-            self._shown(operation, reply)
-            return judge.PLAIN
+    def _ending(self, script: str, ask: Ask, asks: Sequence[str] = (), over: Sequence[tuple[Account, int]] = ()) -> Write:
+        words = [f"{ask.named.name} {ask.named.bit} {self._day()}"]
+        for at, (line, (account, sight)) in enumerate(zip(ask.lines, ask.seen, strict=True)):
+            words.append(f"{sight.word(account, line)} {asks[at]}" if asks else sight.word(account, line))
+        return Write(script, ask.keys, words, ask, over)
 
-        yield from self._end(operation, Write(RELEASE, operation.keys, words, released))
-
-    def _end(self, operation: Shared, write: Write) -> Flow[Settled]:
+    def _end(self, write: Write) -> Flow[Settled]:
         """Send the end of an operation, now or later: nothing keeps it from its end, not even a cancellation."""
+        ask = cast("Ask", write.ask)
         try:
             if self.pending:
-                yield from self.send_some()
-                if self.pending.begins(operation.op_id):
+                yield from self._send_some()
+                if self.pending.begins(ask.request.op_id):
                     self.write_later(write)
                     return judge.PLAIN
-            reply = Reply((yield from self.client.call(write.script, write.keys, write.words))).of("SOLU")
+            reply = write.read((yield from self._run(write.script, write.keys, write.words)))
         except StoreError:
             self.failed()
             self.write_later(write)
@@ -386,23 +438,23 @@ class RedisStore(ProcessState):
             if not isinstance(error, GeneratorExit):
                 self.send_now()
             raise
-        wake_first(operation.accounts)
+        wake_first(ask.accounts)
         try:
-            found = judge.PLAIN if write.done is None else write.done(reply)
+            settled = self._taken(write, reply)
         except StoreError:
             self.failed()  # it was taken: what the answer shows of the accounts is not needed for that
             return judge.PLAIN
         if write.forgotten:
             self.pending.give_up(write, FORGOTTEN)
-        return found
+        self.pending.tell(settled)
+        return settled
 
-    def _shown(self, operation: Shared, reply: Reply) -> bool:
-        """Show in the accounts what the store says of them, and return whether it knows them all."""
-        with self.lock:
-            whole = self.seen(reply, operation.seen)
-            if operation.twins:
-                show_twins(operation.twins)
-        return whole
+    def _taken(self, write: Write, reply: Reply) -> Settled:
+        """Show what the store answered to a message, and return what it brought."""
+        if write.ask is None:
+            return Settled()
+        write.forgotten = not self._show(reply, write.ask) and write.script == "settle"
+        return Settled(reply.crossings("admission" if write.script == "reserve" else "settle"), write.over if reply.letter == "S" else ())
 
     # -- extending ------------------------------------------------------------------------------------------------
 
@@ -413,73 +465,71 @@ class RedisStore(ProcessState):
 
     def _extend(self, operation: Shared, more: Mapping[str, int]) -> Flow[Extended]:
         given = {kind: amount for kind, amount in more.items() if amount > 0}
-        asked = [line.account for line in operation.lines if line.account.nature is Nature.HELD and line.account.kind in given]
+        asked = [account for account in operation.ask.accounts if account.nature is Nature.HELD and account.kind in given]
         if not asked:
             return Extended(given)
         try:
             return (yield from self._extend_in_store(operation, given))
         except StoreError as error:
             if not all(account.observe for account in asked):
-                raise self.refusal(error, None) from None
+                raise self._refusal(error, None) from None
             self.failed()
             return Extended(given)
 
     def _extend_in_store(self, operation: Shared, given: Mapping[str, int]) -> Flow[Extended]:
+        ask = operation.ask
         operation.extended += 1
-        mode = (WRAPS_UP if operation.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
+        mode = (WRAPS_UP if ask.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
         kinds = {kind: number for number, kind in enumerate(given)}
-        words: list[str | int] = [mode, operation.name, operation.extended, self.day()]
-        for line, sight in zip(operation.lines, operation.sights, strict=True):
-            account = line.account
+        words = [f"{mode} {ask.named.name} {operation.extended} {self._day()}"]
+        for line, (account, sight) in zip(ask.lines, ask.seen, strict=True):
             amount = bounded(given.get(account.kind, 0)) if account.nature is Nature.HELD else 0
-            others = bounded(account.promised(but=operation.request.meters)) if account.claims else 0
-            facts = facts_of(sight, account, line)
-            words += (account.epoch or "", f"{facts} {amount} {kinds.get(account.kind, 0)} {others} {sight.warn}")
-        lease, _, *keys = operation.keys
-        reply = Reply((yield from self.client.call(EXTEND, [lease, *keys], words))).of("EOXLU").there()
-        self._shown(operation, reply)
+            others = bounded(account.promised(but=ask.request.meters)) if account.claims else 0
+            words.append(f"{sight.word(account, line)} {amount} {kinds.get(account.kind, 0)} {others}")
+        lease, _, *keys = ask.keys
+        reply = Reply((yield from self._run("extend", [lease, *keys], words)), "EOX", ask.seen)
+        self._show(reply, ask)
         if reply.letter == "O":
             return Extended({})
-        accounts = operation.accounts
-        tells = reply.tells(len(accounts))
         if reply.letter == "X":
-            at, reason, used, held = reply.denies(len(accounts), 2)
-            crossings = reply.crossed(accounts, "stream", None, "denied")
-            operation.observe(tells)
-            return Extended({}, Denied(accounts[at], cast("Any", reason), used, held, 0), crossings)
-        _, gives = reply.grants(len(accounts))
-        operation.observe(tells)
+            used, held, observed = reply.take(3)
+            if observed > len(ask.seen):
+                raise StoreError(STRANGE)
+            operation.observe(observed)
+            denied = Denied(ask.lines[reply.at - 1].account, cast("Any", reply.reason), used, held, 0)
+            return Extended({}, denied, reply.crossings("stream", None, "denied"))
+        gives = reply.take(len(ask.seen))
+        operation.observe(reply.at)
         extended = dict(given)
         with self.lock:
             held_now = operation.share()
-            for at, amount in enumerate(gives):
+            for at, (account, amount) in enumerate(zip(ask.accounts, gives, strict=True)):
                 if amount:
-                    extended[accounts[at].kind] = amount
+                    extended[account.kind] = amount
                     held_now[at] += amount
-        return Extended(extended, None, reply.crossed(accounts, "stream", "observed"))
+        return Extended(extended, None, reply.crossings("stream", "observed"))
 
     # -- one account ----------------------------------------------------------------------------------------------
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
         if value is not None:
-            return self._retune(account, self.sight(account), value)
+            return self._retune(account, value)
         with self.lock:
             judge.retune(account, None)
         wake_first([account])
         return cast("Flow[None]", Done(None))
 
-    def _retune(self, account: Account, sight: Sight, value: int) -> Flow[None]:
-        words = [account.epoch or "", sight.birth(account), self.day(), str(bounded(value)), f"{facts_of(sight, account)} {sight.warn}"]
-        try:
-            reply = Reply((yield from self.client.call(RETUNE, [sight.place.key], words))).of("SLU")
-            if reply.letter == "L" and (yield from self.begin_anew(account, sight)):
-                words[:2] = "", sight.birth(account)
-                reply = Reply((yield from self.client.call(RETUNE, [sight.place.key], words))).of("SLU")
+    def _retune(self, account: Account, value: int) -> Flow[None]:
+        sight = self._sight(account)
+        with self._refusing(account):
+            reply = yield from self._set(account, sight, value)
+            if reply.letter == "L":
+                if not (yield from self._begin_anew(account, sight)):
+                    raise lost()
+                reply = yield from self._set(account, sight, value)
             with self.lock:
-                self.seen(reply.there(), [(account, sight)])
-        except StoreError as error:
-            raise self.refusal(error, account) from None
+                reply.show(self._clock.monotonic_ns())
         with self.lock:
             if value > TOP:
                 account.revalue(value)
@@ -487,58 +537,74 @@ class RedisStore(ProcessState):
                 account.split()
         wake_first([account])
 
+    def _set(self, account: Account, sight: Sight, value: int) -> Flow[Reply]:
+        word = f"{sight.word(account)} {bounded(value)}{sight.birth(account)}"
+        return Reply((yield from self._run("retune", [sight.key], [self._day(), word])), "SL", [(account, sight)])
+
     def declare(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.declare`: the store hears of it with what is asked next."""
-        self.sight(account)
+        self._sight(account)
         with self.lock:
             judge.declare(account, value)
         return cast("Flow[None]", Done(None))
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
-        sight = self.sight(account)
-        facts = f"{facts_of(sight, account)} {sight.warn}"
-        words = [account.epoch or "", sight.birth(account), self.day(), facts, str(bounded(elapsed)), str(int(refuses))]
+        sight = self._sight(account)
+        word = f"{sight.word(account)} {bounded(elapsed)} {int(refuses)}{sight.birth(account)}"
         try:
-            reply = Reply((yield from self.client.call(CLOCK, [sight.place.key], words))).of("SLU").there()
-            decision = "observed" if account.observe else "denied" if reply.words[1:] == ["1"] else "admitted"
-            crossings = reply.crossed([account], "timer", decision)
+            reply = Reply((yield from self._run("clock", [sight.key], [self._day(), word])), "S", [(account, sight)])
             with self.lock:
-                reply.show([(account, sight)])
+                reply.show()
         except StoreError:
             self.failed()
             with self.lock:
                 return judge.clock(account, elapsed, refuses=refuses)  # time passes without the store
-        return crossings
+        return reply.crossings("timer", "observed" if account.observe else "denied" if reply.at else "admitted")
+
+    def _begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
+        """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""
+        ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
+        why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
+        if why is None:
+            (since_ms,) = listed([(yield from self._run("accept", [self._accepted], ["0"]))], 1, int)
+            since_s = (since_ms - 1) / 1_000 if since_ms else None
+            why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
+        if why is None:
+            return False
+        with self.lock:
+            begin_anew(account)
+            sight.known, sight.revision, sight.used = False, 0, 0
+        warn_begun_anew(account, why, self.client.address.shown)
+        return True
+
+    # -- readings -------------------------------------------------------------------------------------------------
 
     def read(self, account: Account) -> bool:
         """Show in the account what the store says, changing nothing; return False when it says nothing."""
-        sight = self.sight(account)
-        try:
+        sight = self._sight(account)
+        with self._refusing(account):
             (state,) = run_sync(self._look([(account, sight)]))
-            if not state:
-                return False
-            with self.lock:
-                Reply(b"S;;%b" % state).show([(account, sight)])
-        except StoreError as error:
-            raise self.refusal(error, account) from None
-        return True
+            if state:
+                with self.lock:
+                    show_state(account, sight, state)
+        return bool(state)
 
     def seen_ns(self, account: Account) -> int | None:
         """See `Refreshing.seen_ns`."""
-        sight = self.sight(account)
+        sight = self._sight(account)
         return self.now_ns() - (self._clock.monotonic_ns() - sight.seen_ns) if sight.known else None
 
     def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
         """See `Refreshing.copies`: one round trip, of a Cluster one for each slot."""
-        asked = [(account, self.sight(account)) for account in accounts]
-        slots = dict.fromkeys(sight.place.tag for _, sight in asked) if self.client.clustered else [None]
+        asked = [(account, self._sight(account)) for account in accounts]
+        slots = dict.fromkeys(sight.tag for _, sight in asked) if self.client.clustered else [None]
         found: dict[Account, Copy | None] = {}
         until = time.monotonic() + self.client.timeout_s
         for tag in slots:
             if found and time.monotonic() >= until:
                 break
-            these = [one for one in asked if tag in (None, one[1].place.tag)]
+            these = [one for one in asked if tag in (None, one[1].tag)]
             try:
                 states = run_sync(self._look(these, first=False))
             except StoreError:
@@ -554,8 +620,8 @@ class RedisStore(ProcessState):
         if state in (b"", b"U"):
             return None if state or account.epoch is not None else Copy(account, self.now_ns())
         one, by_hand = Copy(account, self.now_ns()), max(0, account.used - sight.used) if sight.known else 0
-        seen = Sight(self.life, sight.place, one.account)
-        Reply(b"S;;%b" % state).show([(one.account, seen)])
+        seen = Sight(self._life, sight.tag, sight.key, one.account)
+        show_state(one.account, seen, state)
         if account.epoch not in (None, one.account.epoch) or seen.revision < sight.revision:
             return None
         one.account.used += by_hand
@@ -563,57 +629,202 @@ class RedisStore(ProcessState):
 
     def _look(self, asked: Sequence[tuple[Account, Sight]], *, first: bool = True) -> Flow[list[bytes]]:
         """Ask for the states of these; empty where there is none."""
-        words = [f"{facts_of(sight, account)} {sight.warn}" for account, sight in asked]
-        states = yield from self.client.call(LOOK, [sight.place.key for _, sight in asked], [self.day(), *words], first=first)
-        if not isinstance(states, list) or len(cast("list[object]", states)) != len(asked):
-            raise StoreError(STRANGE)
-        found = [state for state in cast("list[object]", states) if isinstance(state, bytes)]
-        if len(found) != len(asked):
-            raise StoreError(STRANGE)
-        return found
+        words = [self._day(), *(sight.word(account) for account, sight in asked)]
+        states = yield from self._run("look", [sight.key for _, sight in asked], words, first=first)
+        return listed(states, len(asked), bytes)
 
-    def reap(self, *, everybody: bool = False) -> int:
-        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Return how many."""
-        ended = 0
+    def wall_s(self) -> float:
+        """Return the store's time, as far as it was told; a clock of this process's own that somebody moves comes first."""
+        if self._moved or self._ahead_s is None:
+            return self._clock.time()
+        return self._clock.monotonic_ns() / _NS + self._ahead_s
+
+    def now_ns(self) -> int:
+        """Return the wall clock of this process."""
+        return round(self._clock.time() * 1e9)
+
+    def _day(self) -> str:
+        """Return the seconds since 1970, and the time in ns for whoever has a clock of their own; windows go by the store's own else."""
+        now = str(int(self.wall_s()))  # one clock for all processes: it says who was used last
+        return f"{now}@{self.now_ns()}" if self._moved else now
+
+    # -- what is owed, and who lives --------------------------------------------------------------------------------
+
+    def write_later(self, write: Write) -> None:
+        """Send this later, before anything else."""
+        first = not self.pending
+        self.pending.add(write)
+        self.pulse.start()
+        if first:
+            self.pulse.hurry()  # it may be asleep for a part of the lease
+
+    def _send_some(self) -> Flow[None]:
+        """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
+        self.pulse.start()
         try:
-            for tag in dict.fromkeys((tag_of(self._namespace, None), *self.leases.tags())):
-                ended += run_sync(self.reap_tag(tag, everybody=everybody))
-        except StoreError as error:
-            raise self.refusal(error, None) from None
+            yield from self.pending.send(most=_SENT_IN_A_CALL, for_s=_SENT_IN_A_CALL_S)
+        except StoreError:
+            if not self.client.clustered:  # where it may be another server that fails
+                raise
+
+    def send_now(self) -> None:
+        """Send what is owed in this thread, if that can be."""
+        try:
+            run_sync(self._send_some())
+        except StoreError:
+            self.failed()
+            self.pulse.start()
+
+    def _beat(self) -> float | None:
+        """Give a sign of life, and send what is owed; None when nothing is held any more."""
+        try:
+            with self.beating:  # `close` comes before it, or after
+                if self.closed:
+                    return None
+                with self.lock:
+                    due = self.leases.due({each.ask.lease for each in self.operations.values()})
+                    holds = bool(self.operations)
+                for lease in due if holds else ():
+                    run_sync(self._live_on(lease))
+                run_sync(self._retake())
+                run_sync(self.pending.send(for_s=_SENT_IN_A_BEAT_S))
+        except StoreError:
+            self.failed()
+            return min(_TRY_AGAIN_S, self._lease_s / 4)
+        with self.lock:
+            if self.pending:
+                return 0.0
+            if self.operations:
+                return self._lease_s / 4
+            self.pulse.stopped()
+            return None
+
+    def _live_on(self, lease: Lease) -> Flow[None]:
+        """Give a sign of life under a lease."""
+        if (yield from self._sign(lease, self.leases.lease_ms)):
+            self.leases.renewed(lease)
+        else:
+            self._over(lease)
+
+    def _sign(self, lease: Lease, lives_ms: int) -> Flow[bool]:
+        """Have a lease end in so many ms; return False where the store has ended it before."""
+        words = [lease.name, str(lives_ms), *map(str, self.leases.silence_ms)]
+        (alive,) = listed([(yield from self._run("beat", [f"{lease.tag}:x", lease.operations], words))], 1, int)
+        return bool(alive)
+
+    def _over(self, lease: Lease) -> None:
+        """Note that the store has ended a lease: the slots of agents that live are to be taken anew."""
+        with self.lock:
+            self.leases.over(lease)
+            for op_id, operation in self.operations.items():
+                if operation.request.slot and operation.ask.lease == lease.operations:
+                    self._lost[op_id] = operation
+
+    def _make_sure(self, tag: str) -> Flow[None]:
+        """Find out which leases of a tag are over, before a slot is given out."""
+        with self.lock:
+            leases = self.leases.doubtful(tag)
+        for lease in leases:
+            yield from self._live_on(lease)
+
+    def _retake(self) -> Flow[None]:
+        """Hold again, whatever is left, the slots that were given away while their agents lived; nobody is let in until then."""
+        for op_id, operation in tuple(self._lost.items()):
+            lines = [replace(line, free=True) for line in operation.request.lines]
+            request = replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0)
+            if self.operations.get(op_id) is operation:
+                ask = Ask(request, self._sight, self._names)
+                try:
+                    again = yield from self._ask(ask, ask.mode)
+                except StoreError as error:
+                    if error.reason != "store_lost":
+                        raise
+                    again = None
+                with self.lock:
+                    self.operations.pop(request.op_id, None)
+                    wanted = isinstance(again, Shared) and self.operations.get(op_id) is operation
+                    if wanted:
+                        self.operations[op_id] = cast("Shared", again)
+                if isinstance(again, Shared) and not wanted:  # it was given back meanwhile
+                    yield from self._release(again)
+            self._lost.pop(op_id, None)
+
+    def _sign_off(self, *, for_s: float) -> Flow[None]:
+        """Have what is still held settled at its grant now, until it says otherwise; what is not done in time ends with its lease."""
+        with self.lock:
+            leases = [lease for lease in self.leases.current() if lease.made]
+        until = time.monotonic() + for_s
+        for lease in leases:
+            if time.monotonic() >= until:
+                break
+            yield from self._sign(lease, -1)
+            with self.lock:
+                self.leases.over(lease)
+            yield from self._reap_tag(lease.tag)
+
+    def _reap_is_due(self, tag: str) -> bool:
+        """Whether it is time, once a second, to look for the dead."""
+        with self.lock:
+            return self.leases.may_reap(tag)
+
+    def _reap_tag(self, tag: str, *, everybody: bool = False) -> Flow[int]:
+        """End what silent processes left behind on one tag."""
+        with self.lock:
+            words = [f"{tag}:o:", str(int(everybody)), self.leases.on(tag).name, *map(str, self.leases.silence_ms)]
+        ended, left = 0, 1
+        until = time.monotonic() + self.client.timeout_s / 4
+        for step in range(_MOST_STEPS_OF_ALL if everybody else _MOST_STEPS):
+            if not left or (step and not everybody and time.monotonic() >= until):
+                break
+            now_ended, left, now_ms = listed((yield from self._run("reap", [f"{tag}:x", f"{tag}:d"], words)), 3, int)
+            ended += now_ended
+            left += now_ended if everybody else 0
+            self._ahead_s = now_ms / 1_000 - self._clock.monotonic_ns() / _NS
         return ended
 
     # -- operators ------------------------------------------------------------------------------------------------
 
+    def reap(self, *, everybody: bool = False) -> int:
+        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Return how many."""
+        ended = 0
+        with self._refusing():
+            for tag in dict.fromkeys((tag_of(self._namespace, None), *self.leases.tags())):
+                ended += run_sync(self._reap_tag(tag, everybody=everybody))
+        return ended
+
+    def accept_loss(self) -> Flow[None]:
+        """See `Operated.accept_loss`."""
+        with self._refusing():
+            yield from self._run("accept", [self._accepted], [str(round(self._keep_s))])
+
+    @property
+    def _accepted(self) -> str:
+        return f"{tag_of(self._namespace, None)}:accepted"
+
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """See `Operated.list_accounts`; of a Cluster only what one of its servers keeps."""
-        return self._operated(self._list_accounts(most))
-
-    def _list_accounts(self, most: int) -> Flow[Listing]:
         tag = tag_of(self._namespace, None)
         pattern = f"{tag[:-1]}[:}}]*"
         counters: dict[str, Counter] = {}
         cursor, processes, waiting = "0", 0, 0
-        for _ in range(_MOST_PAGES):
-            cursor, processes_here, rows = listed_page((yield from self.client.call(LIST, [f"{tag}:x"], [cursor, pattern])))
-            processes += processes_here
-            for row in rows:
-                counter, stand = counter_of(row)
-                waiting += 0 if counter.at in counters else stand
-                counters[counter.at] = counter
-            if cursor == "0" or len(counters) > most:
-                break
+        with self._refusing():
+            for _ in range(_MOST_PAGES):
+                cursor, processes_here, page = page_of((yield from self._run("list", [f"{tag}:x"], [cursor, pattern])))
+                processes += processes_here
+                for counter, stand in page:
+                    waiting += 0 if counter.at in counters else stand
+                    counters[counter.at] = counter
+                if cursor == "0" or len(counters) > most:
+                    break
         left_out = self.client.clustered or cursor != "0" or len(counters) > most
         return Listing(list(counters.values())[:most], left_out=left_out, processes=processes, waiting=waiting)
 
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
         """See `Operated.set_limit`."""
-        return self._operated(self._operate(counter, str(bounded(value)), "0"))
+        return self._operate(counter, str(bounded(value)), "0")
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
         """See `Operated.close_scope`."""
-        return self._operated(self._close_all(counters))
-
-    def _close_all(self, counters: Sequence[Counter]) -> Flow[int]:
         closed = 0
         for counter in counters:
             closed += (yield from self._operate(counter, "0", "1")) is not None
@@ -621,11 +832,16 @@ class RedisStore(ProcessState):
 
     def _operate(self, counter: Counter, value: str, closes: str) -> Flow[Counter | None]:
         """Set a counter's limit, or close it; return None where it is gone, or is another one now."""
-        found = yield from self.client.call(OPERATE, [counter.at], [value, closes, counter.epoch or ""])
-        return counter_of([counter.at, *listed(found)])[0] if found else None
+        with self._refusing():
+            found = yield from self._run("operate", [counter.at], [value, closes, counter.epoch or ""])
+            return counter_of(counter.at.encode(), *listed(found, 3, bytes))[0] if found else None
 
-    def _operated(self, flow: Flow[T]) -> Flow[T]:
-        try:
-            return (yield from flow)
-        except StoreError as error:
-            raise self.refusal(error, None) from None
+
+def _check_tags(ask: Ask) -> None:
+    """Refuse what no server of a Cluster keeps together."""
+    if len({sight.tag for _, sight in ask.seen}) > 1:
+        origins = " and ".join(sorted({account.origin for account in ask.accounts}))
+        raise ConfigurationError(
+            f"{origins} are counted for different tenants, which a Redis Cluster keeps on different servers: declare them all inside "
+            "the tenant, or all outside of it, or use one server."
+        )

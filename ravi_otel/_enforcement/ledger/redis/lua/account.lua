@@ -11,13 +11,13 @@
 -- A local whose name is in capitals and whose value is a number is a constant: messages.py puts the number in its place. An account is a
 -- list, since that is made in a third of the time; these are the places in it. `x % (2 * FLAG) >= FLAG` tells whether a flag is set.
 
-local KEY, STATE, DIRTY, TODAY, ROLLING, FACTS, WARN, NATURE, CARVED, KEPT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10
-local WANT, LEAST, OTHERS, MINE = 11, 12, 13, 14
-local VERSION, EPOCH, LIMIT, USED, HELD, DENIED, REVISION, LAST, WAITING, FLAGS, EVENTS = 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
+local KEY, STATE, DIRTY, ROLLING, FACTS, WARN, NATURE, CARVED, KEPT = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local WANT, LEAST, OTHERS, MINE = 10, 11, 12, 13
+local VERSION, EPOCH, LIMIT, USED, HELD, DENIED, REVISION, LAST, WAITING, FLAGS, EVENTS = 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24
 
 local TOP = 9007199254740992
 local FORMAT, HEAD_BYTES, MOST_WAITING, MOST_EVENTS = 2, 63, 65535, 1000
-local BY_COUNT, BY_HOLD, BY_CHARGE, BY_LEVEL = 0, 1, 2, 3
+local BY_COUNT, BY_HOLD, AFTER, BY_LEVEL = 0, 1, 2, 3
 local OBSERVES, DRAINABLE, SHARED, TENTH, ONE, FREE, CARVES, CLAIMED = 8, 16, 32, 64, 128, 256, 512, 1024
 local NEAR, EXCEEDED, DRAINING = 1, 2, 4
 
@@ -30,7 +30,7 @@ local function read(key)
   local s = call('HGET', key, 's')
   if not s then return nil, call('EXISTS', key) == 1 end
   if #s < HEAD_BYTES or byte(s) ~= FORMAT then return nil, true end
-  local a = {key, s, false, '', false, 0, 0, 0, false, 0, 0, 0, 0, 0, unpacked(HEAD, s)}
+  local a = {key, s, false, false, 0, 0, 0, false, 0, 0, 0, 0, 0, unpacked(HEAD, s)}
   local v, u, h, x, r = a[LIMIT], a[USED], a[HELD], a[DENIED], a[REVISION]
   if v > TOP then v = TOP a[LIMIT] = v end
   if u > TOP then u = TOP a[USED] = u end
@@ -62,34 +62,6 @@ local function write(a)
   end
 end
 
--- Give an account as it is now; nil when the store has forgotten it, nil and true when it cannot be read. `birth` says how it begins if
--- nobody has seen it yet, `now` is in seconds.
-local function open(key, epoch, birth, now, today)
-  local a, odd = read(key)
-  if odd then return nil, true end
-  if birth ~= '' then
-    local e, value, used, seconds, width, name = match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-    if not a then
-      if epoch ~= '' then return nil end
-      call('HSET', key, 's', pack(HEAD, FORMAT, e, value, used, 0, 0, 1, now, 0, 0, 0), 'd', value, 't', seconds, 'n', name, 'i', width)
-      call('EXPIRE', key, seconds)
-      a = read(key)
-    elseif tonumber(value) < tonumber(call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
-      call('HSET', key, 'd', value)
-      a[LIMIT] = math.min(a[LIMIT], tonumber(value))
-      a[DIRTY] = true
-    end
-  end
-  if not a or (epoch ~= '' and epoch ~= a[EPOCH]) then return nil end
-  local last = a[LAST]
-  if last ~= now then
-    if math.floor(last / 3600) ~= math.floor(now / 3600) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
-    a[LAST], a[DIRTY] = now, true
-  end
-  a[TODAY] = today
-  return a
-end
-
 local function flag(a, which, on)
   if (a[FLAGS] % (2 * which) >= which) ~= on then
     a[FLAGS] = on and a[FLAGS] + which or a[FLAGS] - which
@@ -98,13 +70,13 @@ local function flag(a, which, on)
 end
 
 -- Learn what the process knows of an account.
-local function know(a, facts, warn)
+local function know(a, facts, warn, today)
   a[FACTS], a[WARN], a[NATURE], a[CARVED] = facts, warn, facts % 8, facts % (2 * CARVES) >= CARVES
   if byte(a[EPOCH]) ~= 114 then return end
 
   -- Let go of what a rolling window has left behind: the arithmetic of windows.py.
   local found = call('HMGET', a[KEY], 'b', 'i')
-  local now = tonumber(match(a[TODAY], '@(.*)$'))
+  local now = tonumber(match(today, '@(.*)$'))
   if not now then
     local time = call('TIME')
     now = tonumber(time[1]) * 1e9 + tonumber(time[2]) * 1e3
@@ -148,6 +120,37 @@ local function know(a, facts, warn)
     end
     flag(a, DRAINING, false)
   end
+end
+
+-- Give an account as it is now, and what else is said of it; nil when the store has forgotten it, nil and true when it cannot be read.
+-- What is said are its epoch ("-": this process has never seen it), its facts, its warning level, and what the script asks; behind a line
+-- feed how it begins if nobody has seen it yet. `today` begins with the time in seconds.
+local function open(key, said, today)
+  local epoch, facts, warn, asks, birth = match(said, '^(%S+) (%d+) (%S+) ?([^\n]*)\n?(.*)$')
+  local a, odd = read(key)
+  if odd then return nil, true end
+  local now = tonumber(match(today, '^%d+'))
+  if birth ~= '' then
+    local e, value, used, seconds, width, name = match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+    if not a then
+      if epoch ~= '-' then return nil end
+      call('HSET', key, 's', pack(HEAD, FORMAT, e, value, used, 0, 0, 1, now, 0, 0, 0), 'd', value, 't', seconds, 'n', name, 'i', width)
+      call('EXPIRE', key, seconds)
+      a = read(key)
+    elseif tonumber(value) < tonumber(call('HGET', key, 'd') or value) then  -- declared again: the smaller value, and it arms nothing
+      call('HSET', key, 'd', value)
+      a[LIMIT] = math.min(a[LIMIT], tonumber(value))
+      a[DIRTY] = true
+    end
+  end
+  if not a or (epoch ~= '-' and epoch ~= a[EPOCH]) then return nil end
+  local last = a[LAST]
+  if last ~= now then
+    if math.floor(last / 3600) ~= math.floor(now / 3600) then call('EXPIRE', key, call('HGET', key, 't') or 604800) end
+    a[LAST], a[DIRTY] = now, true
+  end
+  know(a, facts + 0, warn + 0, today)
+  return a, asks
 end
 
 local function kept_back(a, wraps_up)

@@ -1,23 +1,23 @@
 -- Hold more for an operation that goes on: of each kind as much as its fullest account has left, or nothing of any.
 --
--- KEYS: the operations of its lease, then its accounts. ARGV: mode, its name among the operations, the number of this extension (a
--- message that comes again holds nothing twice), the day; then for each account its epoch, its facts, what is asked and of which kind.
+-- KEYS: the operations of its lease, then its accounts. ARGV: first mode, its name among the operations, the number of this extension (a
+-- message that comes again holds nothing twice), and the day; then what `open` reads of each account, which asks how much more, of which
+-- kind, and says what is set aside for others.
 --
--- Answers: E given, X refused, each with the account (0: none) that is only observed and would have stood in the way; O it is over.
+-- Answers: E given, with the account (0: none) that is only observed and would have stood in the way, and how much of each; X refused, by
+-- which account, why, what is used and held of it, and the one that is only observed; O it is over; L lost, U unreadable.
 
 local WRAPS_UP, OBSERVED = 8, 512
 
-local mode, name, number = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local mode, name, number, day = match(ARGV[1], '^(%d+) (%S+) (%d+) (%S+)$')
+mode, number = mode + 0, number + 0
 local wraps_up = mode % (2 * WRAPS_UP) >= WRAPS_UP
 local accounts, crossings, given, kinds = {}, {}, {}, {}
-local now = tonumber(match(ARGV[4], '^%d+'))
 
 for at = 1, #KEYS - 1 do
-  local first = 3 + at * 2
-  local a, odd = open(KEYS[at + 1], ARGV[first], '', now, ARGV[4])
-  if not a then return missing(at, odd) end
-  local facts, more, kind, others, warn = match(ARGV[first + 1], '^(%d+) (%d+) (%d+) (%d+) (%S+)$')
-  know(a, tonumber(facts), tonumber(warn))
+  local a, asks = open(KEYS[at + 1], ARGV[at + 1], day)
+  if not a then return missing(at, asks) end
+  local more, kind, others = match(asks, '^(%d+) (%d+) (%d+)$')
   a[WANT], a[OTHERS], a[KEPT], kinds[at] = tonumber(more), tonumber(others), kept_back(a, wraps_up), kind
   accounts[at] = a
 end
@@ -60,7 +60,7 @@ local function refuse(at, hold)
     cross(a, at, crossings, true, hold)
   end
   if reason ~= 'contended' then a[DENIED], a[DIRTY] = a[DENIED] + 1, true end
-  return note(format('X %d %d %s %.0f %.0f', tells, at, reason, a[USED], a[HELD]))
+  return note(format('X %d %s %.0f,%.0f,%d', at, reason, a[USED], a[HELD], tells))
 end
 
 for at = 1, #accounts do

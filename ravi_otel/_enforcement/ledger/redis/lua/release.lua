@@ -1,15 +1,12 @@
 -- Give back everything an operation holds, and what it was charged at once: nothing left this process.
 --
--- After the keys and arguments of operation.lua: for each account its epoch and facts. Answers: S given back, O it is over.
+-- The keys and arguments are those of operation.lua. Answers: S given back, O it is over.
 
-local letter, held = take_out(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-local accounts, now = {}, tonumber(match(ARGV[3], '^%d+'))
+local letter, held = take_out(KEYS[1], KEYS[2])
+local accounts = {}
 for at = 1, #KEYS - 2 do
-  local given = 2 + at * 2
-  local a, hold = open(KEYS[at + 2], ARGV[given], '', now, ARGV[3]), held and held[2 * at + 2]
+  local a, hold = open(KEYS[at + 2], ARGV[at + 1], day), held and held[2 * at + 2]
   if a and hold then
-    local facts, warn = match(ARGV[given + 1], '^(%d+) (%S+)')
-    know(a, tonumber(facts), tonumber(warn))
     local back = held[2 * at + 3]
     if letter == 'P' then a[USED] = a[USED] - hold else a[HELD] = a[HELD] - hold end
     a[USED] = a[USED] - back

@@ -1,19 +1,21 @@
 -- Hold or charge everything an operation needs, in all of its accounts or in none.
 --
--- KEYS: the operations of this lease, the operation's tombstone, the leases, then the accounts, root to leaf. ARGV: mode, the
--- operation's name, its bit in the tombstones, the lease, for how many milliseconds it is to be made ('' where it is there), the day, a
--- ticket for the line, the number of the account in whose line it stands (0: in none); then for each account its epoch, its facts, and
--- its birth. Facts are the facts, what is wanted and the least of it, the warning level; and, where one of them is not 0, what is set
--- aside for others, what for the asker, and what the program's own hand has used.
+-- KEYS: the operations of this lease, the operation's tombstone, the leases, then the accounts, root to leaf. ARGV: first mode, the
+-- operation's name, its bit in the tombstones ("-": it has a key of its own), the lease, for how many milliseconds it is to be made (0:
+-- it is there), the day, a ticket for the line ("-": none), and the number of the account in whose line it stands (0: in none); then what
+-- `open` reads of each account, which asks what is wanted and the least of it; and, where one of them is not 0, what is set aside for
+-- others, what for the asker, and what the program's own hand has used.
 --
--- Answers: G granted ("=": all that was wanted), O it is over, D denied, L lost, U unreadable, N no lease any more.
+-- Answers: G granted, with the account that is only observed and would have refused (0: none), and what is held, unless that is all that
+-- was wanted; O it is over; D denied, by which account, why, and what is used and held of it; L lost, U unreadable; N no lease any more.
 
 local NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST_TRY = 1, 2, 4, 8, 16, 32, 128, 256
 local STALE_MS, LINE_S, WEEK = 2000, 3600, 604800
 
 local operations, tombstone, leases = KEYS[1], KEYS[2], KEYS[3]
-local mode, name, buried_at, lease = ARGV[1] + 0, ARGV[2], ARGV[3], ARGV[4]
-local day, ticket, stands_at = ARGV[6], ARGV[7], ARGV[8] + 0
+local mode, name, buried_at, lease, made_ms, day, ticket, stands_at =
+  match(ARGV[1], '^(%d+) (%S+) (%S+) (%S+) (%d+) (%S+) (%S+) (%d+)$')
+mode, stands_at = mode + 0, stands_at + 0
 local wraps_up = mode % (2 * WRAPS_UP) >= WRAPS_UP
 local accounts, crossings, over_limit, observed = {}, {}, {}, 0
 
@@ -24,23 +26,21 @@ end
 
 -- the request
 
-if ARGV[5] ~= '' then
-  call('ZADD', leases, 'NX', now_ms() + tonumber(ARGV[5]), lease)
+if made_ms ~= '0' then
+  call('ZADD', leases, 'NX', now_ms() + tonumber(made_ms), lease)
   call('HSET', operations, '@', '1')
   call('EXPIRE', operations, WEEK)
 elseif not call('ZSCORE', leases, lease) then
   return 'N'
 end
 
-local now, plain = tonumber(match(day, '^%d+')), stands_at == 0
+local plain = stands_at == 0
 for at = 1, #KEYS - 3 do
-  local given = 6 + at * 3
-  local a, odd = open(KEYS[at + 3], ARGV[given], ARGV[given + 2], now, day)
-  if not a then return missing(at, odd) end
-  local facts, want, least, warn, more = match(ARGV[given + 1], '^(%d+) (%d+) (%d+) (%S+)(.*)$')
-  facts, want, least = facts + 0, want + 0, least + 0
-  know(a, facts, warn + 0)
-  local kept = facts % (2 * ONE) >= TENTH and kept_back(a, wraps_up) or 0
+  local a, asks = open(KEYS[at + 3], ARGV[at + 1], day)
+  if not a then return missing(at, asks) end
+  local want, least, more = match(asks, '^(%d+) (%d+)(.*)$')
+  want, least = want + 0, least + 0
+  local kept = a[FACTS] % (2 * ONE) >= TENTH and kept_back(a, wraps_up) or 0
   a[WANT], a[LEAST], a[KEPT] = want, least, kept
   if more ~= '' then
     local others, mine, by_hand = match(more, '^ (%d+) (%d+) (%d+)$')
@@ -53,7 +53,7 @@ for at = 1, #KEYS - 3 do
   accounts[at] = a
 end
 
-if buried_at ~= '' then
+if buried_at ~= '-' then
   if call('GETBIT', tombstone, buried_at) == 1 then return answer('O', crossings, accounts) end
 end
 local record = call('HGET', operations, name)
@@ -64,7 +64,7 @@ if record then
   for at = 1, #accounts do holds[at] = format('%.0f', held[2 * at + 2] or 0) end
   return answer('G 0 ' .. concat(holds, ','), crossings, accounts)
 end
-if buried_at == '' and call('EXISTS', tombstone) == 1 then return answer('O', crossings, accounts) end
+if buried_at == '-' and call('EXISTS', tombstone) == 1 then return answer('O', crossings, accounts) end
 
 -- What is made at each call costs at each call: all of this is made where it is needed.
 if not plain then
@@ -118,7 +118,7 @@ if not plain then
     local used = a[USED] + a[KEPT]
     if a[NATURE] == BY_HOLD or a[CARVED] then return used + a[LEAST] > a[LIMIT] end
     if a[NATURE] == BY_COUNT then return used + a[WANT] > a[LIMIT] end
-    if a[NATURE] == BY_CHARGE then return used >= a[LIMIT] end
+    if a[NATURE] == AFTER then return used >= a[LIMIT] end
     return a[WANT] > a[LIMIT]
   end
 
@@ -160,7 +160,7 @@ if not plain then
         cross(a, at, crossings, true, 0)
       end
     end
-    local said = answer(format('D %d %s %.0f %.0f', at, reason, a[USED], a[HELD]), crossings, accounts)
+    local said = answer(format('D %d %s %.0f,%.0f', at, reason, a[USED], a[HELD]), crossings, accounts)
     return keep(operations .. ':', name, crossings, said)
   end
 
@@ -224,11 +224,11 @@ for at = 1, #accounts do
   record[2 * at + 2], record[2 * at + 3] = hold, back
 end
 call('HSET', operations, name, pack(shape(#accounts), unpack(record)) .. concat(KEYS, ' ', 4))
-if buried_at == '' then call('SET', tombstone, 'held', 'EX', WEEK) end
-local holds = '='
+if buried_at == '-' then call('SET', tombstone, 'held', 'EX', WEEK) end
+local said = 'G ' .. observed
 if not plain then
-  holds = {}
+  local holds = {}
   for at = 1, #accounts do holds[at] = format('%.0f', record[2 * at + 2]) end
-  holds = concat(holds, ',')
+  said = said .. ' ' .. concat(holds, ',')
 end
-return keep(operations .. ':', name, crossings, answer('G ' .. observed .. ' ' .. holds, crossings, accounts))
+return keep(operations .. ':', name, crossings, answer(said, crossings, accounts))

@@ -1,24 +1,22 @@
 -- Replace what an operation holds by what it used.
 --
--- After the keys and arguments of operation.lua: for each account its epoch and facts, what was used of its kind ('' where nobody knows)
--- and whether that is our own count of what could be seen.
+-- The keys and arguments are those of operation.lua: of each account it is asked what was used of its kind ("-": nobody knows), and whether
+-- that is our own count of what could be seen.
 --
 -- Answers: S settled, O it is over.
 
-local accounts, crossings, now = {}, {}, tonumber(match(ARGV[3], '^%d+'))
+local accounts, crossings = {}, {}
 for at = 1, #KEYS - 2 do
-  local given = 2 + at * 2
-  local a = open(KEYS[at + 2], ARGV[given], '', now, ARGV[3])
+  local a, asks = open(KEYS[at + 2], ARGV[at + 1], day)
   if a then
-    local facts, warn, told, guessed = match(ARGV[given + 1], '^(%d+) (%S+) (%d*) (%d)$')
-    know(a, facts + 0, warn + 0)
-    a[WANT], a[MINE] = told ~= '' and told + 0, guessed == '1'
+    local told, guessed = match(asks, '^(%S+) (%d)$')
+    a[WANT], a[MINE] = tonumber(told) or false, guessed == '1'
   end
   accounts[at] = a or false
 end
 
-local letter, held = take_out(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
-if not letter then return call('GET', KEYS[1] .. ':=' .. ARGV[1]) or answer('O', crossings, accounts) end
+local letter, held = take_out(KEYS[1], KEYS[2])
+if not letter then return call('GET', KEYS[1] .. ':=' .. name) or answer('O', crossings, accounts) end
 
 for at = 1, #accounts do
   local a, hold = accounts[at], held[2 * at + 2]
@@ -40,4 +38,4 @@ for at = 1, #accounts do
     end
   end
 end
-return keep(KEYS[1] .. ':=', ARGV[1], crossings, answer('S', crossings, accounts))
+return keep(KEYS[1] .. ':=', name, crossings, answer('S', crossings, accounts))
