@@ -264,7 +264,7 @@ def _admit(request: Reservation, operations: Operations, decision: Admitted) -> 
         else:
             account.held, operation.taken = account.held + hold, operation.taken + 1
         if denied or account.used >= account.quiet_until:
-            decided = "admitted" if observed is None else "observed"
+            decided = "observed" if account.observe else "admitted"
             operation.crossings = _cross(account, "admission", decided, operation.crossings, denied=denied)
     if observed is not None:
         observed.denied += 1

@@ -123,7 +123,7 @@ def test_observing_never_refuses_and_tells_what_would_have_been(desk):
     answers = [desk.take((account, 1)) for _ in range(3)]
     assert [answer.observed for answer in answers] == [None, account, account]
     assert [[(one.event, one.decision) for one in answer.crossings] for answer in answers] == [
-        [("limit_nearing", "admitted")],
+        [("limit_nearing", "observed")],
         [("limit_exceeded", "observed")],
         [],
     ]
@@ -139,6 +139,16 @@ def test_an_observed_hold_is_what_the_call_wants_and_settles_to_what_it_used(des
     settled = desk.settle(second, {kind: 70})
     assert (account.used, account.held, events(settled)) == (140, 0, ["limit_nearing", "limit_exceeded"])
     assert [one.decision for one in settled.crossings] == ["observed", "observed"]
+
+
+def test_what_is_near_is_told_as_observed_where_its_own_limit_only_observes(desk):
+    shadow, real = desk.requests(5, observe=True), desk.requests(5, "agent")
+    answers = [desk.ask((shadow, 4), (real, 1)), desk.ask((shadow, 4), (real, 3))]
+    told = [[(one.account, one.event, one.decision) for one in answer.crossings] for answer in answers]
+    assert told == [
+        [(shadow, "limit_nearing", "observed")],
+        [(shadow, "limit_exceeded", "observed"), (real, "limit_nearing", "admitted")],
+    ]
 
 
 def test_an_observed_account_never_makes_a_call_wait(desk):

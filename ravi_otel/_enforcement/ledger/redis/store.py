@@ -298,7 +298,7 @@ class RedisStore:
                 least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
                 return Told(ask.request.op_id, min(least, default=None))
             operation = Shared(ask, reply.take(len(ask.seen)) if reply.amounts else None, reply.at)
-            operation.crossings = reply.crossings("admission", "observed" if reply.at else "admitted")
+            operation.crossings = reply.crossings("admission")
             self.operations[ask.request.op_id] = operation
             self.pulse.start()
             return operation
