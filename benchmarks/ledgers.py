@@ -89,7 +89,7 @@ def work(url: str, load: str, seconds: float, *, by_hand: bool) -> Told:
     while True:
         op_id = new_op_id()
         try:
-            answer = run_sync(ledger.reserve(Reservation(op_id, [Line(one, 1, 1) for one in counted], {})))
+            answer = run_sync(ledger.reserve(Reservation(op_id, [Line(one, 1, 1) for one in counted])))
         except BudgetExhaustedError:
             failed += 1
             continue
@@ -103,7 +103,7 @@ def work(url: str, load: str, seconds: float, *, by_hand: bool) -> Told:
 def once(ledger: Ledger, spent: Sequence[Account]) -> tuple[int, int]:
     """Do one operation; give what reserving and settling took."""
     op_id = new_op_id()
-    request = Reservation(op_id, [Line(account, WANT, 1) for account in spent], {})
+    request = Reservation(op_id, [Line(account, WANT, 1) for account in spent])
     begun = time.perf_counter_ns()
     run_sync(ledger.reserve(request))
     between = time.perf_counter_ns()

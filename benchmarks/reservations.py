@@ -21,7 +21,7 @@ def reserve_and_settle() -> Callable[[], object]:
 
     def once() -> None:
         op_id = new_op_id()
-        run_sync(ledger.reserve(Reservation(op_id, lines, {})))
+        run_sync(ledger.reserve(Reservation(op_id, lines)))
         run_sync(ledger.settle(op_id, {"tokens": 200}))
 
     return once

@@ -208,7 +208,7 @@ class _Newcomer:
         self._held = held
         self._op_id = new_op_id()
         line = Line(account, held, 0, free=True, carved=True)
-        run_sync(engine.ledger.reserve(Reservation(self._op_id, [line], {}, owner=self, spent=True)))
+        run_sync(engine.ledger.reserve(Reservation(self._op_id, [line], owner=self, spent=True)))
 
     def settle(self) -> bool:
         """Charge what was in flight once it is over; return whether it is. Safe to call twice, and from two threads at once."""

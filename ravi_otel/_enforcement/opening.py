@@ -525,7 +525,7 @@ class _Resumption:
         if more <= 0:
             return []
         want = {Nature.COUNTED: more, Nature.LEVEL: used}.get(account.nature, 0)
-        begun = run_sync(ledger.reserve(Reservation(op_id, [Line(account, want, 0)], {}, spent=True)))
+        begun = run_sync(ledger.reserve(Reservation(op_id, [Line(account, want, 0)], spent=True)))
         amount = used if account.nature is Nature.LEVEL else more
         settled = run_sync(ledger.settle(op_id, {account.kind: amount}))
         return [*begun.crossings, *settled.crossings]

@@ -428,7 +428,7 @@ class Scope(LimitedScope):
                 engine.answered(answer, at)
                 engine.count("denied", answer.account)
                 op_id = new_op_id()
-            engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, at)
+            engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, at)
             engine.settle(op_id, None, at)
         except BaseException as error:
             self._end_charge(op_id, error, keeps=True)
@@ -440,7 +440,7 @@ class Scope(LimitedScope):
         if plan.suspended:
             for line in lines:
                 line.free = plan.sets_aside(line.account)
-        return run_sync(self.engine.ledger.reserve(Reservation(op_id, lines, {}))) if lines else None
+        return run_sync(self.engine.ledger.reserve(Reservation(op_id, lines))) if lines else None
 
     def _charged(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
         if answer is None:
@@ -478,7 +478,7 @@ class Scope(LimitedScope):
         ]
         op_id, engine = new_op_id(), self.engine
         try:
-            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True)))
             settled = run_sync(engine.ledger.settle(op_id, amounts))
         except BaseException:  # a signal's: what was begun is ended, once, as what it was
             with suppress(Exception):  # what goes to the caller is what interrupted him

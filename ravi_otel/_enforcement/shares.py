@@ -107,7 +107,7 @@ class CarveOut:
         lines = [line for accounts in sources.values() for line in self._lines(accounts)]
         held: dict[str, int] = {}
         if lines:
-            answer = run_sync(self._engine.ledger.reserve(Reservation(self._op_id, lines, {}, owner=self)))
+            answer = run_sync(self._engine.ledger.reserve(Reservation(self._op_id, lines, owner=self)))
             self._engine.answered(answer)
             if isinstance(answer, Denied):
                 raise self._refused(answer)
@@ -132,7 +132,7 @@ class CarveOut:
         op_id = new_op_id()
         lines = self._whole(sources, more, have)
         try:
-            answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self)))
+            answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, owner=self)))
             self._engine.answered(answer)
             if not isinstance(answer, Denied):
                 self._grown.append((op_id, kind, more))
@@ -250,7 +250,7 @@ class CarveOut:
         kinds = [(each, amount) for kind, amount in amounts.items() for each in self._sources.get(kind, ())]
         lines = [Line(each, amount, 0, free=True, carved=amount > 0) for each, amount in kinds]
         if lines:
-            answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, {}, owner=self, spent=True)))
+            answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, owner=self, spent=True)))
             self._engine.tell(answer.crossings)
             for line, _ in answer.holds if isinstance(answer, Grant) else ():
                 line.free = False  # it is held; any more of it, for streams, has to be there

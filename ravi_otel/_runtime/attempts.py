@@ -29,7 +29,7 @@ def charge_rest(engine: Engine, holds: Holds, actual: Mapping[str, int], record:
             lines.append(Line(line.account, rest, rest, free=True))  # free: never less than that, whatever is left
     if lines:
         op_id = new_op_id()
-        engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))).crossings, record)
+        engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, record)
         engine.settle(op_id, None, record)
 
 
@@ -115,7 +115,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
     plan = scope.plan
     for line in asked:
         line.free = plan.sets_aside(line.account)
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked, {})))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked)))
     scope.engine.answered(answer, record)
     if isinstance(answer, Denied):
         account, mine = answer.account, own.get(answer.account, 0)

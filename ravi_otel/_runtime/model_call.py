@@ -44,7 +44,6 @@ from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.listener import Entered
 from ravi_otel.hooks.records import CallRecord, CountEvent, RetryRecord, Status
-from ravi_otel.policy.limits import Kind
 from ravi_otel.policy.usage import Call, Reply, Usage
 
 REFUSED: Final = "ravi.limit_exceeded"
@@ -54,7 +53,6 @@ _CHAINED: Final = "responses"
 """The endpoint whose answers a later request can go on with."""
 
 _LONGEST_CHAIN: Final = 32
-_TOKENS: Final = Kind.TOKENS.value
 _UNSCOPED: Final = CountEvent("unscoped", 1)
 _NOTHING: Final = Usage()
 
@@ -360,8 +358,6 @@ class ModelCall:
         return Reservation(
             self.op_id,
             lines,
-            {_TOKENS: expected.input_tokens},
-            owner(),
             waits_s,
             on_stop=scope.on_stop,
             meanwhile=attend,

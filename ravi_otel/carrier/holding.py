@@ -45,7 +45,7 @@ def hold_all(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:
         for lot in lots:
             if lot.lines:
                 begun.append(lot)
-                request = Reservation(lot.op_id, lot.lines, {}, owner=owner(), patience_s=patience_s if lot is lots[0] else 0.0)
+                request = Reservation(lot.op_id, lot.lines, owner=owner(), patience_s=patience_s if lot is lots[0] else 0.0)
                 denied = yield from lot.hold(scope, request)
                 if denied is not None:
                     lot.nothing()

@@ -130,7 +130,7 @@ def absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, in
         return
     op_id, engine = new_op_id(), scope.engine
     try:
-        begun = yield from engine.ledger.reserve(Reservation(op_id, lines, {}, spent=True))
+        begun = yield from engine.ledger.reserve(Reservation(op_id, lines, spent=True))
         engine.tell(begun.crossings)
         settled = yield from engine.ledger.settle(op_id, amounts)
     except GeneratorExit:

@@ -83,7 +83,7 @@ def spend(amount, kind="tokens"):
     scope = ravi_otel.current_scope()
     lines = [Line(each, amount, amount) for each in scope.plan.accounts() if each.kind == kind]
     op_id = new_op_id()
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {})))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines)))
     if isinstance(answer, Denied):
         return answer.reason
     run_sync(scope.engine.ledger.settle(op_id, {kind: amount}))

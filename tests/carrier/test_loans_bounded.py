@@ -24,7 +24,7 @@ def spend(amount, kind="tokens", model=None):
     scope = ravi_otel.current_scope()
     lines = [Line(each, amount, amount) for each in scope.plan.accounts(model) if each.kind == kind]
     op_id = new_op_id()
-    if isinstance(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}))), Denied):
+    if isinstance(run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines))), Denied):
         return False
     run_sync(scope.engine.ledger.settle(op_id, {kind: amount}))
     return True

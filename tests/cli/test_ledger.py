@@ -47,7 +47,7 @@ class Program:
 
     def take(self, one, want):
         op = new_op_id()
-        return op, run_sync(self.ledger.reserve(Reservation(op, [Line(one, want, want)], {})))
+        return op, run_sync(self.ledger.reserve(Reservation(op, [Line(one, want, want)])))
 
     def spend(self, one, amount):
         op, answer = self.take(one, amount)

@@ -206,7 +206,7 @@ class EngineMachine(RuleBasedStateMachine):
             messages=call["messages"],
         )
         lines = leaf.scope.plan.lines(asked, Estimate(call["given"], call["guess"], most * CENT, least * CENT))
-        request = Reservation(new_op_id(), lines, {})
+        request = Reservation(new_op_id(), lines)
         self.desk.begun.append(request.op_id)
         answer = run_sync(self.engine.ledger.reserve(request))
         self.engine.tell(answer.crossings)

@@ -151,7 +151,7 @@ def test_a_run_that_goes_on_elsewhere_charges_what_the_store_counts_no_second_ti
 
 
 def _ask(ledger, *lines, op_id=None):
-    return run_sync(ledger.reserve(Reservation(op_id or new_op_id(), [Line(account, want, want) for account, want in lines], {})))
+    return run_sync(ledger.reserve(Reservation(op_id or new_op_id(), [Line(account, want, want) for account, want in lines])))
 
 
 @over_stores

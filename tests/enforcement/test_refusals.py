@@ -55,7 +55,7 @@ def refusal_of(scope, kind="rows", amount=1):
 def ask(scope, kind, amount, *, model=None):
     """Hold so much of what a call of a model uses."""
     lines = [Line(account, amount, amount) for account in scope.plan.accounts(model) if account.kind == kind]
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines, {})))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines)))
     return refused(answer) if isinstance(answer, Denied) else answer
 
 

@@ -54,7 +54,7 @@ def begin(scope, tokens=1):
     """Hold a call of so many tokens; give its operation, or the refusal."""
     lines = [Line(one, tokens, tokens) if one.kind == "tokens" else Line(one, 1, 1) for one in scope.plan.accounts() if one.kind != "cost"]
     op_id = new_op_id()
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {})))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines)))
     return answer if isinstance(answer, Denied) else op_id
 
 
@@ -413,7 +413,7 @@ def test_nothing_new_is_begun_in_a_part_that_is_closed(engine):
     child = agent_of(parent, "c", share=400)
     lines = [Line(one, 10, 10) for one in child.plan.accounts()]
     child.leave(None)
-    answer = run_sync(engine.ledger.reserve(Reservation(new_op_id(), lines, {})))
+    answer = run_sync(engine.ledger.reserve(Reservation(new_op_id(), lines)))
     assert (answer.reason, answer.account.origin) == ("draining", "agent(share=400)")
 
 

@@ -39,7 +39,7 @@ def asked(scope, call, longest=0, window=None):
 def grant(scope, call):
     """Reserve for real; give the cap of each choice, or None where the call is refused, and the operation."""
     worst, op_id = Worst.of(call, 0, CARD, None), new_op_id()
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, scope.plan.lines(call, Estimate.of(call, CARD), worst), {})))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, scope.plan.lines(call, Estimate.of(call, CARD), worst))))
     if isinstance(answer, Denied):
         return None, op_id
     found = worst.covered(answer)

@@ -55,7 +55,7 @@ def begin(scope, tokens, **more):
         Line(one, tokens, tokens) if one.limit.kind == "tokens" else Line(one, 1, 1) for one in scope.plan.accounts() if one.kind != "cost"
     ]
     op_id = new_op_id()
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, {}, **more)))
+    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, lines, **more)))
     return answer if isinstance(answer, Denied) else op_id
 
 

@@ -94,7 +94,7 @@ def test_an_operation_settles_in_the_window_it_was_reserved_in(engine, clock):
     run = run_of(root_of(engine), "tokens=100:per=day")
     (account,) = run.plan.accounts()
     op = new_op_id()
-    run_sync(engine.ledger.reserve(Reservation(op, [Line(account, 60, 60)], {})))
+    run_sync(engine.ledger.reserve(Reservation(op, [Line(account, 60, 60)])))
     clock.advance(DAY)
     (today,) = run.plan.accounts()
     run_sync(engine.ledger.settle(op, {"tokens": 90}))
@@ -109,7 +109,7 @@ def test_a_limit_that_drains_goes_on_in_the_next_window(engine, clock):
 
     def ask(amount):
         (account,) = run.plan.accounts()
-        return run_sync(engine.ledger.reserve(Reservation(new_op_id(), [Line(account, amount, amount)], {}, spent=amount == 90)))
+        return run_sync(engine.ledger.reserve(Reservation(new_op_id(), [Line(account, amount, amount)], spent=amount == 90)))
 
     run_sync(engine.ledger.settle(ask(90).op_id, {"tokens": 90}))
     assert ask(20).reason == "exhausted"

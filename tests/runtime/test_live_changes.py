@@ -26,7 +26,7 @@ from ravi_otel._flow import run_sync
 def hold(scope, tokens):
     """Hold so many tokens as a call in flight does; give what ends it."""
     lines = [Line(account, tokens, tokens) for account in scope.accounts]
-    run_sync(scope.engine.ledger.reserve(Reservation("held", lines, {})))
+    run_sync(scope.engine.ledger.reserve(Reservation("held", lines)))
     return lambda: scope.engine.settle("held", {"tokens": tokens})
 
 
@@ -267,7 +267,7 @@ def test_what_is_only_contended_is_caught_by_nobody(client, ask, how):
         pytest.fail("it ran")
 
     with ravi_otel.run("r"), pytest.raises(BudgetContendedError), ravi_otel.apply_limits(["tool_calls=1:on=stop"], **how) as block:  # noqa: PT012 - the block must end by it
-        run_sync(block.scope.engine.ledger.reserve(Reservation("part", [Line(block.scope.accounts[0], 1, 1, carved=True)], {})))
+        run_sync(block.scope.engine.ledger.reserve(Reservation("part", [Line(block.scope.accounts[0], 1, 1, carved=True)])))
         try:
             search()
         finally:

@@ -83,8 +83,7 @@ def asked_once(lines: Sequence[Line], account: Account | None = None) -> Line:
 class Reservation:
     """Ask for everything one operation needs, root to leaf.
 
-    `op_id` makes it idempotent. `floor` is what a dispatched operation costs at least if nothing more is learned, by
-    account kind. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
+    `op_id` makes it idempotent. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
     wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
     waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `meanwhile` is
     called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
@@ -96,7 +95,6 @@ class Reservation:
 
     op_id: str
     lines: Sequence[Line]
-    floor: Mapping[str, int]
     owner: object = None
     patience_s: float = 0.0
     spent: bool = False
@@ -130,8 +128,6 @@ class Reservation:
         return Reservation(
             self.op_id,
             lines,
-            self.floor,
-            self.owner,
             patience_s,
             self.spent,
             self.on_stop,

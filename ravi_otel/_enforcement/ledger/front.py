@@ -321,7 +321,7 @@ class SharedLedger:
         lines, amounts = self._owed(passed, actual, guessed=guessed)
         if lines:
             op_id = new_op_id()
-            crossings += (yield from self.store.reserve(Reservation(op_id, lines, {}, spent=True))).crossings
+            crossings += (yield from self.store.reserve(Reservation(op_id, lines, spent=True))).crossings
             crossings += (yield from self.store.settle(op_id, amounts)).crossings
         return Settled(crossings, own.overage)
 

@@ -156,7 +156,7 @@ class AgentAdmission:
         lines.sort(key=lambda line: rank.get(line.account.facts.scope_id, 0))  # root to leaf: the outermost breach is told
         for line in lines:
             line.free = line.account.limit.may_be_set_aside(line.account.kind, kinds)
-        return run_sync(scope.engine.ledger.reserve(Reservation(str(self._op_id), lines, {})))
+        return run_sync(scope.engine.ledger.reserve(Reservation(str(self._op_id), lines)))
 
     def confirm(self, scope: Place) -> None:
         """Note that the agent is in."""
@@ -322,7 +322,7 @@ def _show(scope: Place, counts: list[tuple[Account, int]]) -> Sequence[Crossing]
     if not lines:
         return ()
     ledger, op_id = scope.engine.ledger, new_op_id()
-    shown = run_sync(ledger.reserve(Reservation(op_id, lines, {}, spent=True)))
+    shown = run_sync(ledger.reserve(Reservation(op_id, lines, spent=True)))
     run_sync(ledger.settle(op_id, None))
     return shown.crossings
 
@@ -387,7 +387,7 @@ class LiveAgentLimits:
             return
         self._live(passed, asked - 1)
         ledger, op_id = self._engine.ledger, new_op_id()
-        answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, asked, asked) for account in passed], {})))
+        answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, asked, asked) for account in passed])))
         self._engine.answered(answer)
         if isinstance(answer, Denied):
             self._engine.count("denied", answer.account)
@@ -400,7 +400,7 @@ class LiveAgentLimits:
     def _live(self, accounts: list[Account], count: int) -> None:
         """Have the limits say how many there are: they are not told of each agent that comes and goes."""
         op_id = new_op_id()
-        begun = run_sync(self._engine.ledger.reserve(Reservation(op_id, [Line(each, count, 0) for each in accounts], {}, spent=True)))
+        begun = run_sync(self._engine.ledger.reserve(Reservation(op_id, [Line(each, count, 0) for each in accounts], spent=True)))
         self._engine.tell(begun.crossings)
         self._engine.settle(op_id, None)
 

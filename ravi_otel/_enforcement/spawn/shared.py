@@ -80,7 +80,7 @@ class SharedSlots:
 
     def _take(self, account: Account, keep: Callable[[str], object]) -> bool:
         op_id = new_op_id()
-        request = Reservation(op_id, [Line(account, 1, 1, carved=True)], {}, slot=True)
+        request = Reservation(op_id, [Line(account, 1, 1, carved=True)], slot=True)
         try:
             answer = self._tried(lambda: run_sync(self._engine.ledger.reserve(request)))
             if isinstance(answer, Grant):

@@ -64,7 +64,7 @@ def opened(url, *, timeout_s=None, **options):
 
 def ask(ledger, one, want=GRANT):
     op = new_op_id()
-    return op, run_sync(ledger.reserve(Reservation(op, [Line(one, want, want)], {})))
+    return op, run_sync(ledger.reserve(Reservation(op, [Line(one, want, want)])))
 
 
 def spend(ledger, one, used):

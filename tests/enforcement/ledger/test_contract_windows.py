@@ -173,7 +173,7 @@ def test_nothing_leaves_early_and_nothing_stays_longer_than_a_part_of_the_window
     for passed_ms, amount in steps:
         clock.advance(passed_ms / 1_000)
         now = clock.monotonic_ns()
-        run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, amount, amount)], {})))
+        run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, amount, amount)])))
         charged.append((now, amount))
         window = account.roll_ns
         assert sum(each for at, each in charged if now - at < window) <= account.used

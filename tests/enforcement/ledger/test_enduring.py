@@ -75,7 +75,7 @@ def account(mode, value=10, kind=Kind.REQUESTS, scope="run"):
 
 def ask(ledger, *accounts, want=1, run=run_sync):
     op = new_op_id()
-    return op, run(ledger.reserve(Reservation(op, [Line(one, want, want) for one in accounts], {})))
+    return op, run(ledger.reserve(Reservation(op, [Line(one, want, want) for one in accounts])))
 
 
 def spend(ledger, *accounts, want=1, used=None):

@@ -71,7 +71,7 @@ class History:
                 )
         more = {name: dice.random() < 0.15 for name in ("spent", "wraps_up", "sure")}
         op = new_op_id() if dice.random() < 0.8 else uuid.uuid4().hex
-        answer = run_sync(self.desk.ledger.reserve(Reservation(op, lines, {}, owner=dice.choice("ab"), **more)))
+        answer = run_sync(self.desk.ledger.reserve(Reservation(op, lines, owner=dice.choice("ab"), **more)))
         if isinstance(answer, Denied):
             self.said.append(self.refused(answer))
         else:

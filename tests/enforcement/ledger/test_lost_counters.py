@@ -92,7 +92,7 @@ def account(mode=None, scope=ScopeKind.TENANT, kind=Kind.TOOL_CALLS, per=None):
 
 
 def ask(ledger, *accounts):
-    return run_sync(ledger.reserve(Reservation(new_op_id(), [Line(one, 1, 1) for one in accounts], {})))
+    return run_sync(ledger.reserve(Reservation(new_op_id(), [Line(one, 1, 1) for one in accounts])))
 
 
 def is_refused(ledger, *accounts):

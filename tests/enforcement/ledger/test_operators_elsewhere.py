@@ -21,7 +21,7 @@ def requests(scope_id):
 
 
 def take(ledger, account):
-    run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, 1, 1)], {})))
+    run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, 1, 1)])))
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def limit(value=100):
 
 
 def ask(ledger, account, want=10):
-    return run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, want, want)], {})))
+    return run_sync(ledger.reserve(Reservation(new_op_id(), [Line(account, want, want)])))
 
 
 def refuses(scope, amount=1):

@@ -126,7 +126,7 @@ class Play:
 
     def take(self, *lines, **more):
         op = new_op_id()
-        answer = self.tried(lambda: self.ledger.reserve(Reservation(op, [Line(*line) for line in lines], {}, **more)))
+        answer = self.tried(lambda: self.ledger.reserve(Reservation(op, [Line(*line) for line in lines], **more)))
         assert answer is None or isinstance(answer, (Grant, Denied, Told)), answer
         return op if isinstance(answer, Grant) else None
 
@@ -221,7 +221,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
     ledger, another = opened(path.port, namespace, 5), opened(path.server.port, namespace, 5)
     for end in (lambda op: ledger.settle(op, {TOKENS: 5}), ledger.release):
         op = new_op_id()
-        request = Reservation(op, [Line(limit(None), 10, 10)], {})
+        request = Reservation(op, [Line(limit(None), 10, 10)])
         run_sync(ledger.reserve(request))
         (operation,) = ledger.store.operations.values()
         path.server.say("HSET", operation.ask.lease, operation.ask.named.name, record)
@@ -241,7 +241,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     namespace, one = uuid.uuid4().hex, limit(None)
     ledger = opened(path.server.port, namespace, 5)
     op = new_op_id()
-    request = Reservation(op, [Line(one, 1, 1)], {})
+    request = Reservation(op, [Line(one, 1, 1)])
     if ends:
         run_sync(ledger.reserve(request))
     with monkeypatch.context() as patched:
@@ -255,7 +255,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     ledger.close()
     other = opened(path.server.port, namespace, 5)
     seen = limit(None)
-    run_sync(other.reserve(Reservation(new_op_id(), [Line(seen, 1, 1)], {})))
+    run_sync(other.reserve(Reservation(new_op_id(), [Line(seen, 1, 1)])))
     assert (seen.used, seen.held) == (3 if ends else 0, 1)
     other.close()
 
@@ -267,6 +267,6 @@ def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatc
         ledger.store.client, "call", lambda script, *rest, **more: Done(b"N;") if script.name == "reserve" else call(script, *rest, **more)
     )
     with pytest.raises(BudgetExhaustedError, match="no script of ours"):
-        run_sync(ledger.reserve(Reservation(new_op_id(), [Line(limit(None), 1, 1)], {})))
+        run_sync(ledger.reserve(Reservation(new_op_id(), [Line(limit(None), 1, 1)])))
     monkeypatch.undo()
     ledger.close()

@@ -47,7 +47,7 @@ def twin(scope_id="r", kind=TOKENS, value=100, tenant=None, **limit):
 
 def ask(ledger, *asks, op=None, **more):
     lines = [Line(account, want, rest[0] if rest else want) for account, want, *rest in asks]
-    return run_sync(ledger.reserve(Reservation(op or new_op_id(), lines, {}, **more)))
+    return run_sync(ledger.reserve(Reservation(op or new_op_id(), lines, **more)))
 
 
 def settle(ledger, grant, amount):
@@ -153,7 +153,7 @@ async def test_one_waits_for_what_this_process_holds_of_its_own(new):
     own, shared = twin("own"), twin("shared")
     ledger = new(shares=lambda account: account.facts.scope_id == "shared")
     holder = ask(ledger, (own, 100))
-    request = Reservation(new_op_id(), [Line(shared, 10, 10), Line(own, 60, 60)], {}, patience_s=10.0)
+    request = Reservation(new_op_id(), [Line(shared, 10, 10), Line(own, 60, 60)], patience_s=10.0)
     task = asyncio.create_task(run_async(ledger.reserve(request)))
     while not own.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
         await asyncio.sleep(0)
@@ -259,7 +259,7 @@ async def test_who_came_first_is_served_first_whichever_process_it_waits_in(new)
     grant = ask(holder, (twin(), 100))
 
     async def wait(at):
-        request = Reservation(new_op_id(), [Line(accounts[at], 100, 100)], {}, patience_s=20.0)
+        request = Reservation(new_op_id(), [Line(accounts[at], 100, 100)], patience_s=20.0)
         answer = await run_async(ledgers[at].reserve(request))
         assert isinstance(answer, Grant)
         order.append(at)
@@ -280,7 +280,7 @@ async def test_a_cancelled_call_holds_nothing_though_it_was_on_its_way(new, prox
     ledger, account = new(f"{proxy.url}?timeout_s=10"), twin()
     ask(ledger, (account, 1))
     proxy.passing.clear()
-    task = asyncio.create_task(run_async(ledger.reserve(Reservation(new_op_id(), [Line(account, 60, 60)], {}))))
+    task = asyncio.create_task(run_async(ledger.reserve(Reservation(new_op_id(), [Line(account, 60, 60)]))))
     other = new()
     while state(other, twin())[1] < 61:  # noqa: ASYNC110 - the store has no event for it
         await asyncio.sleep(0)
@@ -424,7 +424,7 @@ async def test_a_cluster_keeps_what_is_one_tenants_together(new, redis_cluster):
         run_scope, requests = twin(tenant=tenant), twin(kind="requests", value=10, tenant=tenant)
         grant = ask(ledger, (run_scope, 60), (requests, 1))
         assert dict(run_sync(ledger.extend(grant.op_id, {TOKENS: 40})).more) == {TOKENS: 40}
-        request = Reservation(new_op_id(), [Line(twin(tenant=tenant), 50, 50)], {}, patience_s=20.0)
+        request = Reservation(new_op_id(), [Line(twin(tenant=tenant), 50, 50)], patience_s=20.0)
         task = asyncio.create_task(run_async(other.reserve(request)))
         while not request.lines[0].account.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
             await asyncio.sleep(0)

@@ -27,7 +27,7 @@ def account(scope_id="r"):
 
 def ask(ledger, account, *, spent=False):
     op = new_op_id()
-    run_sync(ledger.reserve(Reservation(op, [Line(account, 1, 1)], {}, spent=spent)))
+    run_sync(ledger.reserve(Reservation(op, [Line(account, 1, 1)], spent=spent)))
     run_sync(ledger.settle(op, None))
 
 
@@ -157,7 +157,7 @@ from ravi_otel.policy.limits import Kind, Limit, ScopeKind
 ledger = open_ledger(sys.argv[1])
 account = Account(Limit(kind=Kind.TOKENS, value=100), ScopeFacts(scope_id="one", kind=ScopeKind.RUN), origin="tokens=100")
 op = new_op_id()
-run_sync(ledger.reserve(Reservation(op, [Line(account, 50, 50)], {})))
+run_sync(ledger.reserve(Reservation(op, [Line(account, 50, 50)])))
 print("held", flush=True)
 sys.stdin.readline()
 run_sync(ledger.settle(op, {"tokens": 30}))

@@ -23,7 +23,7 @@ class Process:
         self.account = Account(Limit(kind=Kind.TOKENS, value=100), FACTS, origin="the limit")
 
     def begin(self, held=20):
-        run_sync(self.ledger.reserve(Reservation("op", [Line(self.account, held, held)], {})))
+        run_sync(self.ledger.reserve(Reservation("op", [Line(self.account, held, held)])))
 
     def extend(self):
         return run_sync(self.ledger.extend("op", MORE))

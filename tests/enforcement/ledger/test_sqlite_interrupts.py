@@ -80,7 +80,7 @@ class Case:
 
     def reserve(self):
         lines = [Line(self.shared, 40, 40), Line(self.calls, 1, 1), Line(self.own, 30, 30)]
-        return run_sync(self.ledger.reserve(Reservation(self.op, lines, {})))
+        return run_sync(self.ledger.reserve(Reservation(self.op, lines)))
 
     def extend(self):
         return run_sync(self.ledger.extend(self.op, {Kind.TOKENS: 5}))

@@ -25,7 +25,7 @@ def account(kind="tokens", value=100, **limit):
 
 def ask(ledger, *lines, op=None, **options):
     op = op or new_op_id()
-    return op, run_sync(ledger.reserve(Reservation(op, [Line(one, want, want) for one, want in lines], {}, **options)))
+    return op, run_sync(ledger.reserve(Reservation(op, [Line(one, want, want) for one, want in lines], **options)))
 
 
 def refusal(ledger, *lines):

@@ -76,7 +76,7 @@ def account():
 
 
 def asked(shared):
-    return Reservation(new_op_id(), [Line(shared, 1, 1)], {})
+    return Reservation(new_op_id(), [Line(shared, 1, 1)])
 
 
 def refused(ledger, shared):

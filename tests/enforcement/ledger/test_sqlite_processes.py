@@ -161,7 +161,7 @@ def test_the_next_reservation_of_anybody_buries_the_dead(doomed, opened):
 
 def test_one_who_waits_for_what_a_killed_process_held_is_answered_after_the_lease(doomed, opened):
     shared, clock = account("tokens", 250), later(0)
-    flow = opened(clock=clock).reserve(crew.Reservation("waits", [crew.Line(shared, 160, 160)], {}, None, 30.0))
+    flow = opened(clock=clock).reserve(crew.Reservation("waits", [crew.Line(shared, 160, 160)], 30.0))
     step = next(flow)
     doomed()
     clock.advance(31)
@@ -228,7 +228,7 @@ def test_one_who_was_thought_dead_in_line_stands_behind_the_others_and_is_served
     slow, living = opened(clock=ManualClock()), opened(clock=ManualClock())
     mine = account("tokens", 100)
     op, _ = ask(living, mine, 100)
-    flow = slow.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], {}, None, 20.0))
+    flow = slow.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], 20.0))
     step = next(flow)
     assert living.reap(everybody=True) == 1
     run_sync(living.settle(op, {"tokens": 10}))
@@ -257,9 +257,9 @@ def test_signs_of_life_are_given_while_an_operation_lives(path, opened):
 def test_a_message_that_comes_again_in_another_process_holds_nothing_twice(opened):
     first, second = opened(), opened()
     mine, theirs = account("tokens", 100), account("tokens", 100)
-    request = crew.Reservation("same", [crew.Line(mine, 30, 30)], {})
+    request = crew.Reservation("same", [crew.Line(mine, 30, 30)])
     granted = run_sync(first.reserve(request))
-    again = crew.Reservation("same", [crew.Line(theirs, 30, 30)], {})
+    again = crew.Reservation("same", [crew.Line(theirs, 30, 30)])
     assert run_sync(second.reserve(again)).granted == granted.granted
     run_sync(first.settle("same", {"tokens": 10}))
     assert run_sync(second.reserve(again)).granted == granted.granted
@@ -288,7 +288,7 @@ def test_a_limit_declared_again_does_not_undo_one_that_was_set(opened):
 
 def test_a_limit_declared_twice_is_asked_once(opened):
     shared, twin = account("requests", 5), account("requests", 3)
-    answer = run_sync(opened().reserve(crew.Reservation("one", [crew.Line(shared, 1, 1), crew.Line(twin, 1, 1)], {})))
+    answer = run_sync(opened().reserve(crew.Reservation("one", [crew.Line(shared, 1, 1), crew.Line(twin, 1, 1)])))
     assert isinstance(answer, Grant)
     assert (shared.used, twin.used, shared.value, twin.value) == (1, 1, 3, 3)
 
@@ -319,11 +319,11 @@ def test_who_waits_in_one_process_is_let_in_by_a_settle_in_another(opened):
     first, second = opened(), opened()
     mine, theirs = account("tokens", 100), account("tokens", 100)
     op, _ = ask(first, mine, 100)
-    flow = second.reserve(crew.Reservation("waits", [crew.Line(theirs, 60, 60)], {}, None, 20.0))
+    flow = second.reserve(crew.Reservation("waits", [crew.Line(theirs, 60, 60)], 20.0))
     step = next(flow)
     assert ask(first, mine, 10)[1].reason == "contended"
     run_sync(first.settle(op, {"tokens": 10}))
-    behind = first.reserve(crew.Reservation("behind", [crew.Line(mine, 60, 60)], {}, None, 20.0))
+    behind = first.reserve(crew.Reservation("behind", [crew.Line(mine, 60, 60)], 20.0))
     next(behind)  # it is the other's turn
     step.blocking()
     with pytest.raises(StopIteration) as end:
@@ -337,14 +337,14 @@ def test_a_dead_process_in_line_blocks_it_no_longer_than_its_lease(opened):
     dead, living = opened(clock=ManualClock()), opened(clock=ManualClock())
     mine = account("tokens", 100)
     op, _ = ask(living, mine, 100)
-    gone = dead.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], {}, None, 20.0))
+    gone = dead.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], 20.0))
     next(gone)
     pulse = dead._pulse._thread
     dead._pulse.end()  # it is dead: it must not let itself in when the other settles
     pulse.join()
     living._clock.advance(20)
     run_sync(living.settle(op, {"tokens": 10}))
-    behind = living.reserve(crew.Reservation("behind", [crew.Line(mine, 10, 10)], {}, None, 20.0))
+    behind = living.reserve(crew.Reservation("behind", [crew.Line(mine, 10, 10)], 20.0))
     next(behind)
     behind.close()
     living._clock.advance(20)
@@ -368,8 +368,8 @@ def test_shared_and_own_accounts_are_charged_together_or_not_at_all(opened, full
     ledger = opened(shares=lambda one: one.limit.kind == "requests")
     shared, own = account("requests", 1 if full == "requests" else 9), account("tokens", 10 if full == "tokens" else 99)
     lines = [crew.Line(shared, 1, 1), crew.Line(own, 8, 8)]
-    assert isinstance(run_sync(ledger.reserve(crew.Reservation("a", lines, {}))), Grant)
-    assert isinstance(run_sync(ledger.reserve(crew.Reservation("b", lines, {}))), Denied)
+    assert isinstance(run_sync(ledger.reserve(crew.Reservation("a", lines))), Grant)
+    assert isinstance(run_sync(ledger.reserve(crew.Reservation("b", lines))), Denied)
     assert (shared.used, own.held) == (1, 8)
 
 

@@ -145,7 +145,7 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "ledger.db"
     opened = SqliteLedger(path)
     acme = Account(parse_limit("tokens=100"), ScopeFacts("t", ScopeKind.TENANT, name="acme", tenant_id="acme"), origin="tokens=100")
-    assert isinstance(run_sync(opened.reserve(Reservation(new_op_id(), [Line(acme, 3, 3)], {}))), Grant)
+    assert isinstance(run_sync(opened.reserve(Reservation(new_op_id(), [Line(acme, 3, 3)]))), Grant)
     opened.close()
     path.chmod(0o600)
     return path

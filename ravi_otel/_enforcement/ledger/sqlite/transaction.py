@@ -284,7 +284,7 @@ class Transaction:
 
     def charge(self, account: Account, amount: int, op_id: str) -> Settled:
         """Charge what was spent without the file, as an operation that begins and ends in this step."""
-        spent = Reservation(op_id, [Line(self.at_hand(account), amount, 0)], {}, spent=True)
+        spent = Reservation(op_id, [Line(self.at_hand(account), amount, 0)], spent=True)
         operation = judge.reserve(spent, {}, newcomer=False)
         assert isinstance(operation, Operation)
         settled = judge.settle(operation, {account.kind: amount}, guessed=False)
