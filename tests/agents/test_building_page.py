@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import warm_starts
 
 from ravi_otel.agents import ReActAgent
 from ravi_otel.testing import ScriptedLLM, Text, ToolCalls
@@ -46,7 +47,7 @@ def ran(server, *command, **environment):
         "PYTHONPATH": str(ROOT),
         **environment,
     }
-    return subprocess.run([sys.executable, *command], env=given, capture_output=True, text=True, timeout=60, check=False)
+    return warm_starts.run([sys.executable, *command], env=given)
 
 
 def test_the_programs_that_are_shown_run_as_one_and_print_what_is_shown():

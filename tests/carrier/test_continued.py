@@ -2,12 +2,12 @@
 
 import asyncio
 import os
-import subprocess
 import sys
 from contextlib import ExitStack
 from contextvars import Context
 
 import pytest
+import warm_starts
 from openai import OpenAI
 from opentelemetry.sdk.trace import TracerProvider
 
@@ -512,14 +512,8 @@ def test_a_child_process_is_cut_off_by_the_very_limit_of_its_parents_run(tmp_pat
         ravi_otel.run("parent", limits=["tokens=80"]) as run,
     ):
         client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}], max_tokens=5)
-        child = subprocess.run(
-            [sys.executable, "-c", CHILD, server.base_url],
-            env={**os.environ, **child_environment()},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+        command = [sys.executable, "-c", CHILD, server.base_url]
+        child = warm_starts.run(command, env={**os.environ, **child_environment()}, check=True)
         assert child.stdout.split() == ["refused", "None", run.id, "40"]
         with pytest.raises(BudgetExhaustedError):
             client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi" * 100}], max_tokens=50)

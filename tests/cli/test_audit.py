@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import commands
@@ -66,6 +67,6 @@ def test_a_directory_without_a_log_is_no_success(tmp_path):
 
 def test_the_status_tells_what_was_found_when_nobody_reads_the_rest(log):
     command = [sys.executable, "-m", "ravi_otel", "audit", "verify", str(log.directory)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    with warm_starts.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()
         assert (child.stderr.read(), child.wait()) == (b"", 0)

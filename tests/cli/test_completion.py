@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import COMMANDS, commands
@@ -33,5 +33,5 @@ def test_another_shell_is_refused():
 def test_commands_options_and_values_are_completed(words, found):
     program = "import sys; sys.argv = ['ravi-otel']; from ravi_otel.cli import main; main()"
     asked = {"_RAVI_OTEL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
-    done = subprocess.run([sys.executable, "-c", program], env=os.environ | asked, capture_output=True, text=True, check=False)
+    done = warm_starts.run([sys.executable, "-c", program], env=os.environ | asked)
     assert {line.split(",")[1] for line in done.stdout.splitlines()} == found

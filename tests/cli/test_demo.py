@@ -156,7 +156,7 @@ def test_an_output_of_ascii_and_80_columns_is_enough():
 
 
 def test_a_reader_who_leaves_early_sees_no_traceback():
-    with subprocess.Popen([sys.executable, "-m", "ravi_otel", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with warm_starts.start([sys.executable, "-m", "ravi_otel", "demo"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+import warm_starts
 
 DAY = 86_400
 
@@ -112,5 +112,5 @@ def test_an_output_of_ascii_is_enough_for_any_name(shelf, command):
     for _ in range(6):
         shelf.call(shelf.add("注文 ≥", ago=5, notes=("注文",)), agent="注文")
     program = [sys.executable, "-m", "ravi_otel", *command, "--store", str(shelf.store.root)]
-    done = subprocess.run(program, env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
+    done = warm_starts.run(program, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")

@@ -12,6 +12,7 @@ import termios
 import time
 
 import pytest
+import warm_starts
 from click.testing import CliRunner
 from live_actors import Actor, limit, run, scope
 
@@ -59,7 +60,7 @@ def top(store):
 def started(store, arguments, **more):
     """Run ours in a process of its own."""
     environment = {**os.environ, "RAVI_STORE": str(store.root), "COLUMNS": "150", "OPENAI_API_KEY": "any"}
-    return subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment, **more)
+    return warm_starts.start([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, encoding="utf-8", env=environment, **more)
 
 
 def test_a_running_program_is_shown_as_a_tree_and_as_json_and_is_gone_when_it_ends(store):
@@ -205,7 +206,7 @@ def test_rings_and_orphans_are_shown_once_each(top, actor):
 
 def test_an_output_that_carries_ascii_alone_gets_ascii(store, actor):
     actor(run("nightly", scope("müller…", "nightly", limits=(limit(held=10),))))
-    with subprocess.Popen(
+    with warm_starts.start(
         [sys.executable, "-m", "ravi_otel", "top", "--once", "--store", str(store.root)],
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "100"},
@@ -225,7 +226,7 @@ def test_the_screen_is_left_with_q_and_with_sigterm_on_a_real_terminal(number, s
     before = termios.tcgetattr(ours)
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "ravi_otel", "top", "--store", str(store.root)]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True) as screen:
+    with warm_starts.start(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True) as screen:
         os.close(theirs)
         shown = b""
         deadline = time.monotonic() + 60

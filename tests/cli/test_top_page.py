@@ -48,7 +48,7 @@ def test_what_is_shown_of_a_running_program_and_of_none_is_printed(tmp_path):
     running, nowhere, nothing = blocks("console")
     (tmp_path / "agent.py").write_text(blocks("python")[0])
     command = [sys.executable, "agent.py"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as program:
+    with warm_starts.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as program:
         assert program.stdout.readline() == "at work\n"
         assert check(running, program.pid, env=environment, cwd=tmp_path) == 0
         program.stdin.close()

@@ -8,6 +8,7 @@ import sys
 from functools import partial
 
 import pytest
+import warm_starts
 from live_actors import limit, run, scope
 from textual.color import Color
 from top_seats import actors, seated, tree
@@ -238,7 +239,7 @@ async def test_a_real_program_is_steered_from_the_screen(store, sit):
     environment = {**os.environ, "RAVI_STORE": str(store), "OPENAI_API_KEY": "any"}
     command = [sys.executable, "-c", PROGRAM]
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen(command, **piped) as program:  # noqa: ASYNC220 - the test waits for it, and has nothing else to do
+    with warm_starts.start(command, **piped) as program:
         assert program.stdout.readline() == "open\n"
         async with sit() as seat:
             await seat.select("agent researcher")

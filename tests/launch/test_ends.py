@@ -17,8 +17,8 @@ LONG = os.environ.get("RAVI_LONG")
 
 @pytest.mark.parametrize(("args", "status"), [(["_exit", "6"], 6), *([(["3"], 3)] if LONG else [])])
 def test_its_own_exit_status_is_kept(desk, args, status):
-    done = desk.launch(*desk.program("exits", *args), flags=["--limit", "requests=5"])
-    assert (done.status, done.out, desk.sent) == (status, "done\n", 1), done.err
+    done = desk.launch(*desk.program("exits", *args), flags=["--limit", "tool_calls=5"])
+    assert (done.status, done.out) == (status, "done\n"), done.err
 
 
 @pytest.mark.parametrize("number", ["SIGKILL", *(["SIGTERM", "SIGSEGV"] if LONG else [])])
@@ -47,22 +47,22 @@ def test_a_refusal_that_nobody_catches_ends_with_status_4_after_the_usual_traceb
 
 
 def test_the_programs_own_excepthook_hears_of_a_refusal_as_of_anything_else(desk):
-    done = desk.launch(*desk.program("own_hook", "again"), flags=["--limit", "requests=1"])
-    assert (done.status, done.out) == (4, "my own hook: BudgetExhaustedError\n"), done.err
+    done = desk.launch(*desk.program("own_hook", "again"), flags=["--limit", "tool_calls=1"])
+    assert (done.status, done.out) == (4, "worked\nmy own hook: BudgetExhaustedError\n"), done.err
 
 
 @pytest.mark.parametrize("shell", ["{}; exit $?", *(["exec {}", "{}"] if LONG else [])])
 def test_a_refusal_that_nobody_catches_below_a_shell_is_one(desk, shell):
-    done = desk.launch("sh", "-c", shell.format(" ".join(desk.program("calls", "5"))), flags=["--limit", "requests=3"])
-    assert (done.status, desk.sent) == (4, 3), done.err
+    done = desk.launch("sh", "-c", shell.format(" ".join(desk.program("greets", "5"))), flags=["--limit", "tool_calls=3"])
+    assert (done.status, done.out) == (4, "hello there\n" * 3), done.err
 
 
 POOL = """
 import multiprocessing
 
 def ask(_):
-    import openai
-    openai.OpenAI(max_retries=0).chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+    import ravi_otel
+    ravi_otel.tool(print)("asked", flush=True)
 
 if __name__ == "__main__":
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -72,16 +72,15 @@ if __name__ == "__main__":
 
 def test_a_workers_refusal_that_is_raised_again_in_the_parent_is_one(desk):
     (desk.directory / "pool.py").write_text(POOL)
-    done = desk.launch(sys.executable, "pool.py", flags=["--limit", "requests=1"])
-    assert (done.status, desk.sent) == (4, 1), done.err
+    done = desk.launch(sys.executable, "pool.py", flags=["--limit", "tool_calls=1"])
+    assert (done.status, done.out) == (4, "asked\n"), done.err
 
 
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs process descriptors of Linux")
 def test_a_process_that_outlives_the_program_is_spoken_of(desk, until):
     code = (
-        "import openai, os, time\n"
-        "client = openai.OpenAI(max_retries=0)\n"
-        "def ask(): client.chat.completions.create(model='gpt-4o-mini', messages=[{'role': 'user', 'content': 'hi'}])\n"
+        "import os, time, ravi_otel\n"
+        "ask = ravi_otel.tool(time.time)\n"
         "reading, writing = os.pipe()\n"
         "if not os.fork():\n"
         "    ask(); os.write(writing, b'x'); os.setsid()\n"
@@ -89,7 +88,7 @@ def test_a_process_that_outlives_the_program_is_spoken_of(desk, until):
         "    os._exit(0)\n"
         "os.read(reading, 1)\n"
     )
-    child = desk.start(sys.executable, "-c", code, flags=["--limit", "requests=5"])
+    child = desk.start(sys.executable, "-c", code, flags=["--limit", "tool_calls=5"])
     path = desk.directory / "over"
     try:
         assert child.wait(timeout=30) == 0
@@ -112,9 +111,9 @@ def test_a_program_that_meets_no_refusal_keeps_pythons_own_hooks(desk):
 
 
 def test_the_report_may_go_to_a_file(desk):
-    done = desk.launch(*desk.program("calls", "4"), flags=["--json", "--report", "report.json", "--limit", "requests=5"])
+    done = desk.launch(*desk.program("greets", "4"), flags=["--json", "--report", "report.json", "--limit", "tool_calls=5"])
     assert json.loads((desk.directory / "report.json").read_text())["exit_status"] == 0
-    assert done.err == "ravi-otel: 80 % of the requests of run 'calls.py' used: 4 of 5\n"
+    assert done.err == "ravi-otel: 80 % of the tool calls of run 'greets.py' used: 4 of 5\n"
 
 
 def test_no_report_and_a_report_cannot_both_be_asked_for(desk):
@@ -124,16 +123,15 @@ def test_no_report_and_a_report_cannot_both_be_asked_for(desk):
 
 
 def test_a_refusal_that_a_framework_raises_again_in_its_own_words_is_known(desk):
-    call = "    openai.OpenAI().chat.completions.create(model='m', messages=[{'role': 'user', 'content': 'hi'}])\n"
     said = "except Exception as error:\n    said = f'{type(error).__name__}: {error}'\n"
-    code = f"import openai\ntry:\n{call}{call}{said}raise RuntimeError(said)\n"
-    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=1"])
-    assert (desk.sent, done.status, done.run["outcome"]) == (1, 4, "limited"), done.err
+    code = f"import ravi_otel\ncall = ravi_otel.tool(print)\ntry:\n    call(1), call(2)\n{said}raise RuntimeError(said)\n"
+    done = desk.launch(sys.executable, "-c", code, flags=["--limit", "tool_calls=1"])
+    assert (done.out, done.status, done.run["outcome"]) == ("1\n", 4, "limited"), done.err
 
 
 def test_a_failure_of_its_own_keeps_its_status_even_after_a_refusal(desk):
-    done = desk.launch(*desk.program("own_hook"), flags=["--limit", "requests=5"])
-    assert (done.status, done.out) == (1, "my own hook: KeyError\n"), done.err
+    done = desk.launch(*desk.program("own_hook"), flags=["--limit", "tool_calls=5"])
+    assert (done.status, done.out) == (1, "worked\nmy own hook: KeyError\n"), done.err
 
 
 @pytest.mark.parametrize(
@@ -176,13 +174,13 @@ def test_a_wrong_flag_is_one_sentence_and_nothing_is_started(desk, flags, named)
 
 
 def test_quiet_says_nothing(desk):
-    done = desk.launch(*desk.program("calls", "5"), flags=["--quiet", "--limit", "requests=5"])
+    done = desk.launch(*desk.program("greets", "5"), flags=["--quiet", "--limit", "tool_calls=5"])
     assert (done.status, done.out, done.err) == (0, "hello there\n" * 5, "")
 
 
 @pytest.fixture(scope="module")
 def nightly(tmp_path_factory):
-    """Launch a program once that two tests look at."""
+    """Launch a program once that three tests look at."""
     with ScriptedLLM(lambda _: Text("hello there")) as server:
         desk = Desk(server, tmp_path_factory.mktemp("nightly"))
         flags = ["--json", "--limit", "requests=5", "--name", "nightly", "--tag", "team=search"]
@@ -196,6 +194,11 @@ def test_the_report_as_json_is_one_document_on_standard_error(nightly):
     assert sum(node["type"] == "call" for node in document["nodes"]) == 2
 
 
+def test_the_budget_that_was_used_is_kept_with_the_run(nightly):
+    (budget,) = nightly.run["budgets"]
+    assert (budget["limit"], budget["threshold"], budget["used"], budget["held"], budget["denied"]) == ("requests", 5, 2, 0, 0)
+
+
 def test_tags_are_on_every_span(nightly):
     lines = "".join(path.read_text() for path in nightly.store.glob("runs/*/*.traces.jsonl"))
     assert lines.count("ravi.tag.team") == lines.count('"spanId"') - lines.count('"links"') == 3
@@ -204,21 +207,21 @@ def test_tags_are_on_every_span(nightly):
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_the_status_stays_what_it_is_when_nobody_reads_the_report(desk, flags):
     """The reader of both outputs leaves after the first line, as `2>&1 | head -1` does."""
-    child = desk.start(*desk.program("calls", "5"), flags=["--limit", "requests=3", *flags], out_and_err_in_one=True)
+    child = desk.start(*desk.program("greets", "5"), flags=["--limit", "tool_calls=3", *flags], out_and_err_in_one=True)
     assert child.stdout.readline()
     child.stdout.close()
     assert child.wait(timeout=60) == 4
 
 
 def test_the_status_of_a_limit_stays_when_the_programs_own_output_is_read_by_nobody(desk):
-    code = "import openai; print('hello'); openai.OpenAI().chat.completions.create(model='m', messages=[])"
-    child = desk.start(sys.executable, "-c", code, flags=["--limit", "requests=0"])
+    code = "import ravi_otel; print('hello'); ravi_otel.tool(print)('called')"
+    child = desk.start(sys.executable, "-c", code, flags=["--limit", "tool_calls=0"])
     child.stdout.close()
     _, err = child.communicate(timeout=60)
-    assert (child.returncode, desk.sent) == (4, 0), err
+    assert child.returncode == 4, err
 
 
 def test_without_a_standard_error_there_is_no_report_and_nothing_of_it_in_the_programs_output(desk):
-    whole = shlex.join([*desk.command("--limit", "requests=3"), *desk.program("calls", "5")])
+    whole = shlex.join([*desk.command("--limit", "tool_calls=3"), *desk.program("greets", "5")])
     done = desk.alone("sh", "-c", f"{whole} 2>&-")
-    assert (done.status, done.out, desk.sent) == (4, "hello there\n" * 3, 3)
+    assert (done.status, done.out) == (4, "hello there\n" * 3)

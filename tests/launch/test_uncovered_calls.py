@@ -83,14 +83,10 @@ def test_where_it_is_accepted_or_only_observed_it_is_said_and_the_status_is_the_
     assert said in done.report
 
 
-def test_quiet_leaves_no_status_5_without_a_word(desk):
+def test_quiet_leaves_no_status_5_without_a_word_and_the_list_of_runs_does_not_say_0_of_what_nobody_counted(desk):
     done = desk.launch(*program(PRINT), flags=[*LIMIT, "--quiet"])
     assert (done.status, done.out) == (5, "hello there\n")
     assert "The limits did not cover 1 request to api.mistral.ai" in done.err
-
-
-def test_the_list_of_runs_does_not_say_0_of_what_nobody_counted(desk):
-    desk.launch(*program(PRINT), flags=[*LIMIT, "--quiet"])
     listed = desk.alone(sys.executable, "-m", "ravi_otel", "runs").out.splitlines()[2].split()
     assert (listed[-5], set(listed[-4:-1])) == ("uncovered", {"?"}), listed
 

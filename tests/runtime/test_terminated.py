@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_starts
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -26,7 +27,7 @@ hooks.register(HookEvent.RUN_END, lambda told: print("end", told["agent_name"], 
 ravi_otel.instrument(hooks=hooks)
 AFTER
 with ravi_otel.run("r"), ravi_otel.agent("outer"), ravi_otel.agent("inner"):
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # a signal must not find this process in the middle of a print
     while True:
         time.sleep(0.01)
 """
@@ -38,7 +39,7 @@ class Program:
     def __init__(self, store: Path, before: str = "", after: str = "", **environ: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         self.store = store
-        self.process = subprocess.Popen(
+        self.process = warm_starts.start(
             [sys.executable, "-W", "error", "-c", PROGRAM.replace("BEFORE", before).replace("AFTER", after)],
             env={**kept, "PYTHONPATH": str(ROOT), "RAVI_STORE": str(store), **environ},
             stdout=subprocess.PIPE,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
+import warm_starts
 from approval_desk import NOW, answered, desk, pending, requested
 
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
@@ -58,9 +58,7 @@ PROGRAM = PROGRAM.replace("LATER", repr(NOW + 60)).replace("NOW", repr(NOW))
 
 
 def played(path, act, die_at):
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(path), act, die_at], capture_output=True, text=True, timeout=60, check=False, env=os.environ
-    )
+    return warm_starts.run([sys.executable, "-c", PROGRAM, str(path), act, die_at])
 
 
 def killed_request():
@@ -103,7 +101,7 @@ def test_whoever_is_killed_leaves_either_all_of_a_step_or_nothing(path, act, die
 
 
 def test_a_program_that_is_killed_while_it_waits_finds_its_answer_when_it_comes_back(path):
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path), "ask", "never"], stdout=subprocess.PIPE, text=True) as first:
+    with warm_starts.start([sys.executable, "-c", PROGRAM, str(path), "ask", "never"], stdout=subprocess.PIPE, text=True) as first:
         pending(path)
         first.kill()
     answered(path)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 
 import openai
 import pytest
+import warm_starts
 from opentelemetry.sdk.metrics import Counter, Histogram, MeterProvider, ObservableCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
@@ -260,9 +260,7 @@ print("well")
 
 def test_a_provider_that_the_application_sets_late_is_told_once_and_stays_told():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "RAVI_"))}
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", LATE], check=False, capture_output=True, text=True, timeout=120, env=environment
-    )
+    done = warm_starts.run([sys.executable, "-W", "error", "-c", LATE], env=environment)
     assert (done.stdout, done.stderr) == ("well\n", "")
 
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+import warm_starts
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
@@ -243,7 +243,7 @@ def test_a_wrong_choice_is_said_once_and_the_sentence_stays(tmp_path):
 def _run(path, program, **environment):
     (path / "program.py").write_text(program, encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-    return subprocess.run([sys.executable, "program.py"], cwd=path, env=kept | environment, capture_output=True, text=True, check=True)
+    return warm_starts.run([sys.executable, "program.py"], cwd=path, env=kept | environment, check=True)
 
 
 def test_a_timer_without_context_finds_the_span_of_the_scope_that_owns_the_limit(telemetry, backend, make):

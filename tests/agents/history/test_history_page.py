@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel import HistoryRetention
 from ravi_otel.agents import history
@@ -25,10 +25,7 @@ def test_the_program_that_is_shown_prints_what_is_shown(tmp_path):
     with ScriptedLLM(Text("Done.")) as server:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         environment = {**kept, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-c", PROGRAM],
-            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+        done = warm_starts.run([sys.executable, "-W", "error", "-c", PROGRAM], cwd=tmp_path, env=environment)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", PRINTED)
 
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import anyio
 import hiredis
 import pytest
 import redis_servers
+import warm_starts
 
 from ravi_otel._enforcement.ledger.redis import client as client_module
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, slot_of
@@ -91,7 +91,7 @@ def test_what_is_packed_is_text_or_bytes_whatever_was_said(monkeypatch, linked, 
 
 def test_a_signal_that_raises_in_the_middle_of_a_step_does_not_end_the_process(redis_server):
     storms = os.environ.get("RAVI_LONG", "60")
-    done = subprocess.run([sys.executable, "-c", STORM, redis_server.url, storms], capture_output=True, text=True, timeout=600, check=False)
+    done = warm_starts.run([sys.executable, "-c", STORM, redis_server.url, storms], timeout=600)
     assert (done.returncode, done.stdout.strip()) == (0, "whole"), done.stderr[-2000:]
 
 

@@ -13,6 +13,7 @@ import time
 import pytest
 import redis_servers
 import trio
+import warm_starts
 
 from ravi_otel._enforcement.ledger.redis import client as client_module
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
@@ -295,7 +296,7 @@ print(run_sync(client.call(script, ["{k}"], [])))
 
 
 def test_a_forked_child_has_connections_of_its_own(redis_server):
-    ran = subprocess.run([sys.executable, "-W", "error", "-c", FORKS, redis_server.url], capture_output=True, text=True, check=False)
+    ran = warm_starts.run([sys.executable, "-W", "error", "-c", FORKS, redis_server.url])
     assert (ran.stdout, ran.stderr) == ("12\n", "")
 
 

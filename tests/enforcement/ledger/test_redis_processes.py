@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
@@ -25,7 +26,7 @@ FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run
 def forked(url, task, kind, value, times):
     """Let eight forked processes work at once, while their parent does, too."""
     command = [sys.executable, str(CREW), "forked", url, task, kind, str(value), str(times)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = warm_starts.run(command)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -65,7 +66,7 @@ def test_what_is_held_never_passes_the_limit_and_everybody_in_line_is_served(red
 
 def test_what_a_killed_process_held_is_settled_at_its_grant(redis_server, ledger):
     command = [sys.executable, str(CREW), "killed", redis_server.url, "tokens", "100", "60"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+    with warm_starts.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
         assert worker.stdout.readline() == "ready\n"
         assert seen(ledger, "tokens", 100).held == 60
         worker.send_signal(signal.SIGKILL)

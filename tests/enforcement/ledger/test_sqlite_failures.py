@@ -4,13 +4,13 @@ import os
 import resource
 import shutil
 import sqlite3
-import subprocess
 import sys
 import threading
 import uuid
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
@@ -394,7 +394,7 @@ def test_a_disk_that_is_full_refuses_and_is_caught_up_with(path):
     program = FULL.replace("resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, 1_000))", soft)
     assert resource.getrlimit(resource.RLIMIT_FSIZE)[1] == resource.RLIM_INFINITY
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60, env=environ, check=False)
+    done = warm_starts.run([sys.executable, "-c", program, str(path)], env=environ)
     assert (done.returncode, done.stderr) == (0, "")
 
 

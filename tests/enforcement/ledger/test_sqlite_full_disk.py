@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import warm_starts
 
 PROGRAM = """
 import contextlib, logging, os, resource, sys
@@ -74,7 +75,7 @@ def place(tmp_path, disk):
 
 
 def ran(*args):
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *map(str, args)], capture_output=True, text=True, timeout=120, check=False)
+    done = warm_starts.run([sys.executable, "-c", PROGRAM, *map(str, args)])
     assert done.returncode == 0, done.stderr
     return done.stdout.split("\n")[:-1], done.stderr
 

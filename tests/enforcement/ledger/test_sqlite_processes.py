@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm_starts
 
 from ravi_otel._enforcement.ledger.contract import Denied, Grant
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -34,7 +35,7 @@ account, ask = crew.account, crew.ask
 
 def start(*arguments):
     command = [sys.executable, str(CREW), *map(str, arguments)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return warm_starts.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def spawned(*arguments):

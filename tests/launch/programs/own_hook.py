@@ -1,16 +1,21 @@
-"""Set an excepthook of its own, then fail."""
+"""Set an excepthook of its own, call a tool, then fail."""
 
 import sys
 
-import openai
+import ravi_otel
 
 
 def hook(kind, error, trace):
     print(f"my own hook: {kind.__name__}")
 
 
+@ravi_otel.tool
+def work():
+    print("worked")
+
+
 sys.excepthook = hook
-openai.OpenAI(max_retries=0).chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+work()
 if len(sys.argv) > 1:
-    openai.OpenAI(max_retries=0).chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+    work()
 raise KeyError("mine")

@@ -3,7 +3,7 @@
 import signal
 import sys
 
-import openai  # noqa: F401 - what a program imports is what we wait for
+import ravi_otel  # noqa: F401 - what a program imports is what we wait for
 
 
 WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}

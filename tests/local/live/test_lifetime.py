@@ -12,6 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
+import warm_starts
 from listing import sessions
 
 import ravi_otel
@@ -35,9 +36,9 @@ with ravi_otel.run("r"), ravi_otel.agent("a"):
 class Started:
     """Be a program that was started; it goes on when it is told to. One that imports no client is in no launcher's run."""
 
-    def __init__(self, work, before=(), client="", **environment):
+    def __init__(self, work, before=(), client="", warm=True, **environment):
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
-        self.process = subprocess.Popen(
+        self.process = (warm_starts.start if warm and not before else subprocess.Popen)(
             [*before, sys.executable, "-W", "error", "-c", PROGRAM.replace("WORK", work).replace("CLIENT", client)],
             env={**kept, "PYTHONPATH": str(ROOT), **environment},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -132,7 +133,7 @@ def test_a_forked_child_is_watched_at_its_own_socket_and_never_answers_at_its_pa
 def test_without_a_store_or_switched_off_nothing_is_started_and_nothing_imported(store, environment):
     named = {"RAVI_STORE": str(store), **environment} if environment else {}
     work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel.local.live.server' in sys.modules)"
-    with Started(work, **named) as program:
+    with Started(work, warm=False, **named) as program:
         out, err, status = program.go_on()
     assert status == 0
     assert "ravi-otel-live" not in out

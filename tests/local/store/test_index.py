@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import warm_starts
 
 from ravi_otel.local.store import Store
 from ravi_otel.local.store.index import ask, past_agents, past_calls, past_runs, sums_of
@@ -139,7 +140,9 @@ def test_several_commands_at_once_agree(desk, broken):
         "from ravi_otel.local.store.index import ask, past_runs;"
         "said = []; print(len(ask(Store.find(Path(sys.argv[1])), past_runs(), say=said.append)), said)"
     )
-    started = [subprocess.Popen([sys.executable, "-c", program, str(desk.store.root)], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    started = [
+        warm_starts.start([sys.executable, "-c", program, str(desk.store.root)], stdout=subprocess.PIPE, text=True) for _ in range(4)
+    ]
     assert {process.communicate()[0][:2] for process in started} == {"5 "}
     assert [path.read_bytes() for path in desk.store.root.glob("*.aside")] == [b"my own data" * 1_000] * broken
 

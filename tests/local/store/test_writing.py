@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm_starts
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord
 from opentelemetry.sdk._logs import LoggerProvider
@@ -46,7 +47,7 @@ SIGNALS["logs"] = ("resourceLogs", "scopeLogs", "logRecords")
 
 
 def run(program: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(directory)],
         env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"} | env,
         capture_output=True,
@@ -427,7 +428,7 @@ def test_kill_leaves_whole_lines_but_perhaps_the_last(tmp_path, after_s):
     store = tmp_path / "store"
     store.mkdir()
     program = PRELUDE + "print('on', flush=True)\nwhile True: tell('s', 100, text='x' * 500)"
-    process = subprocess.Popen(
+    process = warm_starts.start(
         [sys.executable, "-c", program, str(store)], env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
     )
     try:
