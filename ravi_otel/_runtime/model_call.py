@@ -358,6 +358,7 @@ class ModelCall:
         return Reservation(
             self.op_id,
             lines,
+            owner(),
             waits_s,
             on_stop=scope.on_stop,
             meanwhile=attend,

@@ -128,6 +128,7 @@ class Reservation:
         return Reservation(
             self.op_id,
             lines,
+            self.owner,
             patience_s,
             self.spent,
             self.on_stop,

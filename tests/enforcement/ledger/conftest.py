@@ -68,7 +68,7 @@ class Desk:
 
     def request(self, *asks, op=None, owner=None, patience=0.0, **more):
         lines = [Line(account, want, rest[0] if rest else want) for account, want, *rest in asks]
-        return Reservation(op or self.op(), lines, patience, **more)
+        return Reservation(op or self.op(), lines, owner, patience, **more)
 
     def flow(self, *asks, **more):
         return self.ledger.reserve(self.request(*asks, **more))

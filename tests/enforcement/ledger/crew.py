@@ -30,7 +30,7 @@ def account(kind, value, **options):
 
 def ask(ledger, shared, want, patience=0.0):
     op = new_op_id()
-    return op, run_sync(ledger.reserve(Reservation(op, [Line(shared, want, want)], patience)))
+    return op, run_sync(ledger.reserve(Reservation(op, [Line(shared, want, want)], op, patience)))
 
 
 def count(ledger, shared, times):

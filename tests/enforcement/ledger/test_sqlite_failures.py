@@ -365,7 +365,7 @@ def test_a_limit_that_cannot_be_set_says_so(ledger, locked):
 def test_who_waits_in_line_for_a_file_that_is_lost_is_told_so(path, ledger):
     shared = account(Kind.TOKENS, 100)
     ask(ledger, shared, want=100)
-    flow = ledger.reserve(Reservation("waits", [Line(shared, 60, 60)], 30.0))
+    flow = ledger.reserve(Reservation("waits", [Line(shared, 60, 60)], None, 30.0))
     step = next(flow)
     path.unlink()
     step.blocking()

@@ -162,7 +162,7 @@ def test_the_next_reservation_of_anybody_buries_the_dead(doomed, opened):
 
 def test_one_who_waits_for_what_a_killed_process_held_is_answered_after_the_lease(doomed, opened):
     shared, clock = account("tokens", 250), later(0)
-    flow = opened(clock=clock).reserve(crew.Reservation("waits", [crew.Line(shared, 160, 160)], 30.0))
+    flow = opened(clock=clock).reserve(crew.Reservation("waits", [crew.Line(shared, 160, 160)], None, 30.0))
     step = next(flow)
     doomed()
     clock.advance(31)
@@ -229,7 +229,7 @@ def test_one_who_was_thought_dead_in_line_stands_behind_the_others_and_is_served
     slow, living = opened(clock=ManualClock()), opened(clock=ManualClock())
     mine = account("tokens", 100)
     op, _ = ask(living, mine, 100)
-    flow = slow.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], 20.0))
+    flow = slow.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], None, 20.0))
     step = next(flow)
     assert living.reap(everybody=True) == 1
     run_sync(living.settle(op, {"tokens": 10}))
@@ -320,11 +320,11 @@ def test_who_waits_in_one_process_is_let_in_by_a_settle_in_another(opened):
     first, second = opened(), opened()
     mine, theirs = account("tokens", 100), account("tokens", 100)
     op, _ = ask(first, mine, 100)
-    flow = second.reserve(crew.Reservation("waits", [crew.Line(theirs, 60, 60)], 20.0))
+    flow = second.reserve(crew.Reservation("waits", [crew.Line(theirs, 60, 60)], None, 20.0))
     step = next(flow)
     assert ask(first, mine, 10)[1].reason == "contended"
     run_sync(first.settle(op, {"tokens": 10}))
-    behind = first.reserve(crew.Reservation("behind", [crew.Line(mine, 60, 60)], 20.0))
+    behind = first.reserve(crew.Reservation("behind", [crew.Line(mine, 60, 60)], None, 20.0))
     next(behind)  # it is the other's turn
     step.blocking()
     with pytest.raises(StopIteration) as end:
@@ -338,14 +338,14 @@ def test_a_dead_process_in_line_blocks_it_no_longer_than_its_lease(opened):
     dead, living = opened(clock=ManualClock()), opened(clock=ManualClock())
     mine = account("tokens", 100)
     op, _ = ask(living, mine, 100)
-    gone = dead.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], 20.0))
+    gone = dead.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], None, 20.0))
     next(gone)
     pulse = dead._pulse._thread
     dead._pulse.end()  # it is dead: it must not let itself in when the other settles
     pulse.join()
     living._clock.advance(20)
     run_sync(living.settle(op, {"tokens": 10}))
-    behind = living.reserve(crew.Reservation("behind", [crew.Line(mine, 10, 10)], 20.0))
+    behind = living.reserve(crew.Reservation("behind", [crew.Line(mine, 10, 10)], None, 20.0))
     next(behind)
     behind.close()
     living._clock.advance(20)
