@@ -119,7 +119,7 @@ class Instrumentation:
         self._carrying.install()
         ambient.begin()
         LEAVING.act = self._leave
-        TERMINATION.install(self._telemetry.open_scopes, self._leave)
+        TERMINATION.install(self._telemetry.open_scopes, abandon=abandon_open, leave=self._leave)
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True

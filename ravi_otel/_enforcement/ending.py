@@ -52,6 +52,11 @@ def swallows(scope_id: str, error: BaseException | None, *, catch: bool = False)
     return catch or (limit is not None and limit.on_exceed in _STOPPING)
 
 
+def ends_well(error: BaseException) -> bool:
+    """Whether it only says that the program ends, with status 0: what `sys.exit()` raises is no failure of what it leaves."""
+    return isinstance(error, SystemExit) and (error.code is None or (isinstance(error.code, int) and error.code == 0))
+
+
 def leaves(error: BaseException) -> list[BaseException]:
     """Return the errors in a group, and in the groups in it; any other error is its own only leaf."""
     if not isinstance(error, BaseExceptionGroup):

@@ -20,6 +20,7 @@ from ravi_otel._enforcement.ending import (
     COMPLETED,
     PAUSED,
     Ending,
+    ends_well,
     hand_over,
     partial_of,
     read_group,
@@ -617,7 +618,7 @@ class Scope(LimitedScope):
     def end(self, error: BaseException | None, *, catch: bool = False) -> bool:
         """Write how the body ended; return whether it swallows the error."""
         self.clock.end()
-        self.error = error
+        self.error = error = None if error is not None and ends_well(error) else error
         if error is None:
             self.end_as(self._concluded or self._returned())
             return False

@@ -41,15 +41,12 @@ from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import look_through, why_over
+from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
 from ravi_otel._runtime.wrapping import Wraps
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
-
-ABANDONED: Final = "abandoned"
-"""The `error.type` of a stream that was closed or dropped before its end."""
 
 IDLE: Final = "idle"
 """The `error.type` of a stream that nobody read for too long."""

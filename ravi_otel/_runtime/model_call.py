@@ -40,6 +40,7 @@ from ravi_otel._runtime.late import attend, drain, later
 from ravi_otel._runtime.patience import LONGEST_WAIT_S, around, owner, patience
 from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import ABANDONED, UnderWay
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.listener import Entered
@@ -115,7 +116,7 @@ GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_
 """Takes the place of a call around that nobody can see into (`unseen.UnseenCall`), for the call that begins here; None outside any."""
 
 
-class ModelCall:
+class ModelCall(UnderWay):
     """The life of one model call: how far it has come, what it was granted, and its end, exactly once.
 
     | method | in state | leads to |
@@ -128,7 +129,7 @@ class ModelCall:
     | `conclude(transport, result)` | admitted, sent | ended, or answering while the result is open |
     | `chunk(at_ns)`, `content(at_ns)` | answering | the same |
     | `answered(reply)` | admitted, sent, answering | ended |
-    | `failed(transport, error)`, `fail(error, ending, reply)` | any | ended |
+    | `failed(transport, error)`, `fail(error, ending, reply)`, `end_with_process()` | any | ended |
     | `leave()` | any | the same, without the context that listeners made current |
     | `collect(reply, at)` | ended, kept for a later look | the same |
 
@@ -555,6 +556,11 @@ class ModelCall:
         finally:
             if self._end(me):
                 self._leave_nothing_held()
+
+    def end_with_process(self) -> None:
+        """See `UnderWay.end_with_process`."""
+        if self._entered is not None:
+            self.fail(GeneratorExit("the process was told to end"), Ending(ABANDONED, sent=self.was_sent))
 
     def _end(self, me: object) -> bool:
         """Whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off."""

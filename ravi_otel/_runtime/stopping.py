@@ -7,6 +7,7 @@ cancelled the way `asyncio.timeout` does it, so that a cancellation of the progr
 from __future__ import annotations
 
 import contextlib
+import gc
 import weakref
 from asyncio import (
     CancelledError,
@@ -56,6 +57,32 @@ class Waited(Protocol):
 IN_FLIGHT: Final[set[InFlight]] = set()
 """What can be stopped at this moment; no entry keeps a task alive that nobody goes on with, and it goes with the task."""
 
+
+class UnderWay:
+    """A call of a model or of a tool: while it is under way, one that the process may end with."""
+
+    __slots__ = ()
+
+    def end_with_process(self) -> None:
+        """Tell that it ends because the process does, if it has begun and not ended."""
+        raise NotImplementedError
+
+
+def end_under_way() -> None:
+    """End what is under way, as the process ends.
+
+    It is looked for among all objects: a process is told to end once, and no call has to note itself for that.
+    """
+    for each in gc.get_objects():
+        if issubclass(type(each), UnderWay):
+            try:
+                each.end_with_process()
+            except Exception as bug:  # noqa: BLE001 - one fault keeps nothing else from its end
+                swallow("terminate", bug)
+
+
+ABANDONED: Final = "abandoned"
+"""The `error.type` of what was closed, dropped or left before its end: a stream, and what the process ends with."""
 
 _open: Final[list[Collection[object]]] = []
 

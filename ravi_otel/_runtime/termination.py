@@ -17,7 +17,9 @@ from ravi_otel._enforcement.ending import Ending
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.handles import finish_open
+from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import end_under_way
 from ravi_otel.errors import CancellationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.checks import switch
@@ -35,13 +37,18 @@ class Termination:
 
     def __init__(self) -> None:
         self._open: Callable[[], Iterable[Any]] = tuple
+        self._abandon: Callable[[], object] = tuple
         self._leave: Callable[[], object] = tuple
         self.ends: list[Callable[[int], object]] = []
         """What is told of the signal last: who keeps a run for the whole process."""
 
-    def install(self, open_scopes: Callable[[], Iterable[Any]], leave: Callable[[], object]) -> None:
-        """Handle the signal, where nobody else does: `open_scopes` are ended, innermost first, and `leave` tells what is untold."""
-        self._open, self._leave = open_scopes, leave
+    def install(self, open_scopes: Callable[[], Iterable[Any]], *, abandon: Callable[[], object], leave: Callable[[], object]) -> None:
+        """Handle the signal, where nobody else does.
+
+        What `abandon` finds open and every other call under way is ended first, then `open_scopes`, innermost first; `leave` tells what
+        is untold.
+        """
+        self._open, self._abandon, self._leave = open_scopes, abandon, leave
         if threading.current_thread() is not threading.main_thread() or not switch(os.environ, VARIABLE, default=True, safe=False):
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -49,7 +56,7 @@ class Termination:
 
     def remove(self) -> None:
         """Leave the signal to the system again, unless the program has taken it meanwhile."""
-        self._open = self._leave = tuple
+        self._open = self._abandon = self._leave = tuple
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self.handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -68,6 +75,9 @@ class Termination:
             os.kill(os.getpid(), number)
 
     def _tell(self, number: int) -> None:
+        self._abandon()
+        drain()
+        end_under_way()
         scopes = [
             scope for scope in self._open() if isinstance(scope, Scope) and scope.facts.kind in _ENTERED and not scope.facts.surrounding
         ]

@@ -18,6 +18,7 @@ from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.patience import Enclosure, enclose, leave
 from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import ABANDONED, UnderWay
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
@@ -31,7 +32,7 @@ def is_captured() -> bool:
     return STATE.options.content and not is_redacting()
 
 
-class ToolCall:
+class ToolCall(UnderWay):
     """One call of a tool, run once by `run`, `run_async` or `flow`.
 
     It is observed, counted and limited like any other, once: `check → admit → run → review → end`. Without a `gate`, `fn` has its
@@ -47,7 +48,20 @@ class ToolCall:
     something async.
     """
 
-    __slots__ = ("_captured", "_dropped", "_ended", "_engine", "_entered", "_fn", "_record", "_review", "_scope", "_started", "name")
+    __slots__ = (
+        "_captured",
+        "_dropped",
+        "_ended",
+        "_engine",
+        "_entered",
+        "_fn",
+        "_over",
+        "_record",
+        "_review",
+        "_scope",
+        "_started",
+        "name",
+    )
 
     def __init__(
         self,
@@ -67,7 +81,7 @@ class ToolCall:
         self._scope = scope
         self._engine = engine
         self._entered: Entered = NOTHING_ENTERED
-        self._started = self._ended = self._dropped = False
+        self._started = self._ended = self._dropped = self._over = False
         self._captured = arguments is not None  # of a plain call: what it is given is written down, and so is what it gives
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
         self._review: GateReview | None = None
@@ -300,6 +314,16 @@ class ToolCall:
         record.status = status
         record.duration_ns = self._engine.clock.monotonic_ns() - record.started_ns
 
+    def end_with_process(self) -> None:
+        """See `UnderWay.end_with_process`."""
+        record = getattr(self, "_record", None)
+        if self._ended or self._entered is NOTHING_ENTERED or record is None:
+            return
+        self._over = True
+        self._end(None, GeneratorExit("the process was told to end"))
+        record.error_type = ABANDONED
+        self._engine.listeners.tool_ended(record)
+
     def _close(self) -> None:
         """Give back the context, and tell listeners that it is over.
 
@@ -310,7 +334,7 @@ class ToolCall:
         del self._record
         if self._dropped:
             later(partial(listeners.tool_ended, record))  # a finaliser may be running, which must not take a lock
-        else:
+        elif not self._over:
             listeners.tool_ended(record)
 
 

@@ -15,6 +15,41 @@ from ravi_otel import (
     time_limit,
     token_limit,
 )
+from ravi_otel.testing import Capture
+
+# Leaving the program
+
+WELL = {"nothing": None, "0": 0, "False": False}
+BADLY = {"3": 3, "a sentence": "no such file", "no text": ""}
+
+
+@pytest.mark.parametrize("code", WELL.values(), ids=WELL)
+def test_a_program_that_exits_with_status_0_has_ended_its_runs_well(code):
+    captured = Capture()
+    instrumented = ravi_otel.instrument(tracer_provider=captured.tracer_provider)
+    with instrumented, pytest.raises(SystemExit), ravi_otel.run("r") as run, ravi_otel.agent("a") as agent:
+        raise SystemExit(code)
+    assert [(each.status, each.stop_reason) for each in (run, agent)] == [("ok", "success")] * 2
+    assert [(span.status.status_code.name, "error.type" in span.attributes) for span in captured.spans()] == [("UNSET", False)] * 2
+
+
+@pytest.mark.parametrize("code", BADLY.values(), ids=BADLY)
+def test_one_that_exits_with_another_status_has_not(code):
+    captured = Capture()
+    instrumented = ravi_otel.instrument(tracer_provider=captured.tracer_provider)
+    with instrumented, pytest.raises(SystemExit), ravi_otel.run("r") as run, ravi_otel.agent("a") as agent:
+        raise SystemExit(code)
+    assert [(each.status, each.stop_reason) for each in (run, agent)] == [("error", "error")] * 2
+    assert [(span.status.status_code.name, span.attributes["error.type"]) for span in captured.spans()] == [("ERROR", "SystemExit")] * 2
+
+
+def test_a_limit_that_was_reached_is_told_of_a_run_whose_program_exits_with_status_0(client, ask):
+    with pytest.raises(SystemExit), ravi_otel.run("r", limits=["requests=0"]) as run:  # noqa: PT012 - the run must end by it
+        with pytest.raises(BudgetExhaustedError):
+            ask(client)
+        raise SystemExit(0)
+    assert (run.status, run.stop_reason) == ("stopped", "limit_requests")
+
 
 # Time, closing, cancelling
 

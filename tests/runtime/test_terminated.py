@@ -32,6 +32,52 @@ with ravi_otel.run("r"), ravi_otel.agent("outer"), ravi_otel.agent("inner"):
         time.sleep(0.01)
 """
 
+CALLS = """
+import asyncio, openai, socketserver, threading
+
+class Silent(socketserver.BaseRequestHandler):
+    def handle(self):
+        self.request.recv(65536)
+        print("ready", flush=True)
+        time.sleep(600)
+
+server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent)
+server.daemon_threads = True
+threading.Thread(target=server.serve_forever, daemon=True).start()
+given = {"base_url": f"http://127.0.0.1:{server.server_address[1]}/v1", "api_key": "k", "max_retries": 0}
+question = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "x"}]}
+
+def called():
+    openai.OpenAI(**given).chat.completions.create(**question)
+
+def called_in_thread():
+    thread = threading.Thread(target=called)
+    thread.start()
+    thread.join()
+
+def awaited():
+    asyncio.run(openai.AsyncOpenAI(**given).chat.completions.create(**question))
+
+@ravi_otel.tool
+def tool():
+    print("ready", flush=True)
+    time.sleep(600)
+
+@ravi_otel.tool
+async def slow():
+    print("ready", flush=True)
+    await asyncio.sleep(600)
+
+def awaited_tool():
+    asyncio.run(slow())
+
+for event in (HookEvent.LLM_END, HookEvent.TOOL_END):
+    hooks.register(event, lambda told: print("call", told["status"], told["error_type"], flush=True))
+with ravi_otel.run("r", limits=["tokens=1000"]) as run, ravi_otel.agent("outer"), ravi_otel.agent("inner"):
+    hooks.register(HookEvent.FLOW_END, lambda told: print("charged", run.stats().requests, run.scope.accounts[0].used > 0, flush=True))
+    WORK()
+"""
+
 
 class Program:
     """Be a program that works in a store until it is told to end."""
@@ -97,6 +143,31 @@ def test_every_run_and_agent_says_how_it_ended_and_the_process_dies_of_the_signa
     assert program.end() == (["end inner cancelled cancelled", "end outer cancelled cancelled"], "", -signal.SIGTERM)
     assert program.spans() == dict.fromkeys(["invoke_agent inner", "invoke_agent outer", "invoke_workflow r"], ("cancelled", "cancelled"))
     assert program.outcome() == ("signal", -signal.SIGTERM)
+
+
+@pytest.mark.parametrize("work", ["called", "called_in_thread", "awaited"])
+def test_a_model_call_that_is_under_way_is_told_and_charged(start: Any, work: str) -> None:
+    program = start("", CALLS.replace("WORK", work))
+    said, err, status = program.end()
+    assert said[0] == "call cancelled abandoned"
+    assert (said[1:], err, status) == (
+        ["end inner cancelled cancelled", "end outer cancelled cancelled", "charged 1 True"],
+        "",
+        -signal.SIGTERM,
+    )
+    assert program.spans()["chat gpt-4o-mini"] == ("cancelled", None)
+
+
+@pytest.mark.parametrize("work", ["tool", "awaited_tool"])
+def test_a_tool_that_is_under_way_is_told(start: Any, work: str) -> None:
+    program = start("", CALLS.replace("WORK", work))
+    said, err, status = program.end()
+    assert (said[:3], err, status) == (
+        ["call cancelled abandoned", "end inner cancelled cancelled", "end outer cancelled cancelled"],
+        "",
+        -signal.SIGTERM,
+    )
+    assert len([name for name in program.spans() if name.startswith("execute_tool ")]) == 1
 
 
 def test_one_that_hands_the_signal_on_when_it_has_shut_down_is_no_lost_run(start: Any) -> None:
