@@ -15,13 +15,14 @@ from contextvars import ContextVar, Token
 from typing import Any, Final
 
 from ravi_otel._instrumentation.attempt_outcomes import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers
-from ravi_otel._instrumentation.client_profile import ClientProfile
+from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile
 from ravi_otel._instrumentation.connections import shut_down_request
 from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._instrumentation.formats.format import WireFormat, read_body, read_result
 from ravi_otel._instrumentation.outgoing_request import EARLY_NS, OutgoingRequest, shortest_pause
 from ravi_otel._instrumentation.raw_requests import RawRequests
 from ravi_otel._instrumentation.streams import COMPLETE, FollowedStream, is_raw_response, observed_parser
+from ravi_otel._instrumentation.sync_async import named_like
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
@@ -77,17 +78,13 @@ class ClientSeam:
 
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        if not self._concerns(client, args, kwargs):
-            return wrapped(*args, **kwargs)
-        sent = self._prepare(wrapped, client, args, kwargs)
-        return send_call(sent.call, sent)
+        sent = self._read(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
 
     def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
-        if not self._concerns(client, args, kwargs):
-            return wrapped(*args, **kwargs)
-        sent = self._prepare(wrapped, client, args, kwargs)
-        return named_like(send_call_async(sent.call, sent), wrapped)
+        sent = self._read(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
 
     def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -148,32 +145,28 @@ class ClientSeam:
             self._raw_requests.sent(built, raw)
         return built
 
-    def _concerns(self, client: Any, args: _Args, kwargs: _Kwargs) -> bool:
-        """Whether a call is watched; one without options raises the client's own TypeError."""
-        return self.active and (len(args) > 1 or "options" in kwargs) and STATE.options.concerns(client)
+    def _read(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall | None:
+        """Read a request before it is sent; None for one that is not watched, or has no options: the client raises its own TypeError.
 
-    def _prepare(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall:
-        """Read a request before it is sent; what cannot be read is still counted as a request."""
+        What cannot be read is still counted as a request.
+        """
+        if not self.active or not (len(args) > 1 or "options" in kwargs) or not STATE.options.concerns(client):
+            return None
+        options = args[1] if len(args) > 1 else kwargs["options"]
         try:
-            options, stream = args[1] if len(args) > 1 else kwargs["options"], bool(kwargs.get("stream"))
-            outgoing = OutgoingRequest.read(self._profile, client, options, stream=stream)
-            outgoing.leave_span_to(self._profile, client)
+            profile, stream = self._profile, bool(kwargs.get("stream"))
+            outgoing = OutgoingRequest.read(profile, client, options, stream=stream)
+            if profile.own_span is not None or outgoing.call.endpoint in OTHERS_WRAP:
+                outgoing.leave_span_to(profile, client)
             sent = SentCall(wrapped, args, kwargs, outgoing)
             if callable(outgoing.options.post_parser):
                 sent.observe_parser()
             if stream:
-                outgoing.ask_for_usage(self._profile, client, args[0] if args else kwargs.get("cast_to"))
+                outgoing.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("prepare", error)
-            options = args[1] if len(args) > 1 else kwargs["options"]
             return SentCall(wrapped, args, kwargs, OutgoingRequest(options, *self._unread, None))
         return sent
-
-
-def named_like(coroutine: Any, wrapped: Callable[..., Any]) -> Any:
-    """Return a coroutine under the name of the method it stands for, which is what "never awaited" names."""
-    coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__
-    return coroutine
 
 
 class SentCall:
@@ -428,7 +421,7 @@ class SentCall:
         status, why, sent = before
         self._pay(live, status, why, sent=sent)
 
-    def resent(self, request: Any, response: Any, error: BaseException | None) -> None:
+    def resent(self, request: Any, response: Any, error: BaseException | None = None) -> None:
         """Note what became of a request that a transport has sent; one that met no server is not paid for again."""
         if request is not self._leaves:
             return

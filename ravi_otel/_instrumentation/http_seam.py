@@ -5,11 +5,13 @@ A transport of the program's own may send one several times, and from whichever 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 from ravi_otel._instrumentation.client_seam import SENDING, SentCall, call_of
+from ravi_otel._instrumentation.sync_async import Block, wrapper_of
 from ravi_otel._runtime.packages import Package
 from ravi_otel._runtime.wrapping import Wraps
 
@@ -29,10 +31,11 @@ class HttpSeam:
 
     def install(self) -> None:
         """Wrap the clients of both colours."""
-        self._wraps.wrap(self._module.Client, "_send_single_request", self._send)
-        self._wraps.wrap(self._module.AsyncClient, "_send_single_request", self._send_async)
-        self._wraps.wrap(self._module.HTTPTransport, "handle_request", self._hand)
-        self._wraps.wrap(self._module.AsyncHTTPTransport, "handle_async_request", self._hand_async)
+        module, sending, handing = self._module, self._sending, self._handing
+        self._wraps.wrap(module.Client, "_send_single_request", wrapper_of(sending, awaits=False))
+        self._wraps.wrap(module.AsyncClient, "_send_single_request", wrapper_of(sending, awaits=True))
+        self._wraps.wrap(module.HTTPTransport, "handle_request", wrapper_of(handing, awaits=False))
+        self._wraps.wrap(module.AsyncHTTPTransport, "handle_async_request", wrapper_of(handing, awaits=True))
         self._active = True
 
     def remove(self) -> None:
@@ -40,66 +43,34 @@ class HttpSeam:
         self._active = False
         self._wraps.restore()
 
-    def _send(self, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _sending(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         sent = SENDING.get() if self._active else None
-        if sent is None:
-            return wrapped(*args, **kwargs)
-        request = args[0] if args else kwargs["request"]
-        sent.leaving(request, client)
-        response = wrapped(*args, **kwargs)
-        sent.passed(request, response)
-        return response
+        return None if sent is None else _sent(sent, client, args[0] if args else kwargs["request"])
 
-    def _send_async(self, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        sent = SENDING.get() if self._active else None
-        return wrapped(*args, **kwargs) if sent is None else self._sent_async(sent, wrapped, client, args, kwargs)
-
-    async def _sent_async(
-        self, sent: SentCall, wrapped: Callable[..., Any], client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        request = args[0] if args else kwargs["request"]
-        sent.leaving(request, client)
-        response = await wrapped(*args, **kwargs)
-        sent.passed(request, response)
-        return response
-
-    def _hand(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _handing(self, _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         request = args[0] if args else kwargs["request"]
         sent = call_of(request) if self._active else None
-        if sent is None:
-            return wrapped(*args, **kwargs)
-        sent.resending(request)
-        token = SENDING.set(sent)
-        try:
-            response = wrapped(*args, **kwargs)
-        except BaseException as error:
-            sent.resent(request, None, error)
-            raise
-        finally:
+        return None if sent is None else _handed(sent, request)
+
+
+@contextmanager
+def _sent(sent: SentCall, client: Any, request: Any) -> Iterator[Callable[[Any], None]]:
+    sent.leaving(request, client)
+    yield partial(sent.passed, request)
+
+
+@contextmanager
+def _handed(sent: SentCall, request: Any) -> Iterator[Callable[[Any], None]]:
+    sent.resending(request)
+    token = SENDING.set(sent)
+    try:
+        yield partial(sent.resent, request)
+    except BaseException as error:
+        sent.resent(request, None, error)
+        raise
+    finally:
+        with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
             SENDING.reset(token)
-        sent.resent(request, response, None)
-        return response
-
-    def _hand_async(self, wrapped: Callable[..., Any], _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        request = args[0] if args else kwargs["request"]
-        sent = call_of(request) if self._active else None
-        return wrapped(*args, **kwargs) if sent is None else self._handed_async(sent, wrapped, request, args, kwargs)
-
-    async def _handed_async(
-        self, sent: SentCall, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        sent.resending(request)
-        token = SENDING.set(sent)
-        try:
-            response = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            sent.resent(request, None, error)
-            raise
-        finally:
-            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
-                SENDING.reset(token)
-        sent.resent(request, response, None)
-        return response
 
 
 class Redirects:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile, described_afterwards
+from ravi_otel._instrumentation.client_profile import ClientProfile, described_afterwards
 from ravi_otel._instrumentation.formats.fields import body_of, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
 from ravi_otel._runtime.inferring import INFERRING
@@ -74,7 +74,7 @@ class OutgoingRequest:
         call = wire_format.call(request)
         if INFERRING.waiting:
             try:
-                call.tool_results = wire_format.tool_results(request)
+                call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
             except Exception as error:  # noqa: BLE001 - the call is counted all the same
                 swallow("results", error)
         if STATE.options.content and not is_redacting():
@@ -89,8 +89,7 @@ class OutgoingRequest:
         makes = False
         if profile.own_span is not None:
             self.options, makes = profile.own_span(client, self.options)
-        call = self.call
-        call.told_elsewhere = "span" if makes else "call" if call.endpoint in OTHERS_WRAP and described_afterwards(call.endpoint) else None
+        self.call.told_elsewhere = "span" if makes else "call" if described_afterwards(self.call.endpoint) else None
 
     # -- usage of streams ---------------------------------------------------------------------------------------------
 

@@ -12,8 +12,10 @@ from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, Me
 from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats.fields import class_of
-from ravi_otel.hooks.guard import swallow
+from ravi_otel._instrumentation.sync_async import Block, awaited_in, called_in
 
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
 _TRAITS: Final = ("__name__", "__qualname__", "__doc__", "__module__")
 _STATE: Final = "__getstate__"
 _MOST_FRAMES: Final = 100
@@ -73,41 +75,17 @@ def _is_ours(value: Any) -> bool:
     return kind is MethodType and value.__func__ is _state
 
 
-def observe_method(response: Any, name: str, before: Callable[[], None], after: Callable[[Any, BaseException | None], None]) -> None:
-    """Observe one method without arguments begin and end; `after` gets the response, and what the method raised."""
+def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None]) -> None:
+    """Have one method of a response run inside a block, as `sync_async.wrapper_of` does."""
     method = getattr(response, name)
 
-    def run_guarded(observer: Callable[..., None], *args: Any) -> None:
-        try:
-            observer(*args)
-        except Exception as bug:  # noqa: BLE001 - the method does what its user asked for
-            swallow("stream", bug)
+    def surrounded(*args: Any, **kwargs: Any) -> Any:
+        return called_in(block_of(response, args, kwargs), method, args, kwargs)
 
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:
-            return method(*args, **kwargs)  # which takes none, and says so
-        run_guarded(before)
-        try:
-            found = method()
-        except BaseException as error:
-            run_guarded(after, response, error)
-            raise
-        run_guarded(after, response, None)
-        return found
+    async def surrounded_async(*args: Any, **kwargs: Any) -> Any:
+        return await awaited_in(block_of(response, args, kwargs), method, args, kwargs)
 
-    async def observed_async(*args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:
-            return await method(*args, **kwargs)
-        run_guarded(before)
-        try:
-            found = await method()
-        except BaseException as error:
-            run_guarded(after, response, error)
-            raise
-        run_guarded(after, response, None)
-        return found
-
-    replace_method(response, name, observed_async if inspect.iscoroutinefunction(method) else observed)
+    replace_method(response, name, surrounded_async if inspect.iscoroutinefunction(method) else surrounded)
 
 
 def restore_methods(response: Any, *names: str) -> None:

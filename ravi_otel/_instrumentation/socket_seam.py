@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.client_seam import named_like
 from ravi_otel._instrumentation.formats.field_shapes import code as plain_code
 from ravi_otel._instrumentation.formats.field_shapes import shaped
 from ravi_otel._instrumentation.formats.fields import class_of, get, items, text
@@ -25,6 +25,7 @@ from ravi_otel._instrumentation.formats.realtime import CREATES, DECISION, LESSE
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage
 from ravi_otel._instrumentation.openai import PROFILE
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN
+from ravi_otel._instrumentation.sync_async import Block, ignore, named_like
 from ravi_otel._runtime.late import drain, later, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
@@ -155,9 +156,15 @@ class Session:
 
     def forget(self, turn: Turn) -> None:
         """Expect it no more: the message could not be sent."""
+        self._take(lambda one: one is turn)
+
+    def _take(self, is_meant: Callable[[Turn], bool]) -> Turn | None:
+        """Expect the oldest response that is meant no more, and return it."""
         with self._lock:
-            if turn in self._pending:
+            turn = next(filter(is_meant, self._pending), None)
+            if turn is not None:
                 self._pending.remove(turn)
+        return turn
 
     # -- what the provider sends ----------------------------------------------------------------------------------
 
@@ -207,10 +214,7 @@ class Session:
 
     def _begun(self, key: tuple[str | None, str | None], channel: str | None) -> Turn:
         """Find the message that asked for a response, the oldest of its lane; without one the provider began by itself."""
-        with self._lock:
-            turn = next((one for one in self._pending if not one.decides and one.channel in (None, channel)), None)
-            if turn is not None:
-                self._pending.remove(turn)
+        turn = self._take(lambda one: not one.decides and one.channel in (None, channel))
         if turn is None:
             call = self.conversation.call({})
             turn = Turn(call, self.conversation.collector(call), channel)
@@ -259,15 +263,12 @@ class Session:
         named = text(error, "event_id") or text(event, "client_event_id")
         lane = text(event, "stream_id")
         speaks_of_it = self.conversation.dialect == RESPONSES or code == _BUSY or (text(error, "param") or "").startswith("response")
-        with self._lock:
-            if named is not None:
-                found = next((one for one in self._pending if one.event_id == named), None)
-            else:
-                found = next((one for one in self._pending if speaks_of_it and one.channel == lane), None)
-            if found is not None:
-                self._pending.remove(found)
-            elif named is None and self.conversation.dialect == RESPONSES:
-                found = self._running.pop(self._lanes.pop(lane, (None, None)), None)
+        if named is not None:
+            return self._take(lambda one: one.event_id == named)
+        found = self._take(lambda one: speaks_of_it and one.channel == lane)
+        if found is None and self.conversation.dialect == RESPONSES:
+            with self._lock:
+                return self._running.pop(self._lanes.pop(lane, (None, None)), None)
         return found
 
     def _transcribed(self, event: Mapping[str, Any]) -> None:
@@ -279,10 +280,7 @@ class Session:
     def _decided(self, event: Mapping[str, Any]) -> None:
         told = get(event.get("event"), "decision")
         by_itself = event.get("trigger_id") is not None or event.get("delegation_id") is not None
-        with self._lock:
-            turn = None if by_itself else next((one for one in self._pending if one.decides), None)
-            if turn is not None:
-                self._pending.remove(turn)
+        turn = None if by_itself else self._take(lambda one: one.decides)
         live = begin_unasked(self._live.scope, self.conversation.call({}, decides=True)) if turn is None else turn.live
         if live is not None:
             size = len(items(told, "answers"))
@@ -393,7 +391,7 @@ _by_connection: WeakKeyDictionary[Any, Session] = WeakKeyDictionary()
 _lock = threading.RLock()
 
 
-def follow(connection: Any, session: Session) -> None:
+def follow(session: Session, connection: Any) -> None:
     """Have `session` end when its connection is dropped, if nothing ends it before; nothing here holds the connection."""
     with _lock:
         _by_connection[connection] = session
@@ -501,34 +499,18 @@ class SocketSeam:
 
     # -- opening --------------------------------------------------------------------------------------------------
 
-    def enter(self, wrapped: Callable[..., Any], manager: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `__enter__` and `enter` of a connection manager."""
+    @contextmanager
+    def opening(self, manager: Any, _args: _Args, _kwargs: _Kwargs) -> Iterator[Callable[[Any], None]]:
+        """Go around what opens a connection: `__enter__`, `__aenter__` and `enter` of its manager."""
         session = self._begin(manager)
         if session is None:
-            return wrapped(*args, **kwargs)
+            yield ignore
+            return
         try:
-            connection = wrapped(*args, **kwargs)
+            yield partial(_guarded, follow, session)
         except BaseException as error:
             session.close(error)
             raise
-        _guarded(follow, connection, session)
-        return connection
-
-    def enter_async(self, wrapped: Callable[..., Any], manager: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `__aenter__` and `enter` of a connection manager."""
-        return named_like(self._enter(wrapped, manager, args, kwargs), wrapped)
-
-    async def _enter(self, wrapped: Callable[..., Any], manager: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        session = self._begin(manager)
-        if session is None:
-            return await wrapped(*args, **kwargs)
-        try:
-            connection = await wrapped(*args, **kwargs)
-        except BaseException as error:
-            session.close(error)
-            raise
-        _guarded(follow, connection, session)
-        return connection
 
     def _begin(self, manager: Any) -> Session | None:
         try:
@@ -615,57 +597,29 @@ class SocketSeam:
 
     # -- receiving and closing ------------------------------------------------------------------------------------
 
-    def receive(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `recv_bytes` of a blocking connection, which every other way to receive goes through."""
+    def receiving(self, connection: Any, _args: _Args, _kwargs: _Kwargs) -> Block | None:
+        """Go around `recv_bytes` of a connection, which every other way to receive goes through."""
         session = session_of(connection)
-        if session is None:
-            return wrapped(*args, **kwargs)
-        try:
-            message = wrapped(*args, **kwargs)
-        except Exception as error:
-            _guarded(session.broke, connection, error)
-            raise
-        _guarded(session.received, message)
-        return message
+        return None if session is None else _received(session, connection)
 
-    def receive_async(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `recv_bytes` of an awaiting connection."""
-        return named_like(self._receive(wrapped, connection, args, kwargs), wrapped)
-
-    async def _receive(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        session = session_of(connection)
-        if session is None:
-            return await wrapped(*args, **kwargs)
+    @contextmanager
+    def closing(self, connection: Any, _args: _Args, _kwargs: _Kwargs) -> Iterator[Callable[[Any], None]]:
+        """Go around `close` of a connection."""
         try:
-            message = await wrapped(*args, **kwargs)
-        except Exception as error:
-            _guarded(session.broke, connection, error)
-            raise
-        _guarded(session.received, message)
-        return message
-
-    def close(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `close` of a blocking connection."""
-        try:
-            return wrapped(*args, **kwargs)
+            yield ignore
         finally:
-            _end(connection)
-
-    def close_async(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `close` of an awaiting connection."""
-        return named_like(self._close(wrapped, connection, args, kwargs), wrapped)
-
-    async def _close(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        try:
-            return await wrapped(*args, **kwargs)
-        finally:
-            _end(connection)
+            session = session_of(connection)
+            if session is not None and not session.over:
+                session.close()
 
 
-def _end(connection: Any) -> None:
-    session = session_of(connection)
-    if session is not None and not session.over:
-        session.close()
+@contextmanager
+def _received(session: Session, connection: Any) -> Iterator[Callable[[Any], None]]:
+    try:
+        yield partial(_guarded, session.received)
+    except Exception as error:
+        _guarded(session.broke, connection, error)
+        raise
 
 
 def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session: Session) -> SentMessage | None:

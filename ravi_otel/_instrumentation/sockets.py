@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._extras import load
+from ravi_otel._instrumentation.sync_async import wrapper_of
 from ravi_otel._runtime.packages import IMPORTS
 from ravi_otel._runtime.wrapping import Wraps
 
@@ -96,19 +97,22 @@ class Sockets:
 
     def _wrap_pair(self, manager: type, connection: type) -> None:
         seam, awaits = self._seam, hasattr(manager, "__aenter__")
-        entering = "__aenter__" if awaits else "__enter__"
-        self._once(manager, entering, seam.enter_async if awaits else seam.enter)
-        self._once(manager, "enter", seam.enter_async if awaits else seam.enter)
+        sending = seam.send_async if awaits else seam.send
+        for kind, name, block_of in (
+            (manager, "__aenter__" if awaits else "__enter__", seam.opening),
+            (manager, "enter", seam.opening),
+            (connection, "recv_bytes", seam.receiving),
+            (connection, "close", seam.closing),
+        ):
+            self._once(kind, name, wrapper_of(block_of, awaits=awaits))
         if "send" in vars(manager):
             self._once(manager, "send", seam.queue)
-        self._once(connection, "recv_bytes", seam.receive_async if awaits else seam.receive)
-        self._once(connection, "close", seam.close_async if awaits else seam.close)
         send: Any = vars(connection)["send"]
         raw = "send_raw" if hasattr(connection, "send_raw") else None
         if raw is not None:
-            self._once(connection, raw, seam.send_async if awaits else seam.send)
+            self._once(connection, raw, sending)
         if raw is None or raw not in getattr(send, "__code__", send).co_names:
-            self._once(connection, "send", seam.send_async if awaits else seam.send)
+            self._once(connection, "send", sending)
 
     def _once(self, kind: type, name: str, wrapper: Any) -> None:
         """Wrap a method where it is defined: several connections may share it."""

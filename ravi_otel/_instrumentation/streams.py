@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
 from typing import Any, Final, Protocol
@@ -31,11 +31,12 @@ from ravi_otel._instrumentation.response_methods import (
     is_running,
     locals_of,
     name_like,
-    observe_method,
     references_from,
     replace_method,
     restore_methods,
+    surround_method,
 )
+from ravi_otel._instrumentation.sync_async import Block, ignore
 from ravi_otel._runtime.guard import NEVER, Guard, blame, guard_of
 from ravi_otel._runtime.inferring import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
@@ -87,18 +88,12 @@ UNREAD: Final[set[FollowedStream]] = set()
 def abandon_open() -> None:
     """Queue the end of everything that is still open; for the end of the process."""
     for each in list(OPEN):
-        try:
-            each.dropped()
-        except Exception as error:  # noqa: BLE001 - a fault in one keeps none of the others from its end
-            swallow("stream", error)
+        _guarded(each.dropped)
 
 
 def _look_at_unread() -> None:
     for each in list(UNREAD):
-        try:
-            each.look()
-        except Exception as error:  # noqa: BLE001 - a fault in one keeps none of the others from its end
-            swallow("stream", error)
+        _guarded(each.look)
 
 
 class _IdleSweep:
@@ -207,9 +202,9 @@ class FollowedStream:
         """Observe when the HTTP response is read, closed or dropped, by whoever does it."""
         before = sys.getrefcount(response)
         for name in _CLOSERS:
-            observe_method(response, name, wait_for_shutdown, self._after_closing)
+            surround_method(response, name, self._closing)
         for name in _READERS:
-            observe_method(response, name, self._before_reading, self._after_reading)
+            surround_method(response, name, self._reading_whole)
         for name in _ITERATORS:
             self._observe_iterator(response, name)
         self._references = sys.getrefcount(response) - before
@@ -222,26 +217,13 @@ class FollowedStream:
         if self._was_read(raw.http_response):
             return
         before = sys.getrefcount(raw)
-        self._observe_parsing(raw)  # in a frame of its own, whose references are counted as those of the functions it makes
+        surround_method(raw, "parse", self._parsing)
         self._raw, self._raw_references = weakref.ref(raw), sys.getrefcount(raw) - before
         self.follow_response(raw.http_response)
 
-    def _observe_parsing(self, raw: Any) -> None:
-        parse = raw.parse
-        if inspect.iscoroutinefunction(parse):
-
-            async def parsed_async(*args: Any, **kwargs: Any) -> Any:
-                found = await parse(*args, **kwargs)
-                return self._parsed(raw, found)
-
-            replace_method(raw, "parse", parsed_async)
-            return
-
-        def parsed(*args: Any, **kwargs: Any) -> Any:
-            found = parse(*args, **kwargs)
-            return self._parsed(raw, found)
-
-        replace_method(raw, "parse", parsed)
+    @contextmanager
+    def _parsing(self, raw: Any, _args: object, _kwargs: object) -> Iterator[Callable[[Any], None]]:
+        yield functools.partial(self._parsed, raw)
 
     def read_by(self, helper: Any) -> None:
         """Check whether an object of the client's that reads this stream for the program is still held: it may be part of a cycle."""
@@ -265,7 +247,7 @@ class FollowedStream:
             self.finished()
         return self._over
 
-    def _parsed(self, raw: Any, found: Any) -> Any:
+    def _parsed(self, raw: Any, found: Any) -> None:
         try:
             restore_methods(raw, "parse")  # seen once is enough, and it holds `raw` in a cycle
             self._raw = None
@@ -274,7 +256,6 @@ class FollowedStream:
                 UNREAD.discard(self)
         except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
             swallow("stream", error)
-        return found
 
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
@@ -562,23 +543,33 @@ class FollowedStream:
         if self._end():
             self._fail(error, type(error).__qualname__, self._reply())
 
-    def _before_reading(self) -> None:
-        """Note that the body is being read whole: that closes the response before the body can be had."""
-        self._reading = True
+    def _reading_whole(self, response: Any, args: object, kwargs: object) -> Block | None:
+        return None if args or kwargs else self._read_whole(response)  # it takes none, and says so
 
-    def _after_reading(self, response: Any, error: BaseException | None) -> None:
+    @contextmanager
+    def _read_whole(self, response: Any) -> Iterator[Callable[[Any], None]]:
+        """Settle a body that is read whole: that closes the response before the body can be had."""
+        self._reading = True
+        try:
+            yield ignore
+        except BaseException as error:
+            self._reading = False
+            _guarded(self._broke, error)
+            raise
         self._reading = False
-        if error is None:
-            self.closed(response)
-        else:
-            self._broke(error)
+        _guarded(self.closed, response)
 
     def _broke(self, error: BaseException) -> None:
         if not isinstance(error, RuntimeError):  # read twice, or in the wrong colour: nothing of the answer's
             self.failed(error)
 
-    def _after_closing(self, response: Any, _: BaseException | None) -> None:
-        self.closed(response)
+    @contextmanager
+    def _closing(self, response: Any, _args: object, _kwargs: object) -> Iterator[Callable[[Any], None]]:
+        _guarded(wait_for_shutdown)
+        try:
+            yield ignore
+        finally:
+            _guarded(self.closed, response)
 
     def closed(self, response: Any) -> None:
         """Settle when the response was closed; while an iterator of ours runs, that one will tell how it ended."""
@@ -608,10 +599,7 @@ class FollowedStream:
             later(self._abandoned)
 
     def _lost(self, _: object) -> None:
-        try:
-            self.dropped()
-        except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
-            swallow("stream", bug)
+        _guarded(self.dropped)
 
     def _iterator_gone(self, _: object) -> None:
         """Note that a stream is gone; one that was never read may have left its response to somebody."""
@@ -701,6 +689,13 @@ class FollowedStream:
             return Reply()
 
 
+def _guarded(act: Callable[..., None], *args: Any) -> None:
+    try:
+        act(*args)
+    except Exception as bug:  # noqa: BLE001 - whoever reads, closes or drops a stream asks for nothing of ours
+        swallow("stream", bug)
+
+
 class _UntilEnd:
     """Settle a stream at the end of the block that reads it, and end the block with what the stream ends with."""
 
@@ -716,10 +711,7 @@ class _UntilEnd:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
         if isinstance(error, GeneratorExit):
-            try:
-                self._dropped()
-            except Exception as bug:  # noqa: BLE001 - whoever drops it asks for nothing of ours
-                swallow("stream", bug)
+            _guarded(self._dropped)
             return False
         ends_with = self._stream.turned(error, self._settle)
         if ends_with is None:

@@ -127,11 +127,10 @@ class Messages(WireFormat):
         """See `WireFormat.tool_uses`."""
         return _uses(items(result, "content"))
 
-    def tool_results(self, request: Request) -> tuple[str, ...]:
-        """See `WireFormat.tool_results`; one without an id answers nothing that can be known."""
+    def tool_results(self, request: Request) -> Sequence[str | None]:
+        """See `WireFormat.tool_results`."""
         said = [items(message, "content") for message in items(request.body, "messages") if text(message, "role") == "user"]
-        found = [id_of(block, "tool_use_id") for blocks in said for block in blocks if text(block, "type") == _RESULT]
-        return tuple(call_id for call_id in found if call_id is not None)
+        return [id_of(block, "tool_use_id") for blocks in said for block in blocks if text(block, "type") == _RESULT]
 
     def bound(self, request: Request, call: Call) -> None:
         """See `WireFormat.bound`; what the provider keeps or fetches has no bound."""

@@ -138,10 +138,9 @@ class ChatCompletions(WireFormat):
         calls = (call for choice in items(result, "choices") for call in items(get(choice, "message"), "tool_calls"))
         return tuple(ToolUse(id_of(call, "id"), text(_holder(call), "name")) for call in islice(calls, _MOST_USES))
 
-    def tool_results(self, request: Request) -> tuple[str, ...]:
-        """See `WireFormat.tool_results`; one without an id answers nothing that can be known."""
-        found = [id_of(message, "tool_call_id") for message in items(request.body, "messages") if text(message, "role") == "tool"]
-        return tuple(call_id for call_id in found if call_id is not None)
+    def tool_results(self, request: Request) -> Sequence[str | None]:
+        """See `WireFormat.tool_results`."""
+        return [id_of(message, "tool_call_id") for message in items(request.body, "messages") if text(message, "role") == "tool"]
 
     def bound(self, request: Request, call: Call) -> None:
         """See `WireFormat.bound`."""
@@ -229,7 +228,10 @@ usage: Final = partial(
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """Give the request's settings under their neutral names."""
-    found = {name: value for name, value in body.items() if name in _SAME_NAMES and value is not None}
+    found: dict[str, Any] = {}
+    for name in _SAME_NAMES.intersection(body):
+        if body[name] is not None:
+            found[name] = body[name]
     cap = body.get("max_completion_tokens")
     cap = body.get("max_tokens") if cap is None else cap
     if cap is not None:

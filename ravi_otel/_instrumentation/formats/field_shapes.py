@@ -15,7 +15,9 @@ _USUAL: Final = frozenset({"stop", "length", "tool_calls", "content_filter", "er
 """Codes that come with nearly every answer, and are known to be some."""
 
 _MOST_KEPT: Final = 512
-_LONGEST: Final = 256
+_TOO_LONG: Final = 257
+"""Characters of a value that are looked at, and kept: no name or code has so many."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9._:/@+=~-]{1,256}")
 _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _OPAQUE: Final = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12}|[0-9A-Fa-f]{8}[-_][0-9A-Fa-f]{4}[-_]")
@@ -36,16 +38,16 @@ def shaped(reply: Reply, asked: str | None = None) -> Reply:
     """
     if reply.id is not None and not _is_name(reply.id):
         reply.id = None
-    if reply.model is not None and reply.model != asked:
-        reply.model = _name(reply.model)
+    if reply.model is not None and reply.model != asked and not _is_known_name(reply.model[:_TOO_LONG]):
+        reply.model = None
     if not _USUAL.issuperset(reply.finish_reasons):
         reply.finish_reasons = tuple([code(one) for one in reply.finish_reasons])
     if reply.error_type is not None:
         reply.error_type = code(reply.error_type)
-    if reply.service_tier is not None and reply.service_tier not in _USUAL:
-        reply.service_tier = _word(reply.service_tier)
-    if reply.system_fingerprint is not None:
-        reply.system_fingerprint = _name(reply.system_fingerprint)
+    if reply.service_tier is not None and reply.service_tier not in _USUAL and not _is_word(reply.service_tier[:_TOO_LONG]):
+        reply.service_tier = None
+    if reply.system_fingerprint is not None and not _is_known_name(reply.system_fingerprint[:_TOO_LONG]):
+        reply.system_fingerprint = None
     if reply.conversation_id is not None and not _is_name(reply.conversation_id):
         reply.conversation_id = None
     return reply
@@ -53,15 +55,7 @@ def shaped(reply: Reply, asked: str | None = None) -> Reply:
 
 def code(value: str) -> str:
     """Return a code or a reason, `_OTHER` for what is none: it is words of an API, and no long run of letters and digits."""
-    return _word(value) or OTHER
-
-
-def _name(value: str) -> str | None:
-    return value if len(value) <= _LONGEST and _is_known_name(value) else None
-
-
-def _word(value: str) -> str | None:
-    return value if len(value) <= _LONGEST and _is_word(value) else None
+    return value if _is_word(value[:_TOO_LONG]) else OTHER
 
 
 def _is_name(value: str) -> bool:

@@ -28,6 +28,8 @@ _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """What hosts with an API of this shape call it, in the details or beside them."""
 
+_BESIDE = frozenset({*_CACHED, *_WRITTEN, "reasoning_tokens"})
+
 _OF_INPUT = (("cached_input_tokens", "cached_tokens"), ("audio_input_tokens", "audio_tokens"), ("image_input_tokens", "image_tokens"))
 _OF_OUTPUT = (
     ("reasoning_tokens", "reasoning_tokens"),
@@ -93,18 +95,6 @@ def as_list(value: Any) -> Sequence[Any]:
     return cast("Sequence[Any]", value) if isinstance(value, (list, tuple)) else ()
 
 
-def _beyond(value: Any) -> Mapping[str, Any]:
-    """Give the fields of a model that its class does not know; of a mapping all of them."""
-    kind = class_of(value)
-    if kind is dict or (kind not in _objects and _is_mapping(value, kind)):
-        return cast("Mapping[str, Any]", value)
-    try:
-        extra = value.__pydantic_extra__
-    except Exception:  # noqa: BLE001 - no such model
-        return _NOTHING
-    return cast("dict[str, Any]", extra) if extra and isinstance(extra, dict) else _NOTHING
-
-
 def text(value: Any, name: str) -> str | None:
     """Read a field that should be text; None for anything else."""
     found = get(value, name)
@@ -153,15 +143,14 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
             made = _left(told, given)
         if given is None or made is None:
             return total_only(told, told.get(input_details), told.get(output_details))
-    of_input, of_output, more = as_mapping(told.get(input_details)), as_mapping(told.get(output_details)), _beyond(usage)
-    if not (of_input or of_output or more):
+    in_detail, out_detail = told.get(input_details), told.get(output_details)
+    if in_detail is None and out_detail is None and _BESIDE.isdisjoint(told):
         return Usage(input_tokens=given, output_tokens=made)
-    found: dict[str, Any] = _details(of_input, given, of_output, made)
-    cached, written = found.get("cached_input_tokens", 0), _first(of_input, _WRITTEN, given) if of_input else 0
-    if more:
-        cached = found["cached_input_tokens"] = cached or _first(more, _CACHED, given)
-        written = written or _first(more, _WRITTEN, given)
-        found["reasoning_tokens"] = found.get("reasoning_tokens") or _first(more, ("reasoning_tokens",), made)
+    of_input = as_mapping(in_detail)
+    found: dict[str, Any] = _details(of_input, given, as_mapping(out_detail), made)
+    cached = found["cached_input_tokens"] = found.get("cached_input_tokens") or _first(told, _CACHED, given)
+    written = _first(of_input, _WRITTEN, given) or _first(told, _WRITTEN, given)
+    found["reasoning_tokens"] = found.get("reasoning_tokens") or _first(told, ("reasoning_tokens",), made)
     return Usage(input_tokens=given, output_tokens=made, cache_write_tokens=min(written, given - cached), **found)
 
 

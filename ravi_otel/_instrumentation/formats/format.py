@@ -235,8 +235,11 @@ class WireFormat(ABC):
         """Return the tools that a complete answer asks the program to run; only where the request offered some."""
         return ()
 
-    def tool_results(self, request: Request) -> tuple[str, ...]:  # noqa: ARG002 - for the formats that read it
-        """Return the call ids of the results that a request brings, also of earlier turns; only while results are waited for."""
+    def tool_results(self, request: Request) -> Sequence[str | None]:  # noqa: ARG002 - for the formats that read it
+        """Return the call ids of the results that a request brings, also of earlier turns; only while results are waited for.
+
+        None stands for one without an id, which answers nothing that can be known.
+        """
         return ()
 
 

@@ -135,10 +135,9 @@ class Responses(WireFormat):
         """See `WireFormat.tool_uses`."""
         return _uses(items(result, "output"))
 
-    def tool_results(self, request: Request) -> tuple[str, ...]:
-        """See `WireFormat.tool_results`; one without an id answers nothing that can be known."""
-        found = [id_of(item, "call_id") for item in items(request.body, "input") if (text(item, "type") or "").endswith(_RESULT)]
-        return tuple(call_id for call_id in found if call_id is not None)
+    def tool_results(self, request: Request) -> Sequence[str | None]:
+        """See `WireFormat.tool_results`."""
+        return [id_of(item, "call_id") for item in items(request.body, "input") if (text(item, "type") or "").endswith(_RESULT)]
 
     def bound(self, request: Request, call: Call) -> None:
         """See `WireFormat.bound`; what the provider keeps or fetches has no bound."""
