@@ -23,7 +23,7 @@ import ravi_otel
 from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._instrumentation.streams import OPEN
-from ravi_otel._runtime import patience
+from ravi_otel._runtime import waiting
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
 
@@ -145,9 +145,9 @@ def _left_behind(levels: list[tuple[int, bool]]) -> list[str]:
         for logger, (level, disabled) in zip(LOGGERS, levels[1:], strict=True):
             logger.setLevel(level)
             logger.disabled = disabled
-    if patience.around():
+    if waiting.around():
         left.append("a tool that the process still seems to be in")
-        patience.Inside(()).__enter__()
+        waiting.Inside(()).__enter__()
     if STATE.limits:
         left.append(f"{len(STATE.limits)} limit(s) of the process")
         STATE.install(Engine(), ())

@@ -303,7 +303,7 @@ POINTS = [
     "ravi_otel._runtime.model_call.ModelCall._reserve",
     "ravi_otel._runtime.model_call.ModelCall._admitted",
     "ravi_otel._runtime.model_call.ModelCall.attempt",
-    "ravi_otel._runtime.attempts.Attempts.pay",
+    "ravi_otel._runtime.charging.Attempts.pay",
     "ravi_otel._runtime.model_call.ModelCall._close",
     "ravi_otel._runtime.model_call.ModelCall._told",
     "ravi_otel._enforcement.clock.SystemClock.monotonic_ns",

@@ -9,7 +9,7 @@ from typing import Final
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.client_seam import ClientSeam
 from ravi_otel._instrumentation.streams import StreamHelpers
-from ravi_otel._runtime.packages import Package, is_within
+from ravi_otel._runtime.patching import Package, is_within
 
 
 class ClientPackage(Package):

@@ -24,9 +24,9 @@ from ravi_otel._instrumentation.raw_requests import RawRequests
 from ravi_otel._instrumentation.streams import COMPLETE, FollowedStream, is_raw_response, observed_parser
 from ravi_otel._instrumentation.sync_async import named_like
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
+from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
-from ravi_otel._runtime.wrapping import Wraps
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import RetryRecord

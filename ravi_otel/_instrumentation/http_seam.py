@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.client_seam import SENDING, SentCall, call_of
 from ravi_otel._instrumentation.sync_async import Block, wrapper_of
-from ravi_otel._runtime.packages import Package
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import Package, Wraps
 
 _UNUSABLE: Final = (
     "ravi-otel: this version of {} cannot be wrapped (%s is missing), so a request to a model that follows redirects counts as one, "

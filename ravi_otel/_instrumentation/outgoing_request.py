@@ -18,7 +18,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._instrumentation.client_profile import ClientProfile, described_afterwards
 from ravi_otel._instrumentation.formats.fields import body_of, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry.redaction import is_redacting

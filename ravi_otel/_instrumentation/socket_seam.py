@@ -30,7 +30,7 @@ from ravi_otel._runtime.late import drain, later, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED
-from ravi_otel._runtime.unasked import begin_unasked, check_going_on
+from ravi_otel._runtime.unwrapped_calls import begin_unasked, check_going_on
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.usage import Call, Reply

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.sync_async import wrapper_of
-from ravi_otel._runtime.packages import IMPORTS
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import IMPORTS, Wraps
 
 if TYPE_CHECKING:
     from ravi_otel._instrumentation.socket_seam import SocketSeam

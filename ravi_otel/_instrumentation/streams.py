@@ -38,12 +38,12 @@ from ravi_otel._instrumentation.response_methods import (
 )
 from ravi_otel._instrumentation.sync_async import Block, ignore
 from ravi_otel._runtime.guard import NEVER, Guard, blame, guard_of
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
+from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
-from ravi_otel._runtime.wrapping import Wraps
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.limits import NANO

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ravi_otel._runtime.wrapping import Wrapper
+from ravi_otel._runtime.patching import Wrapper
 
 Block = AbstractContextManager[Callable[[Any], object]]
 """Goes around one call; entered, it gives what takes the result."""

@@ -22,10 +22,9 @@ from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.client_seam import is_sent_elsewhere
 from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
 from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allowed
-from ravi_otel._runtime.packages import Package
+from ravi_otel._runtime.patching import Package, Wraps
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.unseen import is_around
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.unwrapped_calls import is_around
 from ravi_otel.hooks.guard import swallow
 
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}

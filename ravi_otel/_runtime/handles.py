@@ -20,13 +20,12 @@ from ravi_otel._enforcement.scope import Scope, WrapUp
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime import board, family
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, later_here, sweep_always
 from ravi_otel._runtime.progress import MOST, Progress
 from ravi_otel._runtime.resuming import refuse_twice
-from ravi_otel._runtime.resumption import resumption
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.waiting import Waiting
+from ravi_otel._runtime.waiting import Waiting, resumption
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.bridge import hear, hears_calls
 from ravi_otel.hooks.listener import Entered

@@ -2,8 +2,8 @@
 
 `ModelCall` is the one mutable object of a call, whoever sends it: a wrapped client, a request that goes around the wrapper, a
 message on a socket, a client of the program's own. What only some calls need lives in modules of its own, and a call holds it only
-when it needs it: `capping` (strict limits), `attempts` (retries), `awaited` (answers made in the background), `inferred` (tools that
-ran unseen), `resumption` (agents that wait for their slot).
+when it needs it: `charging` (caps of strict limits, retries), `background_calls` (answers made in the background), `inferred_tools`
+(tools that ran unseen), `waiting` (agents that wait for their slot).
 """
 
 from __future__ import annotations
@@ -28,19 +28,26 @@ from ravi_otel._enforcement.plan import Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
 from ravi_otel._flow import Done, Flow, run_async, run_sync
-from ravi_otel._runtime import resumption
-from ravi_otel._runtime.attempts import Attempts, charge_rest
-from ravi_otel._runtime.awaited import AWAITED, Told, bring, key_of, summed
-from ravi_otel._runtime.capping import Capped, Sizing, learn, sized
-from ravi_otel._runtime.charging import dearest_tier, is_free, price, spoken, unpriced_of
-from ravi_otel._runtime.conversations import CONVERSATIONS
-from ravi_otel._runtime.inferred import answered as tools_answered
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, Told, bring, key_of, summed
+from ravi_otel._runtime.charging import (
+    Attempts,
+    Capped,
+    Sizing,
+    charge_rest,
+    dearest_tier,
+    is_free,
+    learn,
+    price,
+    sized,
+    spoken,
+    unpriced_of,
+)
+from ravi_otel._runtime.inferred_tools import INFERRING
+from ravi_otel._runtime.inferred_tools import answered as tools_answered
 from ravi_otel._runtime.late import attend, drain, later
-from ravi_otel._runtime.patience import LONGEST_WAIT_S, around, owner, patience
-from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay
+from ravi_otel._runtime.waiting import LONGEST_WAIT_S, around, owner, patience, pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.listener import Entered
@@ -113,7 +120,7 @@ class CallState(IntEnum):
 _NEW, _ADMITTED, _SENT, _ANSWERING = CallState.NEW, CallState.ADMITTED, CallState.SENT, CallState.ANSWERING
 
 GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_otel_unseen_call", default=None)
-"""Takes the place of a call around that nobody can see into (`unseen.UnseenCall`), for the call that begins here; None outside any."""
+"""Takes the place of a call around that nobody can see into (`UnseenCall`), for the call that begins here; None outside any."""
 
 
 class ModelCall(UnderWay):
@@ -266,7 +273,7 @@ class ModelCall(UnderWay):
             scope.checkpoint(record)
             return self._reserve(sizing, blocking=blocking)
         except AgentPausedError as refused:
-            return self._wait_for_slot(resumption.waiting(scope, record, refused), sizing, blocking=blocking)
+            return self._wait_for_slot(wait_for_lost_slot(scope, record, refused), sizing, blocking=blocking)
         except RaviError:
             raise
         except Exception as bug:
@@ -325,7 +332,7 @@ class ModelCall(UnderWay):
             scope.still_wanted(answer, self.op_id, record)
             self._admitted(answer)
         except AgentPausedError as refused:
-            lost = resumption.waiting(scope, record, refused)
+            lost = wait_for_lost_slot(scope, record, refused)
         except RaviError:
             raise
         except Exception as bug:

@@ -14,8 +14,8 @@ from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._runtime.asking import tab
 from ravi_otel._runtime.late import drain
-from ravi_otel._runtime.resumption import in_time, resumption
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.waiting import in_time, resumption
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority

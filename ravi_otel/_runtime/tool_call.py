@@ -9,16 +9,14 @@ from typing import Any
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
-from ravi_otel._runtime import resumption
 from ravi_otel._runtime.gate_review import GateReview, log_unwritten
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import REFUSED
 from ravi_otel._runtime.parameters import Parameters
-from ravi_otel._runtime.patience import Enclosure, enclose, leave
-from ravi_otel._runtime.pausing import pause, pause_after
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay
+from ravi_otel._runtime.waiting import Enclosure, enclose, leave, pause, pause_after, wait_for_lost_slot
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
@@ -207,7 +205,7 @@ class ToolCall(UnderWay):
     def _check_after(self, refused: AgentPausedError) -> Flow[None]:
         scope = self._scope
         try:
-            yield from resumption.waiting(scope, self._record, refused)
+            yield from wait_for_lost_slot(scope, self._record, refused)
             if scope.wrapping is not None:
                 scope.wrapping.refuse_tool(scope.engine, self.name)
         except RaviError:

@@ -1,16 +1,34 @@
-"""Declare that the program waits for a person or another system: `working` limits stand still meanwhile, `time` goes on."""
+"""Wait, and say who waits: for what others hold, for a slot that was lost, for a person, or before a refusal is raised.
+
+`waiting` declares that the program waits for a person or another system: `working` limits stand still meanwhile, `time` goes on.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
+import threading
+import weakref
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
+from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
+from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._flow import Flow, Step, gevent_here, trio_here
 from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.state import STATE
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import AgentPausedError, ConfigurationError, RaviError, SpawnDeniedError
+from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.records import CallRecord, ToolRecord
 from ravi_otel.policy import checks
+from ravi_otel.policy.limits import NANO
 
 
 class Waiting:
@@ -61,3 +79,233 @@ def waiting(reason: str) -> Waiting:
     time count once. `time` limits go on. `stats().waited_s` tells what was waited. `reason` is for the reader of the code.
     """
     return Waiting(reason)
+
+
+LONGEST_WAIT_S = 30.0
+"""How long a call waits in line for what others hold, if no deadline comes first."""
+
+
+class Enclosure:
+    """Be work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more.
+
+    Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that.
+    """
+
+    __slots__ = ("over", "owner")
+
+    def __init__(self) -> None:
+        self.owner = owner()
+        self.over = False
+
+
+_enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", default=())
+
+
+def enclose(enclosure: Enclosure) -> None:
+    """Note in the context that what runs from here on, in any task or thread, is waited for by whoever asks now, until it is over."""
+    _enclosures.set((*_enclosures.get(), enclosure))
+
+
+def leave(enclosure: Enclosure) -> None:
+    """Forget what is over; never raises, and may run in another context, where a finaliser closes a generator."""
+    known = _enclosures.get()
+    if len(known) == 1 and known[0] is enclosure:
+        _enclosures.set(())
+    elif known:
+        _enclosures.set(tuple(each for each in known if not each.over))
+
+
+def enclosures() -> tuple[Enclosure, ...]:
+    """Give what encloses the caller, to be carried into a thread by `Inside`."""
+    return _enclosures.get()
+
+
+class Inside:
+    """Be inside of what encloses somebody else, for as long as this context manager is open."""
+
+    __slots__ = ("_before", "_known")
+
+    def __init__(self, known: tuple[Enclosure, ...]) -> None:
+        self._known = known
+        self._before: tuple[Enclosure, ...] = ()
+
+    def __enter__(self) -> None:
+        self._before = _enclosures.get()
+        _enclosures.set(self._known)
+
+    def __exit__(self, *_: object) -> None:
+        _enclosures.set(self._before)
+
+
+def around() -> tuple[object, ...]:
+    """List the owners whose work encloses the caller's: it must not wait for what they hold, since they wait for it."""
+    known = _enclosures.get()
+    return tuple([each.owner for each in known if not each.over]) if known else ()
+
+
+def owner() -> object:
+    """Identify the task, the greenlet, or else the thread, that asks.
+
+    A task is named by a weak reference, of which there is one: two are equal while the task lives. The ledger keeps it as long
+    as the call is held, and a task keeps its result, which may be the very stream whose being dropped ends the call.
+    """
+    loop, task = _get_running_loop(), None  # each call asks: nothing is called that cannot be there
+    if loop is not None:
+        task = asyncio.current_task(loop)
+    elif "trio" in sys.modules and (trio := trio_here()) is not None:
+        task = trio.lowlevel.current_task()
+    if task is None:
+        gevent = gevent_here() if "gevent._hub_local" in sys.modules else None
+        if gevent is None:
+            return threading.get_ident()
+        task = gevent.getcurrent()
+    try:
+        return weakref.ref(task)
+    except TypeError:  # a task of somebody's own making
+        return id(task)
+
+
+def patience(scope: Scope, *, blocking: bool) -> float:
+    """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
+    if blocking and on_event_loop():
+        return 0.0
+    left = scope.left_ns()
+    return LONGEST_WAIT_S if left is None else max(0.0, min(LONGEST_WAIT_S, left / NANO))
+
+
+_SLACK_S: Final = 0.001
+"""What an event loop may wake a sleeper too early by."""
+
+
+def in_time(scope: Scope, timeout_s: float | None) -> float | None:
+    """Wait no longer than the deadlines around allow, and until they are over for certain."""
+    left = scope.left_ns()
+    if left is None:
+        return timeout_s
+    left_s = max(0, left) / NANO + _SLACK_S
+    return left_s if timeout_s is None else min(timeout_s, left_s)
+
+
+class _Unpaused:
+    """Stop the wait of a paused agent for whatever ends it, but that it is paused."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """See `Stops.on_stop`."""
+        return self._scope.on_stop(wake)
+
+    def checkpoint(self) -> None:
+        """See `Stops.checkpoint`."""
+        scope = self._scope
+        scope.refuse_cancelled()
+        scope.refuse_closed()
+        late = scope.overdue()
+        if late is not None:
+            raise late
+
+
+def resumption(scope: Scope | None, lease: Lease | None, timeout_s: float | None) -> Flow[None]:
+    """Wait until `lease` is active, as long as nothing ends `scope`; nothing happens where there is no slot to wait for."""
+    longest_s = None if timeout_s is None else checks.nanoseconds("resumed(timeout_s)", timeout_s) / NANO
+    if scope is None or lease is None or scope.spawn is None:
+        return
+    stops = _Unpaused(scope)
+    if not lease.ended:  # else that is what there is to say, whatever else is over by now
+        stops.checkpoint()
+    yield from scope.spawn.resumption(lease, in_time(scope, longest_s), stops=stops)
+    if scope.lease is lease:
+        scope.pauses = 0  # what was refused is made again
+
+
+# -- agents that wait where others end --------------------------------------------------------------------------------
+
+_HERE: Final = (
+    "It chose to wait, and a blocking call on a thread that runs an event loop cannot: use the async client there, or make the call in "
+    "a thread of its own."
+)
+
+
+def wait_for_lost_slot(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError) -> Flow[None]:
+    """Stand in line with an agent that waits for the slot it lost, where the checkpoint has `refused`; raises that for any other."""
+    if not any(one.rules.waits for one in scope.upwards()):
+        raise refused
+    return _patiently(scope, at, refused)
+
+
+def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentPausedError | None) -> Flow[None]:
+    try:
+        fit = yield Step(_may_block, _may_await)
+        while refused is not None:
+            paused = next((one for one in scope.upwards() if one.lease is not None and one.lease.paused), None)
+            if paused is not None and paused.lease is not None:  # else it has its slot again by now
+                if not paused.rules.waits:
+                    raise refused
+                if not fit:
+                    raise errors_text.paused(paused.lease.agent_id, paused.partial, _HERE, on_hold=paused.lease.on_hold)
+                yield from _stand_in_line(scope, paused, paused.lease)
+            refused = _refused(scope, at)
+    finally:
+        refused = None  # its traceback knows this frame: a cycle that would keep both alive
+
+
+def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:
+    """Wait until the slot of `paused` is back, as long as nothing ends `scope`, which works for it."""
+    stops = _Unpaused(scope)
+    stops.checkpoint()
+    if paused.spawn is None:
+        return
+    scope.begin_wait()  # before it is asked how much time is left: `working` limits stand still
+    quiet = False
+    try:
+        yield from paused.spawn.resumption(lease, in_time(scope, None), stops=stops)
+        paused.pauses = 0  # it was not refused after all
+    except SpawnDeniedError:  # the deadline it was to wait for at most was put off meanwhile: it is looked at again
+        if lease.ended:
+            raise
+    except GeneratorExit:
+        quiet = True
+        raise
+    finally:
+        ended_ns = scope.engine.clock.monotonic_ns()
+        if quiet:
+            later(partial(scope.end_wait, ended_ns))  # a finaliser may be running, which must not take a lock
+        else:
+            scope.end_wait(ended_ns)
+
+
+def _refused(scope: Scope, at: CallRecord | ToolRecord | None) -> AgentPausedError | None:
+    try:
+        scope.checkpoint(at)
+    except AgentPausedError as refused:
+        return refused
+    return None
+
+
+def _may_block() -> bool:
+    return not on_event_loop()
+
+
+async def _may_await() -> bool:
+    return True
+
+
+def pause_after(engine: Engine, error: BaseException) -> float:
+    """Say for how many seconds to hold `error` back; 0 for what is no refusal of ours, and where nobody asked for pauses."""
+    asked = engine.pause_after
+    if asked is None or not isinstance(error, RaviError):
+        return 0.0
+    try:
+        return asked(error)
+    except Exception as bug:  # noqa: BLE001 - our own bug never replaces the refusal
+        swallow("pause", bug)
+        return 0.0
+
+
+def pause(seconds: float) -> Step:
+    """Give the step that sleeps; synchronous code on a thread that runs an event loop does not."""
+    sleeper = Sleeper()
+    return Step(partial(sleeper.block, seconds), partial(sleeper.wait, seconds))

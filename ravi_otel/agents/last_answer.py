@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._runtime.capping import Capped, sized
+from ravi_otel._runtime.charging import Capped, sized
 from ravi_otel._runtime.scopes import apply_limits, current_scope
 from ravi_otel.agents import wire
 from ravi_otel.agents.history.turns import sound
@@ -109,7 +109,7 @@ def _fits(scope: Scope, ctx: AgentContext, messages: Sequence[ChatMessage], answ
 
 
 class _Size:
-    """Know how large a request can be at most; a `capping.Sizing`."""
+    """Know how large a request can be at most; a `charging.Sizing`."""
 
     def __init__(self, call: Call, tokens: int) -> None:
         self._call = call

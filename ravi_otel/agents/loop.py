@@ -10,7 +10,7 @@ from anyio.lowlevel import checkpoint
 
 from ravi_otel._enforcement.ending import COMPLETED, Ending
 from ravi_otel._enforcement.errors_text import limit_of
-from ravi_otel._runtime.capping import CUT_SHORT
+from ravi_otel._runtime.charging import CUT_SHORT
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.last_answer import last_answer
 from ravi_otel.agents.results import AgentResult

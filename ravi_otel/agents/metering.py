@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ravi_otel._flow import Step, run_async
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.unseen import walk_unseen
+from ravi_otel._runtime.unwrapped_calls import walk_unseen
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks

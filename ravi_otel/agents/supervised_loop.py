@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import anyio
 
 from ravi_otel._enforcement.ending import Ending
-from ravi_otel._runtime.capping import CUT_SHORT
+from ravi_otel._runtime.charging import CUT_SHORT
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.hanging import GRACE_S

@@ -14,7 +14,7 @@ import anyio
 
 from ravi_otel._enforcement.ending import Ending, leaves
 from ravi_otel._enforcement.errors_text import belongs_to, limit_of
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel.agents import tool_results
 from ravi_otel.agents.cancelling import left_as_found, told_apart
 from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse

@@ -11,7 +11,7 @@ from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, add_usage
 from ravi_otel._flow import Flow, run_sync
-from ravi_otel._runtime.patience import owner
+from ravi_otel._runtime.waiting import owner
 from ravi_otel.carrier.lots import Lot
 from ravi_otel.policy.limits import Kind, is_built_in
 from ravi_otel.policy.usage import Usage

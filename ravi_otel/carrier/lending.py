@@ -21,8 +21,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.late import drain, later, look_after, opened, sweep_with
-from ravi_otel._runtime.patience import patience
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.waiting import patience
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally

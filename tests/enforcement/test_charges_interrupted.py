@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.spawn import shared as spawn_shared
-from ravi_otel._runtime import gate_review, patience, tool_call
+from ravi_otel._runtime import gate_review, tool_call, waiting
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.contracts import GateVerdict
@@ -170,7 +170,7 @@ def test_a_tool_behind_a_gate_holds_nothing_whatever_interrupts_it(tmp_path, sha
                 interrupter = Interrupter(moment)
                 interrupter.during(lambda: act(x=1))
                 struck = interrupter.struck
-                assert (len(ledger), run.limits[0].held, patience.around()) == (0, 0, ()), f"something is left at moment {moment}"
+                assert (len(ledger), run.limits[0].held, waiting.around()) == (0, 0, ()), f"something is left at moment {moment}"
                 assert run.limits[0].used - used <= 1
             assert len(ran) <= run.limits[0].used
     finally:

@@ -13,7 +13,7 @@ import pytest
 from openai.types.responses import Response
 
 import ravi_otel
-from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.late import drain
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.testing import Capture, Failure, Raw, ScriptedLLM, Text, ToolCalls

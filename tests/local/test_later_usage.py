@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel.local import as_json
 from ravi_otel.local.record import Leaf, RunRecord
 from ravi_otel.local.store.entries import entry_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ravi_otel._runtime import awaited
-from ravi_otel._runtime.awaited import LONGEST_NAME, Awaited, Key, Told, key_of
+from ravi_otel._runtime import background_calls
+from ravi_otel._runtime.background_calls import LONGEST_NAME, Awaited, Key, Told, key_of
 from ravi_otel._runtime.late import drain
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -112,14 +112,14 @@ def test_a_look_at_a_stream_that_told_its_usage_itself_is_forgotten(table):
 def test_what_nobody_looks_at_for_an_hour_is_given_up(table, monkeypatch):
     old, young = Waiting(), Waiting()
     table.keep(A, old)
-    now = awaited.time.monotonic()
-    monkeypatch.setattr(awaited.time, "monotonic", lambda: now + awaited.LONGEST_S + 1)
+    now = background_calls.time.monotonic()
+    monkeypatch.setattr(background_calls.time, "monotonic", lambda: now + background_calls.LONGEST_S + 1)
     table.keep(B, young)
     assert (len(old.seen), len(young.seen)) == (1, 0)
 
 
 def test_more_than_ten_thousand_give_up_the_oldest(table, monkeypatch):
-    monkeypatch.setattr(awaited, "MOST_KEPT", 2)
+    monkeypatch.setattr(background_calls, "MOST_KEPT", 2)
     calls = [Waiting() for _ in range(3)]
     for number, call in enumerate(calls):
         table.keep(key(f"resp_{number}"), call)
@@ -167,10 +167,10 @@ def test_a_name_that_is_none_or_too_long_is_not_kept(table, name):
 
 def test_after_an_hour_a_drain_gives_up_what_waits_though_nothing_new_is_kept(monkeypatch):
     call = Waiting()
-    awaited.AWAITED.keep(A, call)
-    now = awaited.time.monotonic()
+    background_calls.AWAITED.keep(A, call)
+    now = background_calls.time.monotonic()
     drain()
     assert call.seen == []
-    monkeypatch.setattr(awaited.time, "monotonic", lambda: now + awaited.LONGEST_S + 1)
+    monkeypatch.setattr(background_calls.time, "monotonic", lambda: now + background_calls.LONGEST_S + 1)
     drain()
-    assert (len(call.seen), len(awaited.AWAITED)) == (1, 0)
+    assert (len(call.seen), len(background_calls.AWAITED)) == (1, 0)

@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, token_limit
-from ravi_otel._runtime import patience
+from ravi_otel._runtime import waiting
 from ravi_otel.testing import Text
 
 CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
@@ -16,7 +16,7 @@ CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 @pytest.fixture(autouse=True)
 def _no_end_of_waiting(monkeypatch, stage):
     """Whoever waits in here waits for longer than any test may take."""
-    monkeypatch.setattr(patience, "LONGEST_WAIT_S", 3_600.0)
+    monkeypatch.setattr(waiting, "LONGEST_WAIT_S", 3_600.0)
     stage.answer = Text("one two three", usage=(10, 10))
 
 
@@ -72,10 +72,10 @@ def test_tools_in_tools_are_all_known(client, stage):
 
 def test_a_tool_is_around_only_while_it_runs():
     seen = []
-    search = ravi_otel.tool(lambda: seen.append(patience.around()), name="search")
+    search = ravi_otel.tool(lambda: seen.append(waiting.around()), name="search")
     with ravi_otel.run("r"):
         search()
-    assert (seen, patience.around()) == ([(patience.owner(),)], ())
+    assert (seen, waiting.around()) == ([(waiting.owner(),)], ())
 
 
 @pytest.mark.anyio
@@ -83,9 +83,9 @@ async def test_what_outlives_its_tool_may_wait_again():
     go = asyncio.Event()
 
     async def late():
-        before = patience.around()
+        before = waiting.around()
         await go.wait()
-        return before, patience.around()
+        return before, waiting.around()
 
     tasks = []
 
@@ -97,4 +97,4 @@ async def test_what_outlives_its_tool_may_wait_again():
     with ravi_otel.run("r"):
         await search()
         go.set()
-        assert await tasks[0] == ((patience.owner(),), ())
+        assert await tasks[0] == ((waiting.owner(),), ())

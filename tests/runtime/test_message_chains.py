@@ -4,8 +4,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, message_limit
-from ravi_otel._runtime.awaited import key_of
-from ravi_otel._runtime.conversations import MOST_KEPT, Conversations
+from ravi_otel._runtime.background_calls import LONGEST_MEMORY, Conversations, key_of
 from ravi_otel.policy.usage import Call
 from ravi_otel.testing import Text
 
@@ -58,8 +57,8 @@ def test_a_chain_we_never_saw_counts_its_own_messages(client):
 
 def test_only_so_many_conversations_are_remembered_and_those_used_last_stay():
     seen, call = Conversations(), Call("chat", "responses", messages=1)
-    for number in range(MOST_KEPT + 10):
+    for number in range(LONGEST_MEMORY + 10):
         seen.heard(call, f"resp_{number}", 1)
         assert seen.before(key_of(call, "resp_0")) == 2
-    assert len(seen) == MOST_KEPT
+    assert len(seen) == LONGEST_MEMORY
     assert seen.before(key_of(call, "resp_5")) == 0

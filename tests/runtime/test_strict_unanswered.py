@@ -11,7 +11,7 @@ import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, token_limit
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._runtime import attempts
+from ravi_otel._runtime import charging
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Disconnect, Failure, Text
 
@@ -184,7 +184,7 @@ def test_attempts_nobody_answers_never_pass_the_limit(retrying, stage, hold):
 @pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 def test_a_retry_that_a_signal_interrupts_when_it_is_paid_for_holds_nothing(retrying, stage, hold):
     def interrupt(frame, event, arg):
-        if frame.f_code is not attempts.pay_again.__code__:
+        if frame.f_code is not charging.pay_again.__code__:
             return None
         if event == "return":
             sys.settrace(None)

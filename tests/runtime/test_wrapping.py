@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import Wraps
 
 
 class Greeter:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from ravi_otel._runtime.packages import Package
+from ravi_otel._runtime.patching import Package
 from ravi_otel.carrier.clients import by_aiohttp, by_http_client, by_httpcore
 from ravi_otel.carrier.clients.rewriting import Rewriting, Watch
 

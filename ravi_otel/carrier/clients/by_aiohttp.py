@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from ravi_otel._flow import is_done
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import Wraps
 from ravi_otel.carrier.clients.rewriting import Field, Going, Rewriting, origin_of, take
 
 

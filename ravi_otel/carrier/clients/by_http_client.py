@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ravi_otel._flow import run_sync
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import Wraps
 from ravi_otel.carrier.clients.rewriting import Edit, Field, Going, Rewriting, going, origin_of
 from ravi_otel.hooks.guard import swallow
 

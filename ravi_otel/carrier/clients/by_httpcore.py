@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from ravi_otel._flow import Flow, is_done, run_sync
-from ravi_otel._runtime.wrapping import Wraps
+from ravi_otel._runtime.patching import Wraps
 from ravi_otel.carrier.clients.rewriting import Edit, Going, Rewriting, going, origin_of, take
 
 _CLASSES: Final = ("HTTP11Connection", "HTTP2Connection")

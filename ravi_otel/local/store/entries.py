@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, Literal, cast, get_args
 
-from ravi_otel._runtime.awaited import FETCHES
+from ravi_otel._runtime.background_calls import FETCHES
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.model_calls import PENDING
 from ravi_otel.errors import RaviError

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Final
 
-from ravi_otel._runtime.packages import figures, is_within
+from ravi_otel._runtime.patching import figures, is_within
 from ravi_otel._version import __version__
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 from ravi_otel.stack.doctor.targets import SIGNALS, protocol_of

@@ -20,7 +20,7 @@ from seen import ADDRESS, forget, told
 
 import ravi_otel
 from ravi_otel import cost_limit
-from ravi_otel._runtime.awaited import AWAITED
+from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
 

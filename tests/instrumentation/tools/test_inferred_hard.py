@@ -17,7 +17,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._instrumentation.formats.chat import ChatCompletions
-from ravi_otel._runtime.inferring import INFERRING, Inferring
+from ravi_otel._runtime.inferred_tools import INFERRING, Inferring
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
 ONE = ToolCalls([("search", {"q": 1})])

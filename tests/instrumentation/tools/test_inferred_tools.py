@@ -12,8 +12,8 @@ from tool_talks import CHAT_TOOLS, TALKS, Chat, ChatStream, Heard, Messages, Res
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._runtime import inferring
-from ravi_otel._runtime.inferring import INFERRING
+from ravi_otel._runtime import inferred_tools
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel.testing import Capture, Raw, Text, ToolCalls
 
 TWO = ToolCalls([("search", {"q": 1}), ("fetch", {"u": 2})])
@@ -252,7 +252,7 @@ def test_outside_any_run_tools_are_inferred_until_nothing_is_instrumented(talk: 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(
     talk: Any, play: Any, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inferring, "MOST_WAITING", 2)
+    monkeypatch.setattr(inferred_tools, "MOST_WAITING", 2)
     conversation = talk(Chat, ToolCalls([("search", {})] * 5), DONE)
     with ravi_otel.run("r"):
         play(conversation.ask())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime import inferring
+from ravi_otel._runtime import inferred_tools
 from ravi_otel.testing import Text, ToolCalls
 
 PAGE = (Path(__file__).parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
@@ -40,4 +40,4 @@ def test_a_loop_with_nothing_decorated_is_counted_and_limited(
 
 
 def test_the_figure_of_what_is_remembered_is_that_of_the_code() -> None:
-    assert f"{inferring.MOST_WAITING:,} calls without a result" in PAGE
+    assert f"{inferred_tools.MOST_WAITING:,} calls without a result" in PAGE

@@ -1,20 +1,130 @@
-"""Wrap a package of other people's when the program imports it, and take it off again."""
+"""Put wrappers into packages of others: which of them are there, how an attribute is wrapped and given back, and who forks workers."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 import importlib
 import logging
+import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, Protocol, cast
 
+import wrapt
+
 from ravi_otel.hooks.guard import swallow
+
+Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
+"""What runs instead: the wrapped method, its instance, positional and keyword arguments."""
+
+_DEEPEST: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Remember one method, and what stands for it."""
+
+    owner: type
+    name: str
+    original: Any
+    replacement: Any
+
+
+class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
+    """Be a wrapped method that was looked up: copied and pickled as the method itself would be, by who has it and its name."""
+
+    def _looked_up(self) -> tuple[Any, str]:
+        wrapper: _Wrapper = self._self_parent
+        owner, name = wrapper.place()
+        instance: Any = getattr(cast("Any", self).__wrapped__, "__self__", None)
+        return (owner if instance is None else instance), name
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        holder, name = self._looked_up()
+        return getattr(copy.deepcopy(holder, memo), name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, self._looked_up()
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
+    """Be a wrapped method as its class holds it; a function is never copied, and pickled by its name."""
+
+    __bound_function_wrapper__ = _Bound
+
+    def __init__(self, wrapped: Any, wrapper: Wrapper, owner: type, name: str) -> None:
+        cast("Any", super()).__init__(wrapped, wrapper)
+        self._self_place = (owner, name)
+
+    def place(self) -> tuple[type, str]:
+        """Give the class that holds it, and its name there."""
+        return self._self_place
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, self.place()
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+class Wraps:
+    """Remember what was wrapped, also after it was put back: somebody who wrapped over us still holds it."""
+
+    __slots__ = ("_made", "_places")
+
+    def __init__(self) -> None:
+        self._places: list[_Place] = []
+        self._made: dict[tuple[type, str], _Place] = {}
+
+    def wrap(self, owner: type, name: str, wrapper: Wrapper) -> None:
+        """Replace the method `name` that `owner` itself defines; KeyError when it defines none.
+
+        Wrapped again, with the same wrapper as before, a method gets the same replacement, and none over one that is still beneath.
+        """
+        current = owner.__dict__[name]
+        place = self._made.get((owner, name))
+        if place is None or place.original is not current:
+            if place is not None and _lies_beneath(place.replacement, current):
+                return
+            place = _Place(owner, name, current, _Wrapper(current, wrapper, owner, name))
+            self._made[owner, name] = place
+        setattr(owner, name, place.replacement)
+        self._places.append(place)
+
+    def restore(self) -> None:
+        """Put back every method that is still ours; where somebody wrapped over us, ours stays beneath and must be inert."""
+        for place in self._places:
+            if place.owner.__dict__.get(place.name) is place.replacement:
+                setattr(place.owner, place.name, place.original)
+        self._places.clear()
+
+
+def _lies_beneath(ours: Any, current: Any) -> bool:
+    for _ in range(_DEEPEST):
+        if current is None or current is ours:
+            return current is ours
+        current = getattr(current, "__wrapped__", None)
+    return False
+
 
 _log = logging.getLogger("ravi_otel")
 _CLAUSE: Final = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*([0-9][0-9.]*)")
@@ -193,3 +303,75 @@ def figures(version: str) -> tuple[int, ...]:
     """Read the figures that a version begins with."""
     found = re.match(r"\d{1,9}(?:\.\d{1,9}){0,7}", version)
     return tuple(map(int, found[0].split("."))) if found else ()
+
+
+_FIRST: Final = 100
+"""Before the finalisers of others, which may take away what ours needs."""
+
+
+class Leaving:
+    """Be what is done when a worker ends; nothing while nobody is instrumented."""
+
+    def __init__(self) -> None:
+        self.act: Callable[[], object] | None = None
+
+    def __call__(self, *_: object, **__: object) -> None:
+        """Do it; never raises."""
+        act = self.act
+        if act is None:
+            return
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - a worker ends as it would without us
+            swallow("leave", error)
+
+
+LEAVING: Final = Leaving()
+
+
+class _Finalisers:
+    """Be among the finalisers of each process that `multiprocessing` starts: whatever was there before its start is not run at its end."""
+
+    def __init__(self, util: Any) -> None:
+        self._util = util
+        self._registered = False
+        self._pid = 0
+
+    def install(self) -> None:
+        """Be told of each process that is started from here on, and of the end of this one, if it is such a process."""
+        if not self._registered:
+            self._registered = True
+            self._util.register_after_fork(self, _Finalisers.join)
+        if self._util.process.parent_process() is not None:
+            self.join()
+
+    def join(self) -> None:
+        """Be run at the end of this process."""
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._util.Finalize(None, LEAVING, exitpriority=_FIRST)
+
+    def remove(self) -> None:
+        """Leave it to `LEAVING`, which does nothing now: nobody is taken off that list again."""
+
+
+class _Signals:
+    """Hear from Celery that a worker process ends."""
+
+    def __init__(self, signals: ModuleType) -> None:
+        self._signal: Any = signals.worker_process_shutdown
+
+    def install(self) -> None:
+        """Be told of it."""
+        self._signal.connect(LEAVING, weak=False, dispatch_uid=id(LEAVING))
+
+    def remove(self) -> None:
+        """Be told no more."""
+        self._signal.disconnect(LEAVING, dispatch_uid=id(LEAVING))
+
+
+def _package(module: str, make: Callable[[Any], _Finalisers | _Signals]) -> Package:
+    return Package(module, make, f"ravi-otel: workers of {module.partition('.')[0]} end without telling us: %s is missing.")
+
+
+WORKERS: Final = (_package("multiprocessing.util", _Finalisers), _package("celery.signals", _Signals))
