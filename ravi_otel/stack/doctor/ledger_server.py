@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ravi_otel._enforcement.ledger.choosing import Choice
 from ravi_otel._enforcement.ledger.redis import url as redis_url
-from ravi_otel._enforcement.ledger.redis.client import Connection, ServerError, connect, find_slots, prepare
+from ravi_otel._enforcement.ledger.redis.client import Connection, ServerError, connect, prepare
 from ravi_otel._enforcement.ledger.redis.url import Address, Host
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_sync
@@ -50,7 +50,7 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
             yield broken("ledger.opens", f"{shown} is no Redis: {stranger}", "Check host and port in the URL.")
             continue
         try:
-            connection = connect(address, place, asked.left_s(_PATIENCE_S))
+            connection = connect(address, [place], asked.left_s(_PATIENCE_S))
         except StoreError as error:
             yield broken("ledger.opens", f"{shown} cannot be used, {error.why}", _REACH)
             continue
@@ -67,7 +67,12 @@ def look_at_server(choice: Choice, asked: Asked) -> Iterator[Finding]:
 def _places(address: Address, asked: Asked) -> list[Host | None]:
     if address.kind != "cluster":
         return [None]
-    return [*sorted(set(find_slots(address, asked.left_s(_PATIENCE_S)).values()))]
+    connection = connect(address, address.hosts, asked.left_s(_PATIENCE_S))
+    try:
+        kept = _Said(connection, asked)("CLUSTER", "SLOTS")
+    finally:
+        connection.close()
+    return [*sorted({(master[0].decode(), master[1]) for _, _, master, *_ in kept})]
 
 
 def _stranger(address: Address, place: Host | None, asked: Asked) -> str | None:

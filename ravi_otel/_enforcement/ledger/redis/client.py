@@ -1,10 +1,10 @@
 """Run scripts on a Redis through redis-py: in either colour, bounded in time, over connections of this process alone.
 
-redis-py connects, logs in, speaks TLS and the protocol, asks sentinels for the master and a Cluster for its slots. Ours is what it has no
-bound for: how long a whole call takes. Its time-outs begin anew with each piece of an answer, and its pool resolves names, connects and
-logs in within the call that finds no connection. So a connection is opened by a thread beside the callers, and is read through a
+redis-py connects, logs in, speaks TLS and the protocol, and asks sentinels for the master. Ours is what it has no bound for: how long a
+whole call takes. Its time-outs begin anew with each piece of an answer, and its pool resolves names, connects and logs in within the call
+that finds no connection. So a `Server` has a connection opened by a thread beside the callers, and a `Connection` is read through a
 `DeadlineSocket`. As a connection belongs to no event loop, threads, asyncio and trio share the same ones, and none has to be closed with
-a loop.
+a loop. Which server of a Cluster keeps a slot is asked of one that the URL names: its answer, MOVED, says so, and is remembered.
 
 What that costs, one EVALSHA of four keys, p50 in the best of five rounds on a busy machine of two cores: here 90 µs, through `redis.Redis`
 102; awaited here 168 µs, through `redis.asyncio.Redis` 197; fifty awaited at once 153 and 173 each.
@@ -21,9 +21,9 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from ravi_otel import _extras
 from ravi_otel._enforcement.clock import Clock
@@ -35,7 +35,6 @@ from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel._threads import without_signals
 from ravi_otel.policy.checks import show
 
-T = TypeVar("T")
 Failure = Literal["unreachable", "dropped", "late", "readonly", "moved", "ask", "try_again", "refused", "no_script", "given_up"]
 
 FIRST_S: Final = 1.0
@@ -61,6 +60,7 @@ _TRIED_AGAIN: Final[tuple[Failure, ...]] = ("dropped", "readonly")
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------
 
+_NO_THREAD: Final = "because no thread can be started to reach it"
 _NOT_LET_IN: Final = "because it does not let this user in"
 _FOREIGN_ANSWER: Final = "because it answers what no server of ours says"
 _LAST_WORDS: Final = "Protocol error"
@@ -102,6 +102,10 @@ class ServerError(StoreError):
         return self.why == _NOT_LET_IN
 
 
+def _late() -> ServerError:
+    return ServerError("because it does not answer in time", "late")
+
+
 def server_error(error: Exception) -> ServerError:
     """Return what an error means, whoever raised it. A server's own words are shown only where they hold no name and no secret."""
     if isinstance(error, ServerError):
@@ -110,7 +114,7 @@ def server_error(error: Exception) -> ServerError:
         return ServerError("because it cannot be told a name that is no text", "refused")
     known: Any = _extras.load("redis.exceptions")
     if isinstance(error, known.TimeoutError | TimeoutError):
-        return ServerError("because it does not answer in time", "late")
+        return _late()
     if isinstance(error, known.AskError):  # redis-py derives MovedError from it
         asked: Any = error
         kind: Failure = "moved" if isinstance(error, known.MovedError) else "ask"
@@ -265,19 +269,34 @@ class Connection:
 
 def prepare(address: Address) -> None:
     """Import what is needed to talk to it, which takes longer than a call may; raise MissingExtraError where that is not installed."""
-    for name in ("redis", "redis.exceptions", *(["redis.cluster", "redis.crc"] if address.kind == "cluster" else ["redis.sentinel"])):
+    for name in ("redis", "redis.exceptions", "redis.crc" if address.kind == "cluster" else "redis.sentinel"):
         _extras.load(name)
     # What the first connection imports by itself: a child forked in the middle of that would never have it whole.
     codecs.lookup("idna")
     _extras.load("redis").Connection()
 
 
-def connect(address: Address, host: Host | None, timeout_s: float) -> Connection:
-    """Connect to `host`, None: to the server that the address means; raise ServerError when that cannot be done. Blocks."""
+def connect(address: Address, hosts: Iterable[Host | None], timeout_s: float) -> Connection:
+    """Connect to the first of `hosts` that can be reached, None: to the server that the address means. Blocks.
 
+    ServerError, that of the last one, when none can.
+    """
+    trouble = _unreachable()
+    for host in hosts:
+        try:
+            return _connect(address, host, timeout_s)
+        except ServerError as error:
+            trouble = error
+    raise trouble
+
+
+def _connect(address: Address, host: Host | None, timeout_s: float) -> Connection:
     def on_connect(connection: Any) -> None:
         connection._sock = DeadlineSocket(connection._sock, time.monotonic() + timeout_s)  # noqa: SLF001 - it takes no other
         connection.on_connect()
+        if address.kind == "cluster":  # one that is of none says so now
+            connection.send_command("CLUSTER", "SLOTS")
+            connection.read_response()
 
     redis = _extras.load("redis")
     options = {
@@ -285,7 +304,12 @@ def connect(address: Address, host: Host | None, timeout_s: float) -> Connection
         # Not hiredis's: a server that announces 2**31 elements has it make room for them, and give that back, for eleven seconds under the
         # interpreter's lock. This one reads an answer of ours in 4.9 to 7.2 µs, hiredis in 4.4.
         "parser_class": _extras.load("redis.connection")._RESP2Parser,  # noqa: SLF001 - it has no other name
-        **_login(address, timeout_s),
+        "db": address.db,
+        "username": address.username,
+        "password": address.password,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "protocol": 2,
     }
     made = None
     try:
@@ -301,56 +325,31 @@ def connect(address: Address, host: Host | None, timeout_s: float) -> Connection
         if made is not None:
             made.disconnect()  # redis-py does so after errors of its own alone
         trouble = server_error(error)
-        if trouble.answered:
-            raise trouble from None
-        raise ServerError("because it cannot be reached", "unreachable") from None
+        raise trouble if trouble.answered else _unreachable() from None
 
 
-def _login(address: Address, timeout_s: float) -> dict[str, Any]:
-    return {
-        "db": address.db,
-        "username": address.username,
-        "password": address.password,
-        "socket_timeout": timeout_s,
-        "socket_connect_timeout": timeout_s,
-        "protocol": 2,
-    }
-
-
-def _tls(address: Address) -> dict[str, Any]:
-    return {} if address.tls is None else {"ssl": True, **address.tls}
-
-
-def _no_retries() -> dict[str, Any]:
-    return {"retry": _extras.load("redis.retry").Retry(_extras.load("redis.backoff").NoBackoff(), 0)}
+def _unreachable(why: str = "because it cannot be reached") -> ServerError:
+    return ServerError(why, "unreachable")
 
 
 def _master(address: Address, timeout_s: float) -> Host:
-    login = {"username": address.sentinel_username, "password": address.sentinel_password}
-    options = {"socket_timeout": timeout_s, "socket_connect_timeout": timeout_s, "protocol": 2, **_no_retries(), **_tls(address)}
-    sentinel = _extras.load("redis.sentinel").Sentinel(address.hosts, sentinel_kwargs={**options, **login})
+    """Return where the master is that the sentinels name."""
+    options = {
+        "username": address.sentinel_username,
+        "password": address.sentinel_password,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "protocol": 2,
+        "retry": _extras.load("redis.retry").Retry(_extras.load("redis.backoff").NoBackoff(), 0),
+        **({} if address.tls is None else {"ssl": True, **address.tls}),
+    }
+    sentinel = _extras.load("redis.sentinel").Sentinel(address.hosts, sentinel_kwargs=options)
     try:
         host, port = sentinel.discover_master(address.service)
         return str(host), int(port)
     finally:
         for each in sentinel.sentinels:
             each.close()
-
-
-def find_slots(address: Address, timeout_s: float) -> dict[int, Host]:
-    """Return which server of a Cluster keeps which slot. Blocks."""
-    cluster = _extras.load("redis.cluster")
-    login = {key: value for key, value in _login(address, timeout_s).items() if key != "db"}
-    nodes = [cluster.ClusterNode(host, port) for host, port in address.hosts]
-    try:
-        client = cluster.RedisCluster(startup_nodes=nodes, require_full_coverage=False, **_no_retries(), **login, **_tls(address))
-    except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
-        trouble = server_error(error)
-        raise trouble if trouble.answered else ServerError("because no server of the Cluster can be reached", "unreachable") from None
-    try:
-        return {slot: (kept[0].host, kept[0].port) for slot, kept in client.nodes_manager.slots_cache.items()}
-    finally:
-        client.close()
 
 
 def slot_of(key: str) -> int:
@@ -364,12 +363,12 @@ def slot_of(key: str) -> int:
 class Turn(Sleeper):
     """Wait, in either colour, for a connection that another thread or task hands over, or for the news that there is none."""
 
-    __slots__ = ("connection", "trouble")
+    __slots__ = ("full", "outcome")
 
-    def __init__(self) -> None:
+    def __init__(self, *, full: bool) -> None:
         super().__init__()
-        self.connection: Connection | None = None
-        self.trouble: ServerError | None = None
+        self.full = full
+        self.outcome: Connection | ServerError | None = None
 
     def block(self, timeout_s: float | None) -> None:
         """Wait on this thread, be it an event loop's: the wait is short, and what is handed over comes from a thread."""
@@ -379,13 +378,15 @@ class Turn(Sleeper):
 class Server:
     """Keep the connections to one server, lend each to one caller at a time, and stop asking the server when it is silent.
 
-    `changed` is called when it answers again, and when a probe of it failed.
+    It is the first of `hosts` that can be reached. `lost` is called when it stays silent.
     """
 
-    def __init__(self, address: Address, host: Host | None, *, clock: Clock | None, changed: Callable[[], object]) -> None:
+    def __init__(
+        self, address: Address, hosts: Callable[[], Iterable[Host | None]], *, clock: Clock | None, lost: Callable[[], object]
+    ) -> None:
         self._address = address
-        self._host = host
-        self._changed = changed
+        self._hosts = hosts
+        self._lost = lost
         self.breaker: Final = Breaker(clock)
         self._lock = threading.RLock()
         self._idle: deque[Connection] = deque()
@@ -395,36 +396,28 @@ class Server:
         self._closed = False
 
     def lend(self, until: float) -> Flow[tuple[Connection, float]]:
-        """Return a connection that is opened or given back meanwhile, and until when to use it; raise ServerError when none is, in time.
+        """Return a connection, an idle one or one that is opened or given back meanwhile, and until when to use it.
 
-        Where a task finds all of them lent, `until` moves on: that is not the server's doing, and ends when the server is given up.
+        ServerError when there is none in time, or the server is not asked now. Where a task finds all of them lent, `until` moves on:
+        that is not the server's doing, and ends when the server is given up.
         """
-        lent: tuple[Connection, float] = yield Step(partial(self._wait_in_thread, until), partial(self._wait_in_task, until))
-        return lent
-
-    def check(self) -> None:
-        """Raise ServerError when the server is not asked now; a thread looks now and then whether it answers again."""
         verdict = self.breaker.look()
-        if verdict == "ask":
-            return
-        if verdict == "probe" and not start_thread(self._probe):
-            self.breaker.failed(probe=True)
-        raise ServerError("because it has not answered lately", "given_up")
-
-    def lend_idle(self) -> Connection | None:
-        """Return a connection that is open and lent to nobody; raise ServerError when the server is not asked now."""
-        self.check()
+        if verdict != "ask":
+            if verdict == "probe" and not start_thread(self._probe):
+                self.breaker.failed(probe=True)
+            raise ServerError("because it has not answered lately", "given_up")
         self._closed = False
         try:
-            return self._idle.pop()
+            return self._idle.pop(), until
         except IndexError:
-            return None
+            pass
+        lent: tuple[Connection, float] = yield Step(partial(self._wait_in_thread, until), partial(self._wait_in_task, until))
+        return lent
 
     def give_back(self, connection: Connection, trouble: ServerError | None = None) -> None:
         """Take back a connection that has brought an answer, or trouble."""
         if trouble is None or (trouble.answered and not trouble.ended):
-            if self.breaker.succeeded():
-                self._changed()
+            self.breaker.succeeded()
             self._hand_over(connection)
             return
         self.drop(connection)
@@ -445,15 +438,9 @@ class Server:
 
         One that does not let this user in, from Redis 8 on when it is connected to, is not given up: each call is to say so.
         """
-        if trouble.is_login or not self.breaker.failed():
-            return
-        with self._lock:
-            turns = tuple(self._turns)
-            self._turns.clear()
-            for turn in turns:
-                turn.trouble = trouble
-        for turn in turns:
-            turn.wake()
+        if not trouble.is_login and self.breaker.failed():
+            while self._turns:
+                self._hand_over(trouble)
 
     def close(self) -> None:
         """Close what nobody uses, and what is being opened or in use as soon as it comes back; until somebody asks again."""
@@ -471,7 +458,7 @@ class Server:
     # -- opening and handing over ---------------------------------------------------------------------------------
 
     def _connect(self) -> Connection:
-        connection = connect(self._address, self._host, _OPENING_S)
+        connection = connect(self._address, self._hosts(), _OPENING_S)
         with self._lock:
             self._open.add(connection)
         return connection
@@ -481,119 +468,104 @@ class Server:
             self._open.discard(connection)
         connection.close()
 
-    def _hand_over(self, connection: Connection) -> None:
-        """Give it to whoever waits for one, or keep it."""
+    def _open_beside(self) -> None:
+        """Have a thread open a connection for whoever waits; `_opening` counts it already."""
+        if not start_thread(self._open_one):
+            self._opened(_unreachable(_NO_THREAD))
+
+    def _open_one(self) -> None:
+        try:
+            self._opened(self._connect())
+        except ServerError as trouble:
+            self._opened(trouble)
+
+    def _opened(self, outcome: Connection | ServerError) -> None:
+        with self._lock:
+            self._opening -= 1
+        self._hand_over(outcome)
+
+    def _hand_over(self, outcome: Connection | ServerError) -> None:
+        """Give a connection, or the news that there is none, to whoever waits first; keep a connection that nobody waits for."""
         while True:
             with self._lock:
                 turn = self._turns.popleft() if self._turns else None
                 if turn is None:
                     keeps = len(self._idle) < MOST_FOR_TASKS and not self._closed
-                    if keeps:
-                        self._idle.append(connection)
+                    if keeps and isinstance(outcome, Connection):
+                        self._idle.append(outcome)
                     break
-                turn.connection = connection
-            if turn.wake():
+                turn.outcome = outcome
+            if turn.wake() or isinstance(outcome, ServerError):
                 return
             with self._lock:
-                turn.connection = None  # its event loop is gone: it will never know
-        if not keeps:
-            self._forget(connection)
+                turn.outcome = None  # its event loop is gone: it will never know
+        if isinstance(outcome, Connection) and not keeps:
+            self._forget(outcome)
 
-    def _open_beside(self) -> None:
-        """Have a thread open a connection for whoever waits; `_opening` counts it already."""
-        if not start_thread(self._open_one):
-            self._not_opened(ServerError("because no thread can be started to reach it", "unreachable"))
-
-    def _open_one(self) -> None:
+    @contextlib.contextmanager
+    def _standing(self, *, task: bool) -> Iterator[Turn]:
+        """Stand in line for a connection, and have a thread open one, unless tasks have all that there may be."""
+        with self._lock:
+            turn = Turn(full=task and len(self._open) + self._opening >= MOST_FOR_TASKS)
+            if task and self._idle:  # given back meanwhile
+                turn.outcome, turn.full = self._idle.pop(), True
+                turn.wake()
+            elif task:
+                self._turns.append(turn)
+            else:
+                self._turns.appendleft(turn)  # before all tasks: it may be what keeps their loop from going on
+            self._opening += not turn.full
         try:
-            connection = self._connect()
-        except Exception as error:  # noqa: BLE001 - it is the waiting one's to raise
-            self._not_opened(server_error(error))
-            return
-        with self._lock:
-            self._opening -= 1
-        self._hand_over(connection)
-
-    def _not_opened(self, trouble: ServerError) -> None:
-        with self._lock:
-            self._opening -= 1
-            turn = self._turns.popleft() if self._turns else None
-            if turn is not None:
-                turn.trouble = trouble
-        if turn is not None:
-            turn.wake()
+            if not turn.full:
+                self._open_beside()
+            yield turn
+        finally:
+            with self._lock:
+                with contextlib.suppress(ValueError):
+                    self._turns.remove(turn)
+                left, turn.outcome = turn.outcome, None
+            if isinstance(left, Connection):
+                self._hand_over(left)
 
     def _wait_in_thread(self, until: float) -> tuple[Connection, float]:
-        turn = Turn()
-        with self._lock:
-            self._turns.appendleft(turn)  # before all tasks: it may be what keeps their loop from going on
-            self._opening += 1
-        try:
-            self._open_beside()
+        with self._standing(task=False) as turn:
             turn.block(until - time.monotonic())
-            return self._handed_over(turn), until
-        except BaseException:
-            self._leave(turn)
-            raise
+            return self._take(turn), until
 
     async def _wait_in_task(self, until: float) -> tuple[Connection, float]:
-        turn, left_s = Turn(), until - time.monotonic()
-        with self._lock:
-            if self._idle:  # given back meanwhile
-                return self._idle.pop(), until
-            full = len(self._open) + self._opening >= MOST_FOR_TASKS
-            self._turns.append(turn)
-            self._opening += not full
-        try:
-            if not full:
-                self._open_beside()
-            await turn.wait(_LONGEST_QUEUE_S if full else left_s)
-            return self._handed_over(turn), time.monotonic() + left_s if full else until
-        except BaseException:
-            self._leave(turn)
-            raise
+        left_s = until - time.monotonic()
+        with self._standing(task=True) as turn:
+            await turn.wait(_LONGEST_QUEUE_S if turn.full else left_s)
+            return self._take(turn), time.monotonic() + left_s if turn.full else until
 
-    def _handed_over(self, turn: Turn) -> Connection:
+    def _take(self, turn: Turn) -> Connection:
         with self._lock:
-            connection, turn.connection = turn.connection, None
-            trouble = turn.trouble or ServerError("because it does not answer in time", "late")
-        if connection is None:
-            self.failed(trouble)
-            raise trouble
-        return connection
-
-    def _leave(self, turn: Turn) -> None:
-        """Wait no more, and hand on what came already."""
-        with self._lock:
-            with contextlib.suppress(ValueError):
-                self._turns.remove(turn)
-            connection, turn.connection = turn.connection, None
-        if connection is not None:
-            self._hand_over(connection)
+            outcome, turn.outcome = turn.outcome, None
+        if isinstance(outcome, Connection):
+            return outcome
+        trouble = outcome or _late()
+        self.failed(trouble)
+        raise trouble
 
     def _probe(self) -> None:
-        """Find out whether it answers again."""
+        """Find out whether it answers again: also where it says that it does not let this user in, which calls are to be told."""
+        trouble = None
         try:
             connection = self._connect()
-        except Exception as error:  # noqa: BLE001 - whatever it is: not yet
-            if server_error(error).is_login:
-                if self.breaker.succeeded():
-                    self._changed()  # it is there, and calls are told what is wrong
+            try:
+                run_sync(connection.ask(("PING",), time.monotonic() + _OPENING_S))
+            except ServerError as error:
+                trouble = error
+            if trouble is None or trouble.answered:
+                self.give_back(connection)
                 return
-            self._probe_failed()
-            return
-        try:
-            run_sync(connection.ask(("PING",), time.monotonic() + _OPENING_S))
-        except ServerError as trouble:
-            if not trouble.answered:
-                self._forget(connection)
-                self._probe_failed()
+            self._forget(connection)
+        except ServerError as error:
+            if error.is_login:
+                self.breaker.succeeded()
                 return
-        self.give_back(connection)
-
-    def _probe_failed(self) -> None:
         self.breaker.failed(probe=True)
-        self._changed()
+        self._lost()
 
 
 def start_thread(act: Callable[[], object]) -> bool:
@@ -642,8 +614,6 @@ class RedisClient:
         self._lock = threading.RLock()
         self._servers: dict[Host | None, Server] = {}
         self._slots: dict[int, Host] = {}
-        self._finding = threading.RLock()
-        self._in_doubt = False
         self._met = False
 
     @property
@@ -695,27 +665,16 @@ class RedisClient:
         """
         if self._pid != os.getpid():  # behind Python's back
             self.reset_after_fork()
-        return self._call(script, keys, args, self.timeout_s) if self._met or not first else self._first(script, keys, args)
+        return self._call(script, keys, args, first=first and not self._met)
 
-    def _first(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Flow[Any]:
-        try:
-            answer = yield from self._call(script, keys, args, max(self.timeout_s, FIRST_S))
-        except StoreError:
-            self._met = True  # it had its time
-            raise
-        self._met = True
-        return answer
-
-    def _call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], timeout_s: float) -> Flow[Any]:
-        until = time.monotonic() + timeout_s
-        host, asking = None, False
-        tries = redirects = 0
-        if self.clustered:
-            host = yield from self._host_of(keys[0], until)
+    def _call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], *, first: bool) -> Flow[Any]:
+        until = time.monotonic() + (max(self.timeout_s, FIRST_S) if first else self.timeout_s)
+        host = self._slots.get(slot_of(keys[0])) if self.clustered else None
+        asking, tries, redirects = False, 0, 0
         while True:
             server = self._server(host)
             try:
-                return (yield from self._ask(server, script, [len(keys), *keys, *args], until, asking=asking))
+                answer = yield from self._ask(server, script, [len(keys), *keys, *args], until, asking=asking)
             except ServerError as trouble:
                 asking = trouble.kind == "ask"
                 if trouble.redirect is not None and redirects < _MOST_REDIRECTS:
@@ -726,15 +685,16 @@ class RedisClient:
                     continue
                 tries += 1
                 if trouble.kind not in _TRIED_AGAIN or tries >= _MOST_TRIES:
-                    self._give_up(server, trouble)
+                    self._give_up(server, host, trouble)
+                    self._met |= first  # it had its time
                     raise
                 server.close()
-                self._doubt()
+            else:
+                self._met |= first
+                return answer
 
     def _ask(self, server: Server, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
-        connection = server.lend_idle()
-        if connection is None:
-            connection, until = yield from server.lend(until)
+        connection, until = yield from server.lend(until)
         try:
             if asking:
                 yield from connection.ask(("ASKING",), until)
@@ -755,11 +715,11 @@ class RedisClient:
         server.give_back(connection)
         return answer
 
-    def _give_up(self, server: Server, trouble: ServerError) -> None:
+    def _give_up(self, server: Server, host: Host | None, trouble: ServerError) -> None:
         if trouble.kind in _TRIED_AGAIN:
             server.failed(trouble)
         if not trouble.answered and trouble.kind != "given_up":
-            self._doubt()
+            self._forget_slots(host)
 
     # -- servers --------------------------------------------------------------------------------------------------
 
@@ -767,68 +727,16 @@ class RedisClient:
         server = self._servers.get(host)
         if server is None:
             with self._lock:
-                server = self._servers.setdefault(host, Server(self.address, host, clock=self._clock, changed=self._doubt))
+                made = Server(self.address, partial(self._hosts, host), clock=self._clock, lost=partial(self._forget_slots, host))
+                server = self._servers.setdefault(host, made)
         return server
 
-    def _host_of(self, key: str, until: float) -> Flow[Host]:
-        """Return which server of a Cluster keeps a key; the first time, a thread finds that out."""
-        slot = slot_of(key)
-        host = self._slots.get(slot)
-        if host is None:
-            found = yield from self._beside(self._find_slots, until)
-            host = found.get(slot)
-        if host is None:
-            raise ServerError("because no server of the Cluster keeps the slot", "refused")
-        return host
+    def _hosts(self, host: Host | None) -> list[Host | None]:
+        """Return where a server may be; of a Cluster anyone will do that the URL names or an answer has named."""
+        if host is not None or not self.clustered:
+            return [host]
+        return [*self.address.hosts, *(each for each in tuple(self._servers) if each is not None)]
 
-    def _beside(self, act: Callable[[], T], until: float) -> Flow[T]:
-        """Have a thread do what blocks, and wait for it, but no longer than `until`."""
-        entry, turn = self._server(None), Turn()
-        entry.check()
-        done: list[T] = []
-
-        def run() -> None:
-            try:
-                done.append(act())
-            except Exception as error:  # noqa: BLE001 - it is the waiting one's to raise
-                turn.trouble = server_error(error)
-            turn.wake()
-
-        if not start_thread(run):
-            turn.trouble = ServerError("because no thread can be started to reach it", "unreachable")
-            turn.wake()
-        left_s = until - time.monotonic()
-        yield Step(partial(turn.block, left_s), partial(turn.wait, left_s))
-        if not done:
-            trouble = turn.trouble or ServerError("because it does not answer in time", "late")
-            entry.failed(trouble)
-            raise trouble
-        return done[0]
-
-    def _doubt(self) -> None:
-        """Have a thread find the slots anew, for other servers may keep them now; until it has, those that are known are asked.
-
-        No call waits for that: it takes a few connections, and may take longer than any call has.
-        """
-        if self.clustered and not self._in_doubt:
-            self._in_doubt = True
-            if not start_thread(self._find_again):
-                self._in_doubt = False
-
-    def _find_again(self) -> None:
-        with contextlib.suppress(Exception):  # what was known may still be so, and the next failure asks again
-            self._find_slots()
-        self._in_doubt = False
-
-    def _find_slots(self) -> dict[int, Host]:
-        """Find the slots, and keep them for all calls, though whoever asked may have gone meanwhile. Blocks."""
-        known = self._slots
-        with self._finding:
-            if self._slots is not known:  # another has just found them
-                return self._slots
-            self._slots = find_slots(self.address, _OPENING_S)
-        used = set(self._slots.values())
-        for host, server in tuple(self._servers.items()):  # wait no more for servers that keep no slot now
-            if host not in used:
-                server.breaker.succeeded()
-        return self._slots
+    def _forget_slots(self, host: Host | None) -> None:
+        """Ask anew who keeps what this server kept: another one may keep it now."""
+        self._slots = {slot: each for slot, each in self._slots.items() if each != host}
