@@ -119,16 +119,19 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
 
 
 def add_consumed(tallies: Tallies, own: UsageCounters, tokens: int, cost_nano: int, turns: int) -> None:
-    """Add what a program reported by hand; `own` is that of the run or agent in which it did."""
+    """Add what a program reported by hand, which says no input and output apart; `own` is that of the run or agent in which it did."""
     with _lock.own:
-        add_usage(tallies, Usage(input_tokens=tokens), cost_nano)
+        add_total(tallies, tokens)
+        for tally in tallies:
+            tally.cost_nano += cost_nano
+            tally.priced_calls += 1  # its cost is known
         add_counts(tallies, turns=turns)
         before = own.consumed
         own.consumed = (before[0] + tokens, before[1] + cost_nano, before[2] + turns)
 
 
 def add_total(tallies: Tallies, tokens: int) -> None:
-    """Add the tokens of one call that told their total alone."""
+    """Add tokens of which only the total was told."""
     with _lock.own:
         for tally in tallies:
             tally.unsplit_tokens += tokens

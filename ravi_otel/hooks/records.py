@@ -255,8 +255,9 @@ class Spend:
     `cost_usd` is what is known, None when calls were answered and no price is. `unreported_calls` were answered without
     usage, or are still made in the background: their tokens and cost are not in here, though limits were charged what was
     held. `estimated_calls` are in here by our own count: streams without usage, and calls that failed on the way.
-    `unpriced_calls` have tokens and no price. `unsplit_tokens` are those of answers that told their total alone: they are neither in
-    `input_tokens` nor in `output_tokens`, and such a call is an unreported one, too, unless its model is free. `charged` are the amounts
+    `unpriced_calls` have tokens and no price. `unsplit_tokens` are those of answers that told their total alone, and what the
+    program reported with `consume()`: they are neither in `input_tokens` nor in `output_tokens`, and such a call is an unreported one, too,
+    unless its model is free. `charged` are the amounts
     that the program charged itself, by kind. `consumed` is what it reported with `consume()` here, and in no run or agent inside.
     `waited_s` of the `duration_s` was declared as a wait.
     """

@@ -51,14 +51,15 @@ def _scope(branch: Branch) -> Fields:
     if view is not None:
         spend = view.spend()
         untold = outline.untold(branch, spend)
+        apart = untold or spend.unsplit_tokens
         fields |= {
             "status": view.status,
             "stop_reason": view.stop_reason,
             "duration_ms": _ms(round(spend.duration_s * NANO)),
             "requests": spend.requests,
             "turns": spend.turns,
-            "input_tokens": spend.input_tokens if spend.input_tokens or not untold else None,
-            "output_tokens": spend.output_tokens if spend.output_tokens or not untold else None,
+            "input_tokens": spend.input_tokens if spend.input_tokens or not apart else None,
+            "output_tokens": spend.output_tokens if spend.output_tokens or not apart else None,
             "total_tokens": spend.total_tokens if spend.total_tokens or not untold else None,
             "cost_usd": spend.cost_usd if spend.cost_usd or not untold else None,
             "calls_without_usage": untold,

@@ -169,6 +169,9 @@ def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
     remarks = _urgency(branch) + ([_end(view.status, view.stop_reason)] if view.status != "ok" else [])
     if spend.refused:
         remarks.append(f"{spend.refused:,} refused")
+    reported = spend.unsplit_tokens - sum(leaf.usage.total_tokens for leaf in _leaves(branch) if leaf.usage and leaf.usage.total_only)
+    if reported > 0:
+        remarks.append(f"{count(reported)} tokens reported by hand")
     tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
     return Line(guide, title, "scope", _scope_figures(branch, spend), ", ".join(remarks), tone, notes)
 
@@ -191,13 +194,14 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
     rough = spend.estimated_calls > 0 or any(_is_rough(leaf) for leaf in calls)  # what a failed call is charged stands in no leaf
     assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
     partly = untold(branch, spend) > 0
+    apart = partly or spend.unsplit_tokens > 0
     if not (spend.requests or calls or spend.total_tokens or spend.cost_usd):
         return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
     nano = None if spend.cost_usd is None else round(spend.cost_usd * NANO)
     return Figures(
         ms=milliseconds(round(spend.duration_s * NANO)),
-        tokens_in=_total(count(spend.input_tokens, estimated=rough), bool(spend.input_tokens), partly=partly),
-        tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=partly),
+        tokens_in=_total(count(spend.input_tokens, estimated=rough), bool(spend.input_tokens), partly=apart),
+        tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=apart),
         cost=_total(money(nano, estimated=rough or assumed), bool(nano), partly=partly or spend.unpriced_calls > 0),
     )
 

@@ -148,7 +148,7 @@ def test_a_snapshot_knows_the_ids_of_just_the_work_that_is_counted_in_it(hasty, 
     assert [part.exception() for part in parts] == [None, None]
     counted = [sum(counter.used for counter in each.counters) for each in taken]
     assert counted == [len(each.op_ids) for each in taken]
-    assert counted == [sum(each.charged.values()) + each.tally["input_tokens"] for each in taken]
+    assert counted == [sum(each.charged.values()) + each.tally["unsplit_tokens"] for each in taken]
 
 
 def test_what_hears_of_a_charge_is_called_without_the_lock_of_charges():

@@ -266,6 +266,10 @@ def made(wire: Wire, clients: Any) -> Iterator[dict[str, Any]]:
     clients.run("async", made["async"].close())
 
 
+HEARD = ("opentelemetry.context", "ravi_otel", "asyncio")
+"""Who complains of what is wrong with a stream of this test. Providers of earlier tests complain of spans that end after them."""
+
+
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda each: each.__name__)
 @pytest.mark.timeout(3_600)
 def test_each_of_many_streams_ends_once(
@@ -290,7 +294,7 @@ def test_each_of_many_streams_ends_once(
                 requests = run.stats().requests
     finally:
         gc.enable()
-    errors = [record for record in caplog.records if record.name.startswith(("opentelemetry", "ravi_otel", "asyncio"))]
+    errors = [record for record in caplog.records if record.name.startswith(HEARD)]
     number, leaked = share * 2 * len(KINDS), len(counted.begun - set(counted.ended))
     doubled = len(counted.ended) - len(set(counted.ended))
     TABLE.append(f"{ending.__name__} | {number} | {leaked} leaked | {doubled} doubled | {holds} open holds | {len(errors)} detach errors")

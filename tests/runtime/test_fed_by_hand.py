@@ -306,6 +306,13 @@ def test_a_turn_under_one_id_counts_once_also_while_it_waits():
     assert run.stats().turns == own.turns == team.turns == 1
 
 
+def test_what_is_reported_is_told_as_tokens_that_nobody_has_split(heard):
+    with ravi_otel.run("r") as run, ravi_otel.agent("a", budget=ExecutionTracker(max_tokens=100)) as agent:
+        agent.scope.tracker.consume(tokens=30, cost=0.01)
+    for spend in (run.stats(), agent.stats()):
+        assert (spend.input_tokens, spend.output_tokens, spend.unsplit_tokens, spend.total_tokens, spend.cost_usd) == (0, 0, 30, 30, 0.01)
+
+
 def test_the_span_of_a_run_or_agent_says_what_was_reported_in_it():
     with Capture() as capture, ravi_otel.instrument(tracer_provider=capture.tracer_provider), ravi_otel.run("r"):
         tracker = ExecutionTracker(max_tokens=10_000)

@@ -194,6 +194,7 @@ class Watch(Listener):
 
     def _state(self, known: _Open, scope: Scope, rate: float | None) -> ScopeState:
         facts, spend = scope.facts, scope.spend()
+        least = None if spend.unreported_calls or spend.unsplit_tokens else 0
         heard, heard_ns = known.heard, known.heard_ns
         place = facts.supervision
         priority = None
@@ -210,8 +211,8 @@ class Watch(Listener):
             priority=None if priority is None else priority.name.lower(),
             depth=0 if place is None else place.depth,
             age_s=spend.duration_s,
-            input_tokens=spend.input_tokens or (None if spend.unreported_calls else 0),
-            output_tokens=spend.output_tokens or (None if spend.unreported_calls else 0),
+            input_tokens=spend.input_tokens or least,
+            output_tokens=spend.output_tokens or least,
             cost_usd=spend.cost_usd,
             requests=max(0, spend.requests),
             tool_calls=max(0, spend.tool_calls),

@@ -87,8 +87,8 @@ class Sums:
             self.unreported_calls += 1
 
     def enter_consumed(self, tokens: int, cost_nano: int, turns: int) -> None:
-        """Add what a program reported by hand in a run or agent."""
-        self.input_tokens += tokens
+        """Add what a program reported by hand in a run or agent, which says no input and output apart."""
+        self.unsplit_tokens += tokens
         self.cost_nano += cost_nano
         self.turns += turns
         self.priced_calls += 1  # its cost is known
