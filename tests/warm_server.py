@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import gc
 import importlib.util
 import json
 import os
+import re
 import select
 import socket
 import sys
@@ -80,9 +82,10 @@ def become(job: dict[str, Any]) -> types.ModuleType:
         stream.reconfigure(line_buffering=name == "stderr" or stream.isatty())
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
-    for action in [*filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")), *job["warnings"]]:
-        warnings.simplefilter(action)
-        sys.warnoptions.append(action)
+    for option in [*filter(None, os.environ.get("PYTHONWARNINGS", "").split(",")), *job["warnings"]]:
+        action, message, category, *_ = *option.split(":"), "", ""
+        warnings.filterwarnings(action, re.escape(message), getattr(builtins, category or "Warning"))
+        sys.warnoptions.append(option)
     sys.argv = [job["target"] if job["kind"] == "file" else f"-{job['kind'][0]}", *job["args"]]
     first = {"file": str(Path(job["target"]).absolute().parent), "module": job["cwd"], "code": ""}[job["kind"]]
     sys.path[:] = [first, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *job["path"]]

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib
+import itertools
 import sys
 
 import pytest
@@ -65,13 +66,12 @@ def attempt(copy, client, server, kind):
         one.close()
 
 
-@pytest.mark.parametrize("kind", ["", "Async"])
-def test_a_second_copy_is_held_to_the_limits_and_so_is_the_first(client, kind):
+def test_a_second_copy_is_held_to_the_limits_and_so_is_the_first(client):
     first = sys.modules[client[0]]
     ravi_otel.instrument()
     second, third = imported_again(client[0]), imported_again(client[0])
     with ScriptedLLM("ok") as server, ravi_otel.run("r", limits=["requests=0"]):
-        for copy in (first, second, third):
+        for copy, kind in itertools.product((first, second, third), ("", "Async")):
             attempt(copy, client, server, kind)
         assert not server.requests
 

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import warm_starts
+
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.opening import Opening
@@ -72,9 +74,9 @@ def environment(store, **more):
     return kept | {"RAVI_LIMIT_LOG": "json", "RAVI_LEDGER": store.url, "PYTHONPATH": os.pathsep.join(places)} | more
 
 
-def start(store, *command, cwd, **environ):
-    """Start a program in a group of its own."""
-    return subprocess.Popen(
+def start(store, *command, cwd, fresh=False, **environ):
+    """Start a program in a group of its own; a fresh one is a new Python, for what is about how Python itself is started or patched."""
+    return (subprocess.Popen if fresh else warm_starts.start)(
         [str(part) for part in command],
         cwd=cwd,
         env=environment(store, **environ),
@@ -97,8 +99,8 @@ def finish(child, timeout_s=90):
     return Finished(child.returncode, out, err)
 
 
-def play(store, program, *arguments, cwd, timeout_s=90, **environ):
+def play(store, program, *arguments, cwd, timeout_s=90, fresh=False, **environ):
     """Run one of the programs to its end."""
     # From Python 3.12 on each fork beside threads is warned of, which is what this is about.
     quiet = ["-W", "ignore:This process:DeprecationWarning"]
-    return finish(start(store, sys.executable, *quiet, PROGRAMS / f"{program}.py", *arguments, cwd=cwd, **environ), timeout_s)
+    return finish(start(store, sys.executable, *quiet, PROGRAMS / f"{program}.py", *arguments, cwd=cwd, fresh=fresh, **environ), timeout_s)

@@ -19,7 +19,7 @@ PLAYED = [(method, kind) for method in METHODS for kind in (MEMORY, SQLITE, REDI
 @pytest.mark.parametrize(("method", "kind"), PLAYED, ids=[f"{method}-over-{kind}" for method, kind in PLAYED])
 def test_the_processes_of_a_pool_have_one_budget_over_a_shared_ledger(new_store, tmp_path, method, kind):
     store = new_store(kind)
-    done = play(store, "pools", method, TIMES, cwd=tmp_path)
+    done = play(store, "pools", method, TIMES, cwd=tmp_path, fresh=True)
     assert (done.status, done.noise) == (0, [])
     own, *answers = json.loads(done.out)
     assert own[1] == "did"
@@ -43,6 +43,7 @@ def test_a_worker_of_a_pool_sends_its_spans_before_it_ends(new_store, tmp_path, 
             method,
             TIMES,
             cwd=tmp_path,
+            fresh=True,
             OTEL_EXPORTER_OTLP_ENDPOINT=backend.url,
             OTEL_BSP_SCHEDULE_DELAY="60000",
         )

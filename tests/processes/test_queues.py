@@ -29,9 +29,8 @@ def test_the_workers_of_a_queue_have_one_budget_over_a_shared_ledger(new_store, 
     for folder in ("queue", "control"):
         (tmp_path / folder).mkdir()
     command = [sys.executable, "-m", "celery", "-A", "queue_of_tasks", "worker", "-P", "prefork", "-c", "2", *QUIET]
-    child = start(
-        store, *command, cwd=tmp_path, TASKS=str(tmp_path), OTEL_EXPORTER_OTLP_ENDPOINT=backend.url, OTEL_BSP_SCHEDULE_DELAY="60000"
-    )
+    told = {"OTEL_EXPORTER_OTLP_ENDPOINT": backend.url, "OTEL_BSP_SCHEDULE_DELAY": "60000"}
+    child = start(store, *command, cwd=tmp_path, fresh=True, TASKS=str(tmp_path), **told)
     written = tmp_path / "done"
     try:
         until(lambda: written.exists() and written.read_text().count("\n") == TASKS, "the tasks are not done", 60)

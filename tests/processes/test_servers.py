@@ -90,7 +90,7 @@ def served(new_store, tmp_path):
 
     def serve(server, store):
         port = free_port()
-        child = start(store, *SERVERS[server](port), cwd=tmp_path)
+        child = start(store, *SERVERS[server](port), cwd=tmp_path, fresh=True)
         children.append(child)
         site = Site(port)
         until(site.is_up, f"{server} does not answer", ENOUGH_S)

@@ -21,7 +21,7 @@ from ravi_otel import (
 )
 from ravi_otel.testing import Failure, Text
 
-REFUSALS = 60
+REFUSALS = 25
 LIMITS = {
     "tokens": (token_limit(1_000), 5),
     "input_tokens": (ravi_otel.parse_limit("input_tokens=500"), 5),

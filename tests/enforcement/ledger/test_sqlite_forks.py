@@ -158,6 +158,6 @@ wait([child])
 )
 def test_forks(tmp_path, program):
     # From Python 3.12 on each fork beside threads is warned of, which is what this is about.
-    command = [sys.executable, "-W", "ignore", "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", HEAD + program, str(tmp_path / "ledger.db"), "40"]
     done = warm_starts.run(command)
     assert (done.returncode, done.stderr) == (0, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,9 @@ def loop() -> Iterator[asyncio.Runner]:
 @pytest.fixture
 def side_by_side(loop: asyncio.Runner, capture: Any, request: pytest.FixtureRequest) -> Iterator[SideBySide]:
     COUNTED.clear()
+    level = logging.root.level
     yield SideBySide(loop, capture)
+    logging.root.setLevel(level)
     request.node.user_properties.append(("compared", sum(COUNTED)))
 
 

@@ -198,15 +198,16 @@ class SideBySide:
         self.wire.play(*case.answers)
         lines: list[Any] = []
         root = logging.getLogger()
-        before, root.handlers = (root.level, root.handlers), [Lines(lines)]
-        root.setLevel(logging.DEBUG if case.debug else logging.INFO)
+        before, root.handlers = root.handlers, [Lines(lines)]
+        level = logging.DEBUG if case.debug else logging.INFO
+        if level != root.level:  # else what each logger knows of its level would be looked for again
+            root.setLevel(level)
         try:
             with warnings.catch_warnings(record=True) as warned:
                 warnings.simplefilter("always")
                 outcome = self.run(case.colour, _outcome(case.program, self.client(case.colour, case.client)))
         finally:
-            root.setLevel(before[0])
-            root.handlers = before[1]
+            root.handlers = before
         kinds = [(each.category, str(each.message), each.filename.rpartition("/")[2]) for each in warned]
         return {"sent": self.wire.sent, "outcome": outcome, "warnings": kinds, "logs": lines}
 

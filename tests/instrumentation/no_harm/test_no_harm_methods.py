@@ -40,10 +40,11 @@ def every(mode: str, colour: str) -> list[Case]:
 
 
 def oddly(colour: str) -> list[Case]:
-    """Give each method another odd answer, the next one for the other colour."""
+    """Give each method another odd answer, the next one for the other colour; each colour has its half, and all in the long form."""
     cases: list[Case] = []
     for at, path in enumerate(every_method()):
-        if not any(word in path for word in _WAITING):
+        mine = "RAVI_LONG" in os.environ or at % 2 == COLOURS.index(colour)
+        if mine and not any(word in path for word in _WAITING):
             name = ODD[(at * 2 + COLOURS.index(colour)) % len(ODD)]
             answers: tuple[Served, ...] = ANSWERS[name](Operation(path, dict, ""))
             cases.append(Case(f"{path} answered {name}", program(path, "plain"), answers, colour, "admin"))

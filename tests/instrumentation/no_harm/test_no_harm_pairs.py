@@ -24,7 +24,7 @@ KINDS = [kind for kind in CLIENTS if kind != "admin"]
 REST: list[Any] = [COLOURS, MODES, CAPTURING, KINDS, WAYS]
 FACTORS: list[Any] = [INPUTS, [name for name in OPERATIONS if name not in PLAIN], *REST]
 FEWER: list[Any] = [INPUTS[::4], [name for name in OPERATIONS if name in PLAIN], *REST]
-EVERY = 8
+EVERY = 16
 """Of what is asked and answered, each operation meets one in so many here, and all in the long form; of all else, every pair."""
 ROWS = [*pairwise(FACTORS, every=EVERY), *pairwise(FEWER, every=EVERY)]
 ASKED = int(os.environ.get("RAVI_LONG", "0") or 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import anthropic
@@ -99,10 +100,16 @@ ANSWERS: dict[str, tuple[Answer, ...]] = {
 }
 
 
+COLOURS = ("sync", "async")
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 @pytest.mark.parametrize("package", ["anthropic", "groq"])
 def test_programs_of_a_sister_client_see_and_send_the_same(sisters: Any, package: str, name: str, colour: str):
-    sisters.compare(package, colour, *PROGRAMS, answers=ANSWERS[name])
+    """Each program meets each answer in one colour or the other; with RAVI_LONG in both."""
+    half = (list(ANSWERS).index(name) + COLOURS.index(colour)) % 2
+    programs = PROGRAMS if "RAVI_LONG" in os.environ else PROGRAMS[half::2]
+    sisters.compare(package, colour, *programs, answers=ANSWERS[name])
 
 
 async def helper(client: Any) -> Any:

@@ -14,6 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from misbehaving import Collector
 
 
+@pytest.fixture(autouse=True)
+def _no_variable_for_the_tests_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RAVI_LONG", "RAVI_RECORDINGS", "RAVI_WRITE"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     """A collector to which the environment leads."""
