@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -64,36 +65,32 @@ async def opened_raw(client: Any, how: str) -> Any:
     return raw.parse() if "parsed" in how else raw
 
 
-@pytest.mark.parametrize("read", [0, 2])
 @pytest.mark.usefixtures("uncollected")
-def test_a_dropped_stream_ends_without_another_call_or_collection(
-    read: int, colour: str, stage: Any, clients: Any, instrumented: Capture
-) -> None:
+def test_a_dropped_stream_ends_without_another_call_or_collection(colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
     client = clients.make(colour, stage.play(WORDS))
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        stream = clients.run(colour, opened(client, read))
-        threading.Event().wait(0.5)  # it is held, unread, and goes on
+        streams = [clients.run(colour, opened(client, read)) for read in (0, 2)]
+        threading.Event().wait(0.5)  # they are held, unread, and go on
         assert chats(instrumented) == []
         last = time.time_ns() - 400_000_000
-        del stream
-        until(lambda: bool(chats(instrumented)))
-        (span,) = chats(instrumented)
-        assert span.end_time < last
+        streams.clear()
+        until(lambda: len(chats(instrumented)) == 2)
+        assert all(span.end_time < last for span in chats(instrumented))
         until(lambda: run.limits[0].held == 0)
 
 
-@pytest.mark.parametrize("how", ["raw", "raw, parsed", "streaming", "streaming, bytes"])
 @pytest.mark.usefixtures("uncollected")
 def test_a_dropped_raw_response_ends_without_another_call_or_collection(
-    how: str, colour: str, stage: Any, clients: Any, instrumented: Capture
+    colour: str, stage: Any, clients: Any, instrumented: Capture
 ) -> None:
     client = clients.make(colour, stage.play(WORDS))
+    ways = ["raw", "raw, parsed", "streaming", "streaming, bytes"]
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        held = clients.run(colour, opened_raw(client, how))
+        held = [clients.run(colour, opened_raw(client, how)) for how in ways]
         threading.Event().wait(1.0)
         assert chats(instrumented) == []
-        del held
-        until(lambda: bool(chats(instrumented)))
+        held.clear()
+        until(lambda: len(chats(instrumented)) == len(ways))
         until(lambda: run.limits[0].held == 0)
 
 
@@ -129,22 +126,20 @@ def of_calls(capture: Capture) -> list[Any]:
     return [span for span in capture.spans() if (span.attributes or {}).get("gen_ai.request.model") == ASK["model"]]
 
 
-@pytest.mark.parametrize("read", [0, 2])
-@pytest.mark.parametrize("kind", ["chat", "responses", "messages", "messages, by text"])
 @pytest.mark.usefixtures("uncollected")
-def test_a_dropped_helper_ends_without_another_call_or_collection(
-    kind: str, read: int, colour: str, stage: Any, clients: Any, instrumented: Capture
-) -> None:
-    client = maker(clients, colour, kind, stage.play(WORDS))
+def test_a_dropped_helper_ends_without_another_call_or_collection(colour: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+    kinds = ["chat", "responses", "messages", "messages, by text"]
+    url = stage.play(WORDS)
+    made = {kind: maker(clients, colour, kind, url) for kind in kinds}
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        helper = clients.run(colour, entered(client, kind, read))
-        threading.Event().wait(0.9)  # it is held, unread, and goes on
+        helpers = [clients.run(colour, entered(made[kind], kind, read)) for kind in kinds for read in (0, 2)]
+        threading.Event().wait(0.9)  # they are held, unread, and go on
         assert of_calls(instrumented) == []
-        del helper
-        until(lambda: bool(of_calls(instrumented)))
+        helpers.clear()
+        until(lambda: len(of_calls(instrumented)) == 2 * len(kinds))
         until(lambda: run.limits[0].held == 0)
-    if kind.startswith("messages"):
-        clients.run(colour, closing(client))
+    for kind in kinds[2:]:
+        clients.run(colour, closing(made[kind]))
 
 
 async def closing(client: Any) -> None:
@@ -153,21 +148,21 @@ async def closing(client: Any) -> None:
         await closed
 
 
-@pytest.mark.parametrize("part", ["text_stream", "iterator", "get_final_text", "response"])
-@pytest.mark.parametrize("read", [0, 2])
 @pytest.mark.usefixtures("uncollected")
-def test_what_is_kept_of_a_helper_is_still_followed(part: str, read: int, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_what_is_kept_of_a_helper_is_still_followed(stage: Any, clients: Any, instrumented: Capture) -> None:
     client = maker(clients, "sync", "messages", stage.play(WORDS))
+    parts: list[tuple[str, Any]] = []
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        helper = clients.run("sync", entered(client, "messages", 0 if part == "response" else read))
-        held: Any = iter(helper) if part == "iterator" else getattr(helper, part)
-        del helper
+        for part, read in itertools.product(["text_stream", "iterator", "get_final_text", "response"], [0, 2]):
+            helper = clients.run("sync", entered(client, "messages", 0 if part == "response" else read))
+            parts.append((part, iter(helper) if part == "iterator" else getattr(helper, part)))
+            del helper
         threading.Event().wait(0.9)
         assert of_calls(instrumented) == []
-        assert held.read() if part == "response" else held() if part == "get_final_text" else list(held)
+        for part, held in parts:
+            assert held.read() if part == "response" else held() if part == "get_final_text" else list(held), part
         assert run.limits[0].used > 0 == run.limits[0].held
-    (span,) = of_calls(instrumented)
-    assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert [span.attributes["gen_ai.response.finish_reasons"] for span in of_calls(instrumented)] == [("stop",)] * len(parts)
     client.close()
 
 
@@ -241,33 +236,32 @@ def test_no_thread_stays_when_nothing_is_open(stage: Any, clients: Any) -> None:
     until(lambda: ours() == [])
 
 
-@pytest.mark.parametrize("part", ["response", "read", "iter_lines", "lines"])
-def test_what_is_kept_of_a_stream_that_was_dropped_unread_is_still_followed(
-    part: str, stage: Any, clients: Any, instrumented: Capture
-) -> None:
+def test_what_is_kept_of_a_stream_that_was_dropped_unread_is_still_followed(stage: Any, clients: Any, instrumented: Capture) -> None:
     client = clients.make("sync", stage.play(WORDS))
+    parts: list[tuple[str, Any]] = []
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
-        held = client.chat.completions.create(**ASK).response
-        if part != "response":
-            held = held.iter_lines() if part == "lines" else getattr(held, part)
+        for part in ("response", "read", "iter_lines", "lines"):
+            held = client.chat.completions.create(**ASK).response
+            if part != "response":
+                held = held.iter_lines() if part == "lines" else getattr(held, part)
+            parts.append((part, held))
+            del held
         threading.Event().wait(1.0)
         assert chats(instrumented) == []
-        read = held.read() if part == "response" else held if part == "lines" else held()
-        assert "[DONE]" in str(read if isinstance(read, bytes) else list(read))
+        for part, held in parts:
+            read = held.read() if part == "response" else held if part == "lines" else held()
+            assert "[DONE]" in str(read if isinstance(read, bytes) else list(read)), part
         assert run.limits[0].used > 0 == run.limits[0].held
-    (span,) = chats(instrumented)
-    assert span.attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert [span.attributes["gen_ai.response.finish_reasons"] for span in chats(instrumented)] == [("stop",)] * len(parts)
 
 
-@pytest.mark.parametrize("part", ["raw", "parse"])
-def test_what_is_kept_of_a_raw_response_is_still_followed(part: str, stage: Any, clients: Any, instrumented: Capture) -> None:
+def test_what_is_kept_of_a_raw_response_is_still_followed(stage: Any, clients: Any, instrumented: Capture) -> None:
     client = clients.make("sync", stage.play(WORDS))
     with ravi_otel.run("r", limits=["tokens=100000"]) as run:
         raw = client.chat.completions.with_raw_response.create(**ASK)
-        held = raw if part == "raw" else raw.parse
-        del raw
+        parse = client.chat.completions.with_raw_response.create(**ASK).parse
         threading.Event().wait(1.0)
         assert chats(instrumented) == []
-        assert len(list(held.parse() if part == "raw" else held())) > 3
+        assert [len(list(held())) > 3 for held in (raw.parse, parse)] == [True, True]
         assert run.limits[0].used > 0 == run.limits[0].held
-    assert chats(instrumented)[0].attributes["gen_ai.response.finish_reasons"] == ("stop",)
+    assert [span.attributes["gen_ai.response.finish_reasons"] for span in chats(instrumented)] == [("stop",)] * 2
