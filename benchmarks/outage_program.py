@@ -52,8 +52,8 @@ def ours(counting: Counting) -> Any:
     from ravi_otel._telemetry import Pipeline  # noqa: PLC0415 - the other way must not load it
 
     signals = Pipeline().signals()
-    signals.instruments.review_decisions.add(1)
-    signals.instruments.dropped = counting  # type: ignore[assignment]  # read here, and not from what a collector got
+    signals.instruments.counters["ravi.review.decisions"].add(1)
+    signals.instruments.counters["ravi.telemetry.dropped"] = counting  # type: ignore[assignment]  # read here, and not from what a collector got
     signals.logger.emit(body="began")
     return signals.tracer
 

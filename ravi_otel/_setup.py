@@ -80,7 +80,7 @@ class Instrumentation:
         self._content = settings.content()
         self._telemetry = Telemetry(self._pipeline, self._content, full=settings.full)
         self._watches = _watching(None if surroundings is None else surroundings.store)
-        self._listeners = Listeners([self._telemetry, *self._watches])
+        self._listeners = Listeners([*self._telemetry.listeners, *self._watches])
         self._bridge = Bridge(settings.hooks)
         if settings.hooks:
             self._listeners.bridge(self._bridge)

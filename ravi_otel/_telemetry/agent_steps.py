@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from functools import partial
-from types import TracebackType
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final
 
 from opentelemetry import trace
@@ -14,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel._telemetry import conventions, names, status
-from ravi_otel._telemetry.attributes import Guard, finite, identity, optional_text, text
+from ravi_otel._telemetry.attributes import Guard, finite, identity, optional_text, present, text
 from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel.hooks.listener import Listener
@@ -43,24 +40,25 @@ class AgentSteps(Listener):
         """Tell that a step begins or ends, and count those that ended."""
         if event.what == "end":
             (name,) = self._agents.admit(optional_text(event.facts.agent_name))
-            counted: dict[str, AttributeValue] = {names.STATUS: event.status or "ok"}
-            if name is not None:
-                counted[names.AGENT_NAME] = name
-            self._pipeline.signals().instruments.steps.add(1, counted)
+            counted = present({names.STATUS: event.status or "ok", names.AGENT_NAME: name})
+            self._pipeline.signals().instruments.counters[names.STEP_COUNT].add(1, counted)
         if not self._spans:
             span = trace.get_current_span()
             if span.is_recording():
-                span.add_event(names.STEP_EVENT, _step_attributes(event))
+                attributes = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what, names.STATUS: event.status}
+                span.add_event(names.STEP_EVENT, present(attributes))
         elif event.what == "start":
             self._begin(event)
         else:
             self._end((event.facts.scope_id, event.step), event.status)
 
-    def around(self, scope: ScopeView, entered: AbstractContextManager[object] | None) -> AbstractContextManager[object] | None:
-        """End the steps that nobody ended before what was `entered` with their agent is left: the last in is the first out."""
-        if entered is None or not self._spans:
-            return entered
-        return _Around(entered, partial(self._end_all, scope))
+    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
+        """End the steps that nobody ended before their agent's span is left: the last in is the first out."""
+        if not self._spans:
+            return None
+        leaving = ExitStack()
+        leaving.callback(self._end_all, scope)
+        return leaving
 
     def _end_all(self, scope: ScopeView) -> None:
         if self._open:
@@ -99,78 +97,38 @@ class AgentSteps(Listener):
                 told[names.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
             span.add_event(names.REVIEW_EVENT, told)
             if event.tool is not None:
-                span.set_attributes({name: value for name, value in attributes.items() if name != names.TOOL_NAME})
+                del attributes[names.TOOL_NAME]  # the span has it
+                span.set_attributes(attributes)
         decision, reason, tool = self._guard.admit(text(event.decision), text(event.reason), text(event.tool or ""))
-        counted: dict[str, AttributeValue] = {names.REVIEW_DECISION: decision or "", names.REVIEW_REASON: reason or ""}
-        if event.tool is not None:
-            counted[names.TOOL_NAME] = tool or ""
-        self._pipeline.signals().instruments.review_decisions.add(1, counted)
+        counted = present(
+            {names.REVIEW_DECISION: decision, names.REVIEW_REASON: reason, names.TOOL_NAME: None if event.tool is None else tool}
+        )
+        self._pipeline.signals().instruments.counters[names.REVIEW_DECISIONS].add(1, counted)
 
     # -- guardrails ----------------------------------------------------------------------------------------------------
 
     def tripped(self, event: GuardrailEvent) -> None:
         """Tell on the span of what was stopped, and count it; its reason may quote what was said, and is content."""
         name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
-        counted: dict[str, AttributeValue] = {
-            names.GUARDRAIL_NAME: name or "",
-            names.GUARDRAIL_LEVEL: event.level,
-            names.GUARDRAIL_STAGE: event.stage,
-        }
-        if agent is not None:
-            counted[names.AGENT_NAME] = agent
-        self._pipeline.signals().instruments.guardrails.add(1, counted)
+        where = {names.GUARDRAIL_LEVEL: text(event.level), names.GUARDRAIL_STAGE: text(event.stage)}
+        counted = present({names.GUARDRAIL_NAME: name, **where, names.AGENT_NAME: agent})
+        self._pipeline.signals().instruments.counters[names.GUARDRAIL_COUNT].add(1, counted)
         span = trace.get_current_span()
-        if not span.is_recording():
-            return
-        attributes: dict[str, AttributeValue] = {
-            names.GUARDRAIL_NAME: text(event.guardrail),
-            names.GUARDRAIL_LEVEL: text(event.level),
-            names.GUARDRAIL_STAGE: text(event.stage),
-        }
-        if event.reason is not None and self._content.on_spans:
-            attributes[names.GUARDRAIL_REASON] = self._content.argument(event.reason)
-        span.add_event(names.GUARDRAIL_EVENT, attributes)
-
-
-class _Around:
-    """Do something before a context manager is left."""
-
-    __slots__ = ("_before", "_entered")
-
-    def __init__(self, entered: AbstractContextManager[object], before: Callable[[], None]) -> None:
-        self._entered = entered
-        self._before = before
-
-    def __enter__(self) -> object:
-        return self._entered.__enter__()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        try:
-            self._before()
-        finally:
-            self._entered.__exit__(kind, error, trace)
-
-
-def _step_attributes(event: StepEvent) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what}
-    if event.status is not None:
-        attributes[names.STATUS] = event.status
-    return attributes
+        if span.is_recording():
+            said = None if event.reason is None or not self._content.on_spans else self._content.argument(event.reason)
+            attributes = present({names.GUARDRAIL_NAME: text(event.guardrail), **where, names.GUARDRAIL_REASON: said})
+            span.add_event(names.GUARDRAIL_EVENT, attributes)
 
 
 def _review_attributes(event: ReviewEvent) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {
-        names.REVIEW_DECISION: text(event.decision),
-        names.REVIEW_REASON: text(event.reason),
-        names.REVIEW_ARGS: text(event.args_sha256),
-    }
-    if event.tool is not None:
-        attributes[names.TOOL_NAME] = text(event.tool)
-    if event.executed_from is not None:
-        attributes[names.REVIEW_EXECUTED_FROM] = text(event.executed_from)
-    if event.human_approved is not None:
-        attributes[names.REVIEW_HUMAN_APPROVED] = event.human_approved is True
-    risk = finite(event.risk_score)
-    if risk is not None:
-        attributes[names.REVIEW_RISK] = risk
-    return attributes
+    return present(
+        {
+            names.REVIEW_DECISION: text(event.decision),
+            names.REVIEW_REASON: text(event.reason),
+            names.REVIEW_ARGS: text(event.args_sha256),
+            names.TOOL_NAME: event.tool and text(event.tool),
+            names.REVIEW_EXECUTED_FROM: event.executed_from and text(event.executed_from),
+            names.REVIEW_HUMAN_APPROVED: None if event.human_approved is None else event.human_approved is True,
+            names.REVIEW_RISK: finite(event.risk_score),
+        }
+    )

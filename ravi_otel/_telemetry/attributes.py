@@ -120,38 +120,41 @@ def words(value: object) -> tuple[str, ...] | None:
     return items or None
 
 
+def present(attributes: Mapping[str, AttributeValue | None]) -> dict[str, AttributeValue]:
+    """Return the attributes that have a value."""
+    found = dict[str, AttributeValue]()
+    for name, value in attributes.items():  # no comprehension: before Python 3.12 that is one more function
+        if value is not None:
+            found[name] = value
+    return found
+
+
 _MOST_KEPT: Final = 1_024
 _kept: dict[str, tuple[ScopeFacts, Mapping[str, AttributeValue]]] = {}
 
 
-def kept_identity(facts: ScopeFacts) -> Mapping[str, AttributeValue]:
-    """Give `identity(facts)` to read only, made once per scope: many calls run in one."""
+def identity(facts: ScopeFacts) -> Mapping[str, AttributeValue]:
+    """Give the attributes every span of a run carries, to read only, made once per scope; what is unknown is left out."""
     found = _kept.get(facts.scope_id)
     if found is not None and found[0] is facts:
         return found[1]
-    made = identity(facts)
-    if len(_kept) >= _MOST_KEPT:
-        _kept.clear()
-    _kept[facts.scope_id] = (facts, made)
-    return made
-
-
-def identity(facts: ScopeFacts) -> dict[str, AttributeValue]:
-    """Give the attributes every span of a run carries; what is unknown is left out."""
-    attributes: dict[str, AttributeValue] = {}
-    if facts.run_id is not None:
-        attributes[names.RUN_ID] = text(facts.run_id)
-    if facts.session_id is not None:
-        session = text(facts.session_id)  # ours, and the names that backends group by
-        attributes[names.SESSION_ID] = attributes[names.GENERAL_SESSION_ID] = attributes[names.CONVERSATION_ID] = session
-    if facts.tenant_id is not None:
-        attributes[names.TENANT_ID] = text(facts.tenant_id)
-    if facts.user_id is not None:
-        attributes[names.USER_ID] = text(facts.user_id)
+    session, agent_id, agent_name = facts.session_id, facts.agent_id, facts.agent_name
+    session = session and text(session)  # ours, and the names that backends group by
+    attributes = present(
+        {
+            names.RUN_ID: facts.run_id and text(facts.run_id),
+            names.SESSION_ID: session,
+            names.GENERAL_SESSION_ID: session,
+            names.CONVERSATION_ID: session,
+            names.TENANT_ID: facts.tenant_id and text(facts.tenant_id),
+            names.USER_ID: facts.user_id and text(facts.user_id),
+            names.AGENT_NAME: agent_name and text(agent_name),
+            names.AGENT_ID: agent_id and text(agent_id),
+        }
+    )
     for key, value in facts.tags.items():
         attributes[f"{names.TAG_PREFIX}{key}"] = text(value)
-    if facts.agent_name is not None:
-        attributes[names.AGENT_NAME] = text(facts.agent_name)
-    if facts.agent_id is not None:
-        attributes[names.AGENT_ID] = text(facts.agent_id)
+    if len(_kept) >= _MOST_KEPT:
+        _kept.clear()
+    _kept[facts.scope_id] = (facts, attributes)
     return attributes

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from ravi_otel import _current
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import kept_identity
+from ravi_otel._telemetry.attributes import identity
 
 _log = logging.getLogger("ravi_otel")
 _MARK = "_ravi_otel_context_processor"
@@ -37,7 +37,7 @@ class ContextProcessor(SpanProcessor):
                 return
             leaf = _current.leaf(parent_context)
             if leaf is not None:
-                kept, known = kept_identity(leaf.facts), span.attributes
+                kept, known = identity(leaf.facts), span.attributes
                 if known:  # what a span says of itself by a name that is not ours alone, such as its user or session, stays
                     kept = {name: value for name, value in kept.items() if name not in known or name.startswith(_OURS)}
                 span.set_attributes(kept)

@@ -11,14 +11,27 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import Guard, text
+from ravi_otel._telemetry.attributes import Guard, optional_text, present, text
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import Open
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CountEvent, SpawnEvent
+from ravi_otel.hooks.records import Counted, CountEvent, SpawnEvent
 
 _MOST_LEASES: Final = 10_000
+_COUNTED: Final[dict[Counted, str]] = {
+    "denied": names.LIMIT_DENIED,
+    "contended": names.LIMIT_CONTENDED,
+    "overage": names.LIMIT_OVERAGE,
+    "unpriced": names.LIMIT_UNPRICED,
+    "truncated": names.LIMIT_TRUNCATED,
+    "unscoped": names.LIMIT_UNSCOPED,
+    "suspended": names.LIMIT_SUSPENDED,
+    "store_errors": names.LIMIT_STORE_ERRORS,
+    "hook_errors": names.HOOK_ERRORS,
+    "restarted": names.RETRY_COUNT,
+    "carrier_rejected": names.CARRIER_REJECTED,
+}
 _SPAWN_EVENTS: Final = {
     "denied": names.SPAWN_DENIED_EVENT,
     "preempted": names.SPAWN_PREEMPTED_EVENT,
@@ -38,18 +51,15 @@ class Counts(Listener):
         instruments = self._pipeline.signals().instruments
         if not self._pipeline.metered:
             return
-        attributes: dict[str, AttributeValue] = {}
-        if event.limit_kind is not None:
-            attributes[names.LIMIT_KIND] = self._guard.admit(text(event.limit_kind))[0] or ""
-        if event.scope is not None:
-            attributes[names.LIMIT_SCOPE] = event.scope.value
-        if event.observed:
-            attributes[names.LIMIT_DECISION] = "observed"
-        if event.what == "hook_errors":
-            attributes[names.HOOK_FAULT] = event.reason or ""
-        if event.what == "carrier_rejected":
-            attributes[names.CARRIER_REASON] = event.reason or ""
-        instruments.counted[event.what].add(event.amount, attributes)
+        kind = None if event.limit_kind is None else self._guard.admit(text(event.limit_kind))[0]
+        attributes = {
+            names.LIMIT_KIND: kind,
+            names.LIMIT_SCOPE: None if event.scope is None else event.scope.value,
+            names.LIMIT_DECISION: "observed" if event.observed else None,
+            names.HOOK_FAULT: event.reason if event.what == "hook_errors" else None,
+            names.CARRIER_REASON: event.reason if event.what == "carrier_rejected" else None,
+        }
+        instruments.counters[_COUNTED[event.what]].add(event.amount, present(attributes))
 
 
 class _Lease:
@@ -80,13 +90,13 @@ class Slots(Listener):
             self._tell(name, event)
         if event.outcome != "released":
             attributes: dict[str, AttributeValue] = {names.SPAWN_OUTCOME: event.outcome, names.AGENT_PRIORITY: text(event.priority)}
-            instruments.spawn_events.add(1, attributes)
+            instruments.counters[names.SPAWN_EVENTS].add(1, attributes)
         with self._lock.own:
             priority, active, paused = self._move(event)
         if active:
-            instruments.agent_active.add(active, {names.AGENT_PRIORITY: priority})
+            instruments.counters[names.AGENT_ACTIVE].add(active, {names.AGENT_PRIORITY: priority})
         if paused:
-            instruments.agent_paused.add(paused, {names.AGENT_PRIORITY: priority})
+            instruments.counters[names.AGENT_PAUSED].add(paused, {names.AGENT_PRIORITY: priority})
 
     def _tell(self, name: str, event: SpawnEvent) -> None:
         """Tell it on a span and as a log record: a denial where it was asked for, else on the span of the agent whose slot it is."""
@@ -136,13 +146,15 @@ class Slots(Listener):
 
 
 def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {
-        names.AGENT_ID: text(event.agent_id),
-        names.AGENT_PRIORITY: text(event.priority),
-        names.SPAWN_ACTIVE: event.active,
-        names.SPAWN_PAUSED: event.paused,
-    }
-    if event.max_agents is not None:
-        attributes[names.SPAWN_MOST] = event.max_agents
-    known = {names.RUN_ID: event.run_id, names.AGENT_NAME: event.agent_name, names.LIMIT_KIND: event.limit_kind}
-    return attributes | {key: text(value) for key, value in known.items() if value is not None}
+    return present(
+        {
+            names.AGENT_ID: text(event.agent_id),
+            names.AGENT_PRIORITY: text(event.priority),
+            names.SPAWN_ACTIVE: event.active,
+            names.SPAWN_PAUSED: event.paused,
+            names.SPAWN_MOST: event.max_agents,
+            names.RUN_ID: optional_text(event.run_id),
+            names.AGENT_NAME: optional_text(event.agent_name),
+            names.LIMIT_KIND: optional_text(event.limit_kind),
+        }
+    )

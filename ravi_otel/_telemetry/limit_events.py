@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
@@ -21,14 +21,13 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
-from opentelemetry.metrics import CallbackOptions, Observation
+from opentelemetry.metrics import CallbackOptions, Counter, Observation, UpDownCounter
 from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._enforcement.errors_text import event_sentence
 from ravi_otel._telemetry import conventions, names
-from ravi_otel._telemetry.attributes import Guard, figure, finite, optional_text, text
-from ravi_otel._telemetry.metrics import Instruments, Observe
+from ravi_otel._telemetry.attributes import Guard, figure, finite, optional_text, present, text
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, Open
@@ -43,11 +42,9 @@ _MOST_WAITING: Final = 1_000
 _LINGERS_S: Final = 90.0
 """How long a scope around others is still read after its first reading without any: more than one reader may ask, each once a minute."""
 
-_TOUCHED: Final = {
-    "limit_nearing": ("admitted",),
-    "limit_exceeded": ("denied", "admitted"),
-}
-"""The decisions each event can come with, outside shadow mode."""
+_EVENTS: Final = {"limit_nearing": names.NEARING_EVENT, "limit_exceeded": names.EXCEEDED_EVENT}
+_OVER: Final = {Outcome.OBSERVE: "observed", Outcome.ASK: "ask"}
+"""What is decided of what a limit does not admit, where that is not "denied"."""
 
 _OUTER: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that nobody opens: they are around whatever names them, and go on when it has ended."""
@@ -95,12 +92,12 @@ def kind_of(limit: Limit) -> str:
 
 
 class LimitGauges(Listener):
-    """Read the limits of open scopes when metrics are collected, and never in between."""
+    """Read the limits of open scopes when metrics are collected, and show the counters of their events at 0 as soon as they can be."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
         self._active: dict[str, weakref.ref[ScopeView]] = {}  # one that the program drops must be free to go
-        self.waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
+        self._waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
         self._touched: set[tuple[str | None, ...]] = set()
         self._used_guard = Guard()
         self._names_guard = Guard()
@@ -108,10 +105,8 @@ class LimitGauges(Listener):
         self._ratio_guard = Guard()
         self._snapshots: dict[str, _Snapshot] = {}
         self._left: dict[str, tuple[ScopeView, float | None]] = {}
-
-    def callbacks(self) -> dict[str, Observe]:
-        """Return what the gauges call, by metric name."""
-        return {name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)}
+        pipeline.observe.update({name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)})
+        pipeline.when_decided = self._touch_waiting
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Remember the scope, and show its limits' event counters at 0."""
@@ -119,12 +114,9 @@ class LimitGauges(Listener):
             self._active[scope.facts.scope_id] = weakref.ref(scope)
         elif self._pipeline.decided:
             self._pipeline.dropped("too_many_open_scopes")
-        self.waiting.append(weakref.ref(scope))
-        self._touch_waiting()
-
-    def call_started(self, record: CallRecord) -> None:  # noqa: ARG002 - the listener's signature
-        """Show the counters of scopes that opened before anything decided where metrics go: of those `waiting`."""
-        self._touch_waiting()
+        self._waiting.append(weakref.ref(scope))
+        if self._pipeline.decided:
+            self._touch_waiting()
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Forget the scope and record how full its limits were; those around it are read for a while yet."""
@@ -136,44 +128,38 @@ class LimitGauges(Listener):
             ratio = finite(reading.ratio)
             if ratio is not None:
                 agent, kind = self._ratio_guard.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
-                attributes = _attributes(agent, reading.scope.value, kind or "")
-                attributes[names.LIMIT_DECISION] = _last_decision(reading)
-                self._pipeline.signals().instruments.limit_final_ratio.record(ratio, attributes)
+                attributes = _attributes(agent, reading.scope.value, kind or "") | {names.LIMIT_DECISION: _last_decision(reading)}
+                self._pipeline.signals().instruments.histograms[names.LIMIT_FINAL_RATIO].record(ratio, attributes)
 
     def event_attributes(self, event: str, agent: str | None, scope: str, kind: str, decision: str) -> dict[str, AttributeValue]:
         """Give the attributes of the event counter, guarded."""
         admitted, known = self._events_guard.admit(optional_text(agent), text(kind))
-        attributes = _attributes(admitted, scope, known or "")
-        attributes[names.LIMIT_EVENT] = event
-        attributes[names.LIMIT_DECISION] = text(decision)
-        return attributes
+        return _attributes(admitted, scope, known or "") | {names.LIMIT_EVENT: event, names.LIMIT_DECISION: text(decision)}
 
     def _touch_waiting(self) -> None:
-        """Add 0 to the event counters, or the first refusal is invisible to `increase()`.
+        """Add 0 to the event counters of scopes that wait for it, or the first refusal is invisible to `increase()`.
 
         Not before the pipeline is decided: a process's own scope opens while the application may still set its global.
         """
-        if not self._pipeline.decided:
-            return
-        instruments = self._pipeline.signals().instruments
-        while self.waiting:
+        counter = self._pipeline.signals().instruments.counters[names.LIMIT_EVENTS]
+        while self._waiting:
             try:
-                scope = self.waiting.popleft()()
+                scope = self._waiting.popleft()()
             except IndexError:
                 return
             for each in () if scope is None else (scope, *_outer(scope)):
-                for reading in each.readings():
-                    self._touch(instruments, each.facts.agent_name, reading)
+                for reading in _readings(each):
+                    self._touch(counter, optional_text(each.facts.agent_name), reading)
 
-    def _touch(self, instruments: Instruments, agent: str | None, reading: LimitReading) -> None:
-        observed = reading.limit.on_exceed is Outcome.OBSERVE
-        row = (optional_text(agent), reading.scope.value, kind_of(reading.limit), "observed" if observed else None)
-        if row in self._touched or len(self._touched) >= _MOST_ACTIVE:
-            return
-        self._touched.add(row)
-        for event, decisions in _TOUCHED.items():
-            for decision in ("observed",) if observed else decisions:
-                instruments.limit_events.add(0, self.event_attributes(event, row[0], reading.scope.value, kind_of(reading.limit), decision))
+    def _touch(self, counter: Counter | UpDownCounter, agent: str | None, reading: LimitReading) -> None:
+        """Show each event with each decision that it can come with."""
+        over = _OVER.get(reading.limit.on_exceed, "denied")
+        row = (agent, reading.scope.value, kind_of(reading.limit), over)
+        if row not in self._touched and len(self._touched) < _MOST_ACTIVE:
+            self._touched.add(row)
+            for event in _EVENTS:
+                for decision in (over,) if over == "observed" else ("admitted", over):
+                    counter.add(0, self.event_attributes(event, *row[:3], decision))
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:  # noqa: ARG002 - the callback's signature
         """Read once for all gauges, so that used, threshold and window of a series come from one scope."""
@@ -202,7 +188,8 @@ class LimitGauges(Listener):
                 if value is None or row in seen:
                     continue
                 seen.add(row)
-                yield Observation(value, _attributes_by_name(scope, known_name, known_kind or "", per, by))
+                more = {names.LIMIT_SCOPE_NAME: known_name, names.LIMIT_PER: per, names.LIMIT_BY: by}
+                yield Observation(value, present({names.LIMIT_SCOPE: scope, names.LIMIT_KIND: known_kind, **more}))
 
     def _shown(self) -> Iterable[ScopeView]:
         """Give what is open, what is around it, and what was around something that has closed by now, each once."""
@@ -223,18 +210,21 @@ class LimitGauges(Listener):
     def _read(self) -> _Snapshot:
         snapshot = _Snapshot()
         for scope in self._shown():
-            try:
-                readings = scope.readings()
-            except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
-                swallow("telemetry.limit_events", error)
-                continue
-            for reading in readings:
+            for reading in _readings(scope):
                 kind = kind_of(reading.limit)
                 agent, known_kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind)
                 _keep_fuller(snapshot.rows, (agent, reading.scope.value, known_kind or ""), reading)
                 group = (reading.scope.value, kind, optional_text(reading.limit.per), optional_text(reading.limit.by))
                 _keep_fuller(snapshot.named[group], _name_of(reading), reading)
         return snapshot
+
+
+def _readings(scope: ScopeView) -> Sequence[LimitReading]:
+    try:
+        return scope.readings()
+    except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
+        swallow("telemetry.limit_events", error)
+        return ()
 
 
 def _keep_fuller(fullest: dict[_K, LimitReading], key: _K, reading: LimitReading) -> None:
@@ -257,16 +247,7 @@ def _outer(scope: ScopeView) -> Iterator[ScopeView]:
 
 def _attributes(agent: str | None, scope: str, kind: str) -> dict[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
-    if agent is not None:
-        attributes[names.AGENT_NAME] = agent
-    return attributes
-
-
-def _attributes_by_name(scope: str, name: str | None, kind: str, per: str | None, by: str | None) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {names.LIMIT_SCOPE: scope, names.LIMIT_KIND: kind}
-    more = {names.LIMIT_SCOPE_NAME: name, names.LIMIT_PER: per, names.LIMIT_BY: by}
-    attributes.update((attribute, value) for attribute, value in more.items() if value is not None)
-    return attributes
+    return attributes if agent is None else {**attributes, names.AGENT_NAME: agent}
 
 
 def _last_decision(reading: LimitReading) -> str:
@@ -277,7 +258,6 @@ def _last_decision(reading: LimitReading) -> str:
 
 _lines = logging.getLogger("ravi_otel.limits")
 
-_EVENTS: Final = {"limit_nearing": names.NEARING_EVENT, "limit_exceeded": names.EXCEEDED_EVENT}
 _NAMES: Final = {
     "agent_name": names.AGENT_NAME,
     "agent_id": names.AGENT_ID,
@@ -326,12 +306,12 @@ class LimitEvents(Listener):
 
     def _tell(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
         signals = self._pipeline.signals()
-        attributes: dict[str, AttributeValue] = {_NAMES[name]: value for name, value in payload.items() if value is not None}
+        attributes = present({_NAMES[name]: value for name, value in payload.items()})
         if found.span.is_recording():
             found.span.add_event(_EVENTS[event.event], {**attributes, names.LIMIT_SCOPE_ID: event.scope_id})
         if event.tracker is None:  # the scope has no such limit: counted there, an alert would name it
             counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
-            signals.instruments.limit_events.add(1, counted, found.context)
+            signals.instruments.counters[names.LIMIT_EVENTS].add(1, counted, found.context)
         nearing = event.event == "limit_nearing"
         asked = "" if payload["requested"] is None else f" used, {payload['requested']} more asked for"
         signals.logger.emit(

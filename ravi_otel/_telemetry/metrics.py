@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import Guard, optional_text, short, text
+from ravi_otel._telemetry.attributes import Guard, optional_text, present, short, text
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.names import METRICS
 from ravi_otel.hooks.records import CallRecord
@@ -64,130 +64,6 @@ class Series:
         if self._estimated is None:
             self._estimated = Series({**self.call, names.USAGE_SOURCE: ESTIMATED})
         return self._estimated
-
-
-class CallInstruments:
-    """Hold the instruments of model calls under the names of one convention, or of both."""
-
-    __slots__ = ("_latest", "_released")
-
-    def __init__(self, meter: Meter, convention: Convention) -> None:
-        self._released = _Released(meter) if convention.released else None
-        # With both conventions the release's own duration tells every call: twice would be double.
-        self._latest = _Latest(meter, every_duration=not convention.released) if convention.latest else None
-
-    def record(self, record: CallRecord, series: Series, context: Context | None) -> None:
-        """Record a call that was sent and is over; `context` holds its span, for exemplars."""
-        usage = record.usage  # what was held is no knowledge of input and output, nor is their sum, or a measure of sound
-        if usage is not None:
-            known = usage.input_tokens or usage.output_tokens or not (usage.total_tokens or usage.tokenless)
-            usage = usage if known and usage.source != "reserved" else None
-        if self._released is not None:
-            self._released.record(record, usage, series, context)
-        if self._latest is not None:
-            self._latest.record(record, usage, series, context)
-
-    def chunk(self, seconds: float, series: Series, context: Context | None) -> None:
-        """Record the time between two chunks."""
-        if self._released is not None:
-            self._released.chunks.record(seconds, series.call, context)
-        if self._latest is not None:
-            self._latest.chunks.record(seconds, series.call, context)
-
-
-class _Released:
-    __slots__ = ("_duration", "_first_chunk", "_tokens", "chunks")
-
-    def __init__(self, meter: Meter) -> None:
-        self._duration = histogram(meter, names.CALL_DURATION)
-        self._tokens = histogram(meter, names.TOKEN_USAGE)
-        self._first_chunk = histogram(meter, names.FIRST_CHUNK)
-        self.chunks = histogram(meter, names.EACH_CHUNK)
-
-    def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
-        """Record how long it took, its tokens, and when its first chunk came."""
-        self._duration.record(record.duration_ns / NANO, series.call, context)
-        if usage is not None:
-            counted = series if usage.source == "reported" else series.estimated
-            self._tokens.record(usage.input_tokens, counted.input, context)
-            if usage.output_tokens or record.call.operation != names.EMBEDDINGS:
-                self._tokens.record(usage.output_tokens, counted.output, context)
-        if record.first_chunk_ns is not None:
-            self._first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
-
-
-class _Latest:
-    """Tell what generates as inference, embeddings under their own names, and of the rest how long it took."""
-
-    __slots__ = (
-        "_cache_read", "_cache_write", "_duration", "_embedded", "_embedding", "_first_chunk",
-        "_input", "_inputs", "_other", "_output", "_outputs", "_reasoning", "chunks",
-    )  # fmt: skip
-
-    def __init__(self, meter: Meter, *, every_duration: bool) -> None:
-        self._other = histogram(meter, names.CALL_DURATION) if every_duration else None
-        self._duration = histogram(meter, names.INFERENCE_DURATION)
-        self._first_chunk = histogram(meter, names.INFERENCE_FIRST_CHUNK)
-        self.chunks = histogram(meter, names.INFERENCE_EACH_CHUNK)
-        self._embedding = histogram(meter, names.EMBEDDINGS_DURATION)
-        self._embedded = histogram(meter, names.EMBEDDINGS_INPUT)
-        self._inputs = histogram(meter, names.INFERENCE_INPUT)
-        self._outputs = histogram(meter, names.INFERENCE_OUTPUT)
-        self._input = counter(meter, names.INPUT_COUNT)
-        self._output = counter(meter, names.OUTPUT_COUNT)
-        self._cache_read = counter(meter, names.CACHE_READ_COUNT)
-        self._cache_write = counter(meter, names.CACHE_WRITE_COUNT)
-        self._reasoning = counter(meter, names.REASONING_COUNT)
-
-    def record(self, record: CallRecord, usage: Usage | None, series: Series, context: Context | None) -> None:
-        """Record it as what it is: an inference, an embedding, or neither."""
-        operation, seconds = record.call.operation, record.duration_ns / NANO
-        counted = series if usage is None or usage.source == "reported" else series.estimated
-        if operation == names.EMBEDDINGS:
-            self._embedding.record(seconds, series.call, context)
-            if usage is not None:
-                self._embedded.record(usage.input_tokens, counted.tokens, context)
-        elif operation in _NO_INFERENCE:
-            if self._other is not None:
-                self._other.record(seconds, series.call, context)
-            if usage is not None:  # those of an answer that was made in the background, known with this look at it
-                self._count(usage, counted, context)
-        else:
-            self._duration.record(seconds, series.call, context)
-            if record.first_chunk_ns is not None:
-                self._first_chunk.record(record.first_chunk_ns / NANO, series.call, context)
-            if usage is None:  # a call without usage counts as one all the same
-                self._input.add(0, series.of(_UNKNOWN), context)
-                self._output.add(0, series.of(_UNKNOWN), context)
-                return
-            self._count(usage, counted, context)
-            if series.tokens is series.call:  # the distribution is of calls that succeeded
-                self._inputs.record(usage.input_tokens, counted.tokens, context)
-                self._outputs.record(usage.output_tokens, counted.tokens, context)
-
-    def _count(self, usage: Usage, series: Series, context: Context | None) -> None:
-        """Count tokens by modality: what a provider does not tell apart is of an unknown one."""
-        _spread(self._input, usage.input_tokens, usage.audio_input_tokens, usage.image_input_tokens, series, context)
-        _spread(self._output, usage.output_tokens, usage.audio_output_tokens, usage.image_output_tokens, series, context)
-        if usage.cached_input_tokens:
-            _spread(self._cache_read, usage.cached_input_tokens, 0, usage.cached_image_tokens, series, context)
-        if usage.cache_write_tokens:
-            self._cache_write.add(usage.cache_write_tokens, series.of(_UNKNOWN), context)
-        if usage.reasoning_tokens:
-            self._reasoning.add(usage.reasoning_tokens, series.of(_UNKNOWN), context)
-
-
-def _spread(to: Counter, total: int, audio: int, image: int, series: Series, context: Context | None) -> None:
-    """Add a total in parts; parts that are more than the total are cut to it."""
-    audio = min(audio, total)
-    image = min(image, total - audio)
-    if audio:
-        to.add(audio, series.of("audio"), context)
-    if image:
-        to.add(image, series.of("image"), context)
-    rest = total - audio - image
-    if rest or not total:
-        to.add(rest, series.of(_UNKNOWN), context)
 
 
 class _Sum:
@@ -246,7 +122,7 @@ class CostSums:
         (tenant,) = self._tenants.admit(optional_text(facts.tenant_id))
         named = (optional_text(facts.agent_name), optional_text(call.model), tenant, *map(optional_text, facts.tags.values()))
         agent, model, tenant, *values, source = self._guard.admit(*named, ESTIMATED if estimated else None)
-        known = {
+        known: dict[str, AttributeValue | None] = {
             names.PROVIDER_NAME: text(call.provider),
             names.AGENT_NAME: agent,
             names.REQUEST_MODEL: model,
@@ -254,7 +130,7 @@ class CostSums:
             **{f"{names.TAG_PREFIX}{key}": value for key, value in zip(facts.tags, values, strict=True)},
             names.USAGE_SOURCE: None if source is None else ESTIMATED,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        return present(known)
 
     def _leave_to_the_parent(self) -> None:
         """Take back, in a forked child, what the parent has not told yet: it will."""
@@ -298,83 +174,100 @@ class Collection:
 
 
 class Instruments:
-    """Hold one instrument per metric; the gauges, by metric name, ask `collection`."""
+    """Hold one instrument per metric of a convention, by its name, each made from its row in the table; gauges ask `collection`."""
 
-    __slots__ = (
-        "agent_active",
-        "agent_duration",
-        "agent_ends",
-        "agent_inference_calls",
-        "agent_paused",
-        "agent_tool_calls",
-        "calls",
-        "costs",
-        "counted",
-        "dropped",
-        "guardrails",
-        "handoffs",
-        "limit_events",
-        "limit_final_ratio",
-        "retries",
-        "review_decisions",
-        "run_ends",
-        "spawn_events",
-        "steps",
-        "tool_duration",
-        "workflow_duration",
-    )
+    __slots__ = ("_latest", "_released", "costs", "counters", "histograms")
 
     def __init__(self, meter: Meter, collection: Collection, convention: Convention = RELEASED) -> None:
-        self.calls = CallInstruments(meter, convention)
-        self.agent_duration = histogram(meter, names.AGENT_DURATION)
-        self.agent_inference_calls = histogram(meter, names.AGENT_INFERENCE_CALLS)
-        self.agent_tool_calls = histogram(meter, names.AGENT_TOOL_CALLS)
-        self.tool_duration = histogram(meter, names.TOOL_DURATION)
-        self.workflow_duration = histogram(meter, names.WORKFLOW_DURATION)
-        self.limit_final_ratio = histogram(meter, names.LIMIT_FINAL_RATIO)
+        self._released, self._latest = convention.released, convention.latest
         self.costs = collection.costs
-        self.limit_events = counter(meter, names.LIMIT_EVENTS)
-        self.spawn_events = counter(meter, names.SPAWN_EVENTS)
-        self.review_decisions = counter(meter, names.REVIEW_DECISIONS)
-        self.run_ends = counter(meter, names.RUN_ENDS)
-        self.agent_ends = counter(meter, names.AGENT_ENDS)
-        self.handoffs = counter(meter, names.HANDOFF_COUNT)
-        self.guardrails = counter(meter, names.GUARDRAIL_COUNT)
-        self.steps = counter(meter, names.STEP_COUNT)
-        self.retries = counter(meter, names.RETRY_COUNT)
-        self.dropped = counter(meter, names.DROPPED)
-        self.agent_active = _up_down(meter, names.AGENT_ACTIVE)
-        self.agent_paused = _up_down(meter, names.AGENT_PAUSED)
-        self.counted: dict[str, Counter] = {
-            "denied": counter(meter, names.LIMIT_DENIED),
-            "contended": counter(meter, names.LIMIT_CONTENDED),
-            "overage": counter(meter, names.LIMIT_OVERAGE),
-            "unpriced": counter(meter, names.LIMIT_UNPRICED),
-            "truncated": counter(meter, names.LIMIT_TRUNCATED),
-            "unscoped": counter(meter, names.LIMIT_UNSCOPED),
-            "suspended": counter(meter, names.LIMIT_SUSPENDED),
-            "store_errors": counter(meter, names.LIMIT_STORE_ERRORS),
-            "hook_errors": counter(meter, names.HOOK_ERRORS),
-            "restarted": self.retries,
-            "carrier_rejected": counter(meter, names.CARRIER_REJECTED),
-        }
-        row = METRICS[names.COST]
-        meter.create_observable_counter(row.name, [collection.read_costs], unit=row.unit, description=row.description)
-        for name in collection.observe:
-            read = partial(collection.read, name)
-            meter.create_observable_gauge(name, [read], unit=METRICS[name].unit, description=METRICS[name].description)
+        self.counters: dict[str, Counter | UpDownCounter] = {}
+        self.histograms: dict[str, Histogram] = {}
+        for row in METRICS.values():
+            name, about = row.name, {"unit": row.unit, "description": row.description}
+            if name == names.COST:
+                meter.create_observable_counter(name, [collection.read_costs], **about)
+            elif row.kind == "gauge":
+                if name in collection.observe:
+                    meter.create_observable_gauge(name, [partial(collection.read, name)], **about)
+            elif row.spoken == "both" or getattr(convention, row.spoken):
+                if row.kind == "histogram":
+                    self.histograms[name] = meter.create_histogram(name, **about, explicit_bucket_boundaries_advisory=row.buckets)
+                else:
+                    create = meter.create_counter if row.kind == "counter" else meter.create_up_down_counter
+                    self.counters[name] = create(name, **about)
+
+    def record_call(self, record: CallRecord, series: Series, context: Context | None) -> None:
+        """Record a call that was sent and is over; `context` holds its span, for exemplars."""
+        usage = record.usage  # what was held is no knowledge of input and output, nor is their sum, or a measure of sound
+        if usage is not None:
+            known = usage.input_tokens or usage.output_tokens or not (usage.total_tokens or usage.tokenless)
+            usage = usage if known and usage.source != "reserved" else None
+        counted = series if usage is None or usage.source == "reported" else series.estimated
+        if self._released:
+            self._record_released(record, usage, series, counted, context)
+        if self._latest:
+            self._record_latest(record, usage, series, counted, context)
+
+    def record_chunk(self, seconds: float, series: Series, context: Context | None) -> None:
+        """Record the time between two chunks."""
+        if self._released:
+            self.histograms[names.EACH_CHUNK].record(seconds, series.call, context)
+        if self._latest:
+            self.histograms[names.INFERENCE_EACH_CHUNK].record(seconds, series.call, context)
+
+    def _record_released(self, record: CallRecord, usage: Usage | None, series: Series, counted: Series, context: Context | None) -> None:
+        """Record how long it took, its tokens, and when its first chunk came."""
+        histograms = self.histograms
+        histograms[names.CALL_DURATION].record(record.duration_ns / NANO, series.call, context)
+        if usage is not None:
+            histograms[names.TOKEN_USAGE].record(usage.input_tokens, counted.input, context)
+            if usage.output_tokens or record.call.operation != names.EMBEDDINGS:
+                histograms[names.TOKEN_USAGE].record(usage.output_tokens, counted.output, context)
+        if record.first_chunk_ns is not None:
+            histograms[names.FIRST_CHUNK].record(record.first_chunk_ns / NANO, series.call, context)
+
+    def _record_latest(self, record: CallRecord, usage: Usage | None, series: Series, counted: Series, context: Context | None) -> None:
+        """Record what generates as inference, embeddings under their own names, and of the rest how long it took."""
+        histograms, operation, seconds = self.histograms, record.call.operation, record.duration_ns / NANO
+        if operation == names.EMBEDDINGS:
+            histograms[names.EMBEDDINGS_DURATION].record(seconds, series.call, context)
+            if usage is not None:
+                histograms[names.EMBEDDINGS_INPUT].record(usage.input_tokens, counted.tokens, context)
+        elif operation in _NO_INFERENCE:
+            if not self._released:  # with both conventions the release's own duration tells every call: twice would be double
+                histograms[names.CALL_DURATION].record(seconds, series.call, context)
+            if usage is not None:  # those of an answer that was made in the background, known with this look at it
+                self._count(usage, counted, context)
+        else:
+            histograms[names.INFERENCE_DURATION].record(seconds, series.call, context)
+            if record.first_chunk_ns is not None:
+                histograms[names.INFERENCE_FIRST_CHUNK].record(record.first_chunk_ns / NANO, series.call, context)
+            self._count(usage or Usage(), counted, context)  # a call without usage counts as one all the same
+            if usage is not None and series.tokens is series.call:  # the distribution is of calls that succeeded
+                histograms[names.INFERENCE_INPUT].record(usage.input_tokens, counted.tokens, context)
+                histograms[names.INFERENCE_OUTPUT].record(usage.output_tokens, counted.tokens, context)
+
+    def _count(self, usage: Usage, series: Series, context: Context | None) -> None:
+        """Count tokens by modality: what a provider does not tell apart is of an unknown one."""
+        audio, image, cached = usage.audio_input_tokens, usage.image_input_tokens, usage.cached_input_tokens
+        _spread(self.counters[names.INPUT_COUNT], usage.input_tokens, audio, image, series, context)
+        _spread(
+            self.counters[names.OUTPUT_COUNT], usage.output_tokens, usage.audio_output_tokens, usage.image_output_tokens, series, context
+        )
+        if cached:
+            _spread(self.counters[names.CACHE_READ_COUNT], cached, 0, usage.cached_image_tokens, series, context)
+        if usage.cache_write_tokens:
+            self.counters[names.CACHE_WRITE_COUNT].add(usage.cache_write_tokens, series.of(_UNKNOWN), context)
+        if usage.reasoning_tokens:
+            self.counters[names.REASONING_COUNT].add(usage.reasoning_tokens, series.of(_UNKNOWN), context)
 
 
-def histogram(meter: Meter, name: str) -> Histogram:
-    """Create a histogram from its row in the table of names."""
-    row = METRICS[name]
-    return meter.create_histogram(name, unit=row.unit, description=row.description, explicit_bucket_boundaries_advisory=row.buckets)
-
-
-def counter(meter: Meter, name: str) -> Counter:
-    """Create a counter from its row in the table of names."""
-    return meter.create_counter(name, unit=METRICS[name].unit, description=METRICS[name].description)
-
-
-def _up_down(meter: Meter, name: str) -> UpDownCounter:
-    return meter.create_up_down_counter(name, unit=METRICS[name].unit, description=METRICS[name].description)
+def _spread(to: Counter | UpDownCounter, total: int, audio: int, image: int, series: Series, context: Context | None) -> None:
+    """Add a total in parts; parts that are more than the total are cut to it."""
+    audio = min(audio, total)
+    image = min(image, total - audio)
+    rest = total - audio - image
+    for modality, amount in (("audio", audio), ("image", image), (_UNKNOWN, rest)):
+        if amount or (modality is _UNKNOWN and not total):
+            to.add(amount, series.of(modality), context)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from opentelemetry import trace
 from opentelemetry._logs import LogRecord, SeverityNumber
@@ -26,14 +26,16 @@ from ravi_otel._telemetry.attributes import (
     OTHER,
     Guard,
     finite,
+    identity,
     integer,
-    kept_identity,
     optional_text,
+    present,
     short,
     text,
     word,
     words,
 )
+from ravi_otel._telemetry.content import Content, as_text
 from ravi_otel._telemetry.conventions import Convention
 from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
 from ravi_otel._telemetry.providers import Pipeline
@@ -43,7 +45,10 @@ from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy.usage import Asked, Call, Reply, Usage
+
+_ASKED: Final = object()
+"""The key under which a record keeps what its request said when it was sent."""
 
 PENDING: Final = "pending"
 """The source of usage that a later look will bring."""
@@ -189,13 +194,13 @@ class CallAttributes:
     @staticmethod
     def of_retry(retry: RetryRecord, provider: str) -> Attributes:
         """Return those of the event of one retry."""
-        attributes: Attributes = {names.RETRY_ATTEMPT: retry.attempt}
-        if retry.status is not None:
-            attributes[names.HTTP_STATUS] = retry.status
-        if retry.wait_s is not None:
-            attributes[names.RETRY_WAIT] = retry.wait_s
-        if retry.error_type is not None:
-            attributes[names.ERROR_TYPE] = text(retry.error_type)
+        known = {
+            names.RETRY_ATTEMPT: retry.attempt,
+            names.HTTP_STATUS: retry.status,
+            names.RETRY_WAIT: retry.wait_s,
+            names.ERROR_TYPE: optional_text(retry.error_type),
+        }
+        attributes = present(known)
         _add_headers(attributes, provider, retry.request_id, retry.rate_limits)
         return attributes
 
@@ -353,19 +358,19 @@ class CallMetrics:
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
         """Tell one call that was sent; `context` holds its span, for exemplars."""
         series = self._find(record.call, None if record.reply is None else record.reply.model, error)
-        instruments.calls.record(record, series, context)
+        instruments.record_call(record, series, context)
         self.record_own(instruments, record, context)
 
     def chunk(self, instruments: Instruments, record: CallRecord, since_ns: int, context: Context | None) -> None:
         """Tell the time between two chunks of a call; the model that answers is known at its end, and not yet."""
-        instruments.calls.chunk(since_ns / NANO, self._find(record.call, None, None), context)
+        instruments.record_chunk(since_ns / NANO, self._find(record.call, None, None), context)
 
     def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
         """Tell of a call only what no other instrumentation knows."""
         if record.cost_nano:
             instruments.costs.add(record, record.cost_nano, context)
         for retry in record.retries:
-            instruments.retries.add(1, self._retry_attributes(record.call.provider, retry.status), context)
+            instruments.counters[names.RETRY_COUNT].add(1, self._retry_attributes(record.call.provider, retry.status), context)
 
     def _find(self, call: Call, model: str | None, error: str | None) -> Series:
         found = self._series.get((call.operation, call.provider, call.model, call.server_address, call.server_port, model, error))
@@ -393,20 +398,13 @@ class CallMetrics:
     def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
         """Give the attributes of one retry, without a status where no answer came."""
         name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
-        attributes: Attributes = {names.PROVIDER_NAME: name or OTHER}
-        if status is not None and told not in {None, OTHER}:
-            attributes[names.HTTP_STATUS] = status
-        return attributes
+        return present({names.PROVIDER_NAME: name, names.HTTP_STATUS: None if told in {None, OTHER} else status})
 
 
 def _series_attributes(operation: object, provider: object, named: tuple[str | None, ...], port: object, error: object) -> Attributes:
     requested, answered, address = named
-    attributes = _about(operation, provider, requested, address, port)
-    if answered is not None:
-        attributes[names.RESPONSE_MODEL] = answered
-    if error is not None:
-        attributes[names.ERROR_TYPE] = text(error)
-    return attributes
+    more = present({names.RESPONSE_MODEL: answered, names.ERROR_TYPE: optional_text(error)})
+    return _about(operation, provider, requested, address, port) | more
 
 
 # Who tells them.
@@ -421,10 +419,11 @@ class _Beginning(NamedTuple):
 
 
 class ModelCallTelemetry(Listener):
-    """Open a span per logical call, keep it with the record, end it when the call or its stream is over."""
+    """Open a span per logical call, keep it with the record, end it when the call or its stream is over; add what was said."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
+        self._content = content
         self._metrics = CallMetrics()
         self._attributes = CallAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
         self._beginnings: dict[tuple[object, ...], _Beginning] = {}
@@ -436,15 +435,17 @@ class ModelCallTelemetry(Listener):
         if told is not None:
             record.marks[SUPPRESSION] = told
             return None
-        tracer = self._pipeline.signals().tracer
-        if tracer is None:
-            return None
-        beginning = self._begin(record.call, record.facts)
-        attributes = {**beginning.attributes, **self._attributes.at_start(record.call)}
-        span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
-        context = trace.set_span_in_context(span, parent)
-        record.marks[MARK] = Open(span, context)
-        return Attachment(context)
+        tracer, span, attachment = self._pipeline.signals().tracer, None, None
+        if tracer is not None:
+            beginning = self._begin(record.call, record.facts)
+            attributes = {**beginning.attributes, **self._attributes.at_start(record.call)}
+            span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
+            context = trace.set_span_in_context(span, parent)
+            record.marks[MARK] = Open(span, context)
+            attachment = Attachment(context)
+        if record.call.content is not None and self._content.captured:
+            self._add_asked(record, record.call.content, span)
+        return attachment
 
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:
         """Record the time from one chunk to the next, where each is timed and the call is ours to tell."""
@@ -462,18 +463,17 @@ class ModelCallTelemetry(Listener):
                 self._metrics.record_own(instruments, record, None)
             return
         mark = record.marks.pop(MARK, None)
+        span, context = mark if isinstance(mark, Open) else (None, None)
         error = status.error_of(record)
-        context: Context | None = None
         try:
-            if isinstance(mark, Open):
-                context = mark.context
-                self._finish(mark.span, record, error)
+            self._finish(span, context, record, error, said=told is None and record.call.content is not None)
         finally:
             instruments = self._instruments(record)
             if instruments is not None:
                 self._metrics.record(instruments, record, error, context)
             if record.status == "error" and record.error is not None and self._attributes.is_told(record.call):
-                self._pipeline.signals().logger.emit(self._exception(record, record.error, error, context))
+                raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(record.call), names.ERROR_TYPE: error}
+                self._emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 
     def _instruments(self, record: CallRecord) -> Instruments | None:
         """Return what a call is measured with: nothing of what was refused and never sent, of a connection, and where nobody hears it."""
@@ -489,40 +489,61 @@ class ModelCallTelemetry(Listener):
         found = self._beginnings.get(key)
         if found is None or found.facts is not facts:
             name, attributes = self._attributes.named(call)
-            found = _Beginning(facts, name, {**attributes, **kept_identity(facts)})
+            found = _Beginning(facts, name, {**attributes, **identity(facts)})
             if len(call.model or "") <= MOST_CHARS and len(call.server_address or "") <= MOST_CHARS:  # it must not hold much memory
                 if len(self._beginnings) >= _MOST_BEGINNINGS:
                     self._beginnings.clear()
                 self._beginnings[key] = found
         return found
 
-    def _finish(self, span: Span, record: CallRecord, error: str | None) -> None:
+    def _finish(self, span: Span | None, context: Context | None, record: CallRecord, error: str | None, *, said: bool) -> None:
         attributes: Attributes = {}
         try:
-            if span.is_recording():
+            if span is not None and span.is_recording():
                 for retry in record.retries:
                     span.add_event(names.RETRY_EVENT, self._attributes.of_retry(retry, record.call.provider))
                 attributes = self._attributes.at_end(record)
                 status.add_decision(attributes, record)
                 if error is not None and record.call.stream and record.status != "refused":
                     attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
+            if said and record.status != "refused" and self._content.captured:
+                self._add_answered(record, error, span, context)
         finally:
-            over = time.time_ns() - record.late_ns if record.late_ns else None
-            status.end(span, attributes, error, None if error is None else status.sentence(record), over)
+            if span is not None:
+                over = time.time_ns() - record.late_ns if record.late_ns else None
+                status.end(span, attributes, error, None if error is None else status.sentence(record), over)
 
-    def _exception(self, record: CallRecord, error: BaseException, error_type: str | None, context: Context | None) -> LogRecord:
-        """Write the event; the message and stack stay out, they may quote the prompt or a key."""
-        kind = type(error)
-        attributes: Attributes = {
-            names.EXCEPTION_TYPE: text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"),
-            **self._attributes.about(record.call),
-        }
-        if error_type is not None:
-            attributes[names.ERROR_TYPE] = error_type
-        return LogRecord(
-            context=context,
-            severity_number=SeverityNumber.WARN,
-            severity_text="WARN",
-            attributes=attributes,
-            event_name=names.EXCEPTION_EVENT,
-        )
+    def _add_asked(self, record: CallRecord, asked: Asked, span: Span | None) -> None:
+        """Copy what is asked before the program can change it."""
+        on_span = span is not None and span.is_recording() and self._content.on_spans
+        if on_span or self._content.on_events:
+            copied = self._content.asked(asked)
+            if span is not None and on_span:
+                span.set_attributes(as_text(copied))
+            if self._content.on_events:
+                record.marks[_ASKED] = copied
+
+    def _add_answered(self, record: CallRecord, error: str | None, span: Span | None, context: Context | None) -> None:
+        """Add the answer, and emit the event of both."""
+        output, copied = None if record.reply is None else record.reply.output, record.marks.pop(_ASKED, None)
+        on_span = span is not None and span.is_recording() and self._content.on_spans
+        said = self._content.answered(output, ended="stop" if record.status == "ok" else "error") if on_span or copied is not None else {}
+        if span is not None and on_span:
+            span.set_attributes(as_text(said))
+        if isinstance(copied, dict):
+            at_end = {name: found for name, found in self._attributes.at_end(record).items() if name.startswith(names.GEN_AI)}
+            attributes = {**self._attributes.about(record.call), **self._attributes.at_start(record.call), **at_end, **copied, **said}
+            if error is not None:
+                attributes[names.ERROR_TYPE] = error
+            self._emit(names.DETAILS_EVENT, "INFO", attributes, context)
+
+    def _emit(self, event: str, severity: Literal["INFO", "WARN"], attributes: dict[str, Any], context: Context | None) -> None:
+        number = SeverityNumber[severity]
+        told = LogRecord(context=context, severity_number=number, severity_text=severity, attributes=attributes, event_name=event)
+        self._pipeline.signals().logger.emit(told)
+
+
+def _raised(error: BaseException) -> str:
+    """Name what was raised; its message and stack stay out, they may quote the prompt or a key."""
+    kind = type(error)
+    return text(kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}")

@@ -71,8 +71,8 @@ class Pipeline:
     that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
 
     `observe` takes the gauges' callbacks, by metric name, and `convention` whose schema and names are told, both before the
-    first use, as is `full`: whether all that is known of a call is told. `before_exit` is called when the process ends, right before
-    the private providers are closed.
+    first use, as is `full`: whether all that is known of a call is told. `when_decided` is called after the first use has decided, and
+    `before_exit` when the process ends, right before the private providers are closed.
     """
 
     def __init__(
@@ -98,6 +98,7 @@ class Pipeline:
         self.convention: Convention = RELEASED
         self.full = False
         self.above = Above()
+        self.when_decided: Callable[[], object] = lambda: None
         self.before_exit: Callable[[], object] = lambda: None
         self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
@@ -119,6 +120,7 @@ class Pipeline:
         if signals is None:
             with self._lock:  # held while providers are built, once: two threads must not build two
                 signals = self._signals or self._decide()
+            self.when_decided()
         if signals.tracer is None and _any_set(_TRACES):
             self._look_for_tracer(signals)
         if self._standing_in and _any_set(self._standing_in):
@@ -138,7 +140,7 @@ class Pipeline:
     def dropped(self, reason: str, amount: int = 1) -> None:
         """Count telemetry that was lost."""
         if self._signals is not None:
-            self._signals.instruments.dropped.add(amount, {names.DROP_REASON: reason})
+            self._signals.instruments.counters[names.DROPPED].add(amount, {names.DROP_REASON: reason})
 
     def retire(self) -> None:
         """Make our processors inert on the providers they were added to; providers take no processor back."""

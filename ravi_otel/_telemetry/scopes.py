@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -16,18 +16,17 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel._current import Attachment, without_leaf
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names, status
-from ravi_otel._telemetry.attributes import Guard, figure, finite, identity, kept_identity, optional_text, text
+from ravi_otel._telemetry.attributes import Guard, figure, finite, identity, integer, optional_text, present, text
+from ravi_otel._telemetry.content import Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.spans import MARK, Open
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, CountEvent, HandoffEvent, LimitReading, RetryRecord, ScopeView, ToolRecord
+from ravi_otel.hooks.records import CallRecord, CountEvent, HandoffEvent, LimitReading, ScopeView, ToolRecord
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 
 _MOST_OPEN: Final = 50_000
 _MOST_READINGS: Final = 32
-_RENEWED: Final = (names.LIMIT_PER, names.LIMIT_WINDOW, names.LIMIT_BY, names.LIMIT_COUNTED_FOR)
-_STATE: Final = (names.LIMIT_THRESHOLD, names.LIMIT_USED, names.LIMIT_HELD, names.LIMIT_REMAINING, names.LIMIT_RATIO)
 _BUDGETS: Final = {
     Kind.TOKENS: (names.BUDGET_TOKENS_LIMIT, names.BUDGET_TOKENS_USED),
     Kind.COST: (names.BUDGET_COST_LIMIT, names.BUDGET_COST_USED),
@@ -126,30 +125,25 @@ class Scopes(Listener):
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Count a tool call for the agent that made it."""
-        state = None if record.status == "refused" else self._states.get(record.facts.scope_id)
-        if state is not None and state.agent is not None:
+        agent = self._agent(record)
+        if agent is not None:
             with self._lock.own:
-                state.agent.tools += 1
+                agent.tools += 1
 
-    def suspended(self, event: CountEvent) -> None:
-        """Tell on the span of the run or agent that limits are set aside in it, and why."""
+    def counted(self, event: CountEvent) -> None:
+        """Tell on the span of a run or agent that limits are set aside in it, or that an agent in it crashed and is started again."""
+        if event.what == "suspended":
+            kind = optional_text(event.limit_kind)
+            self._add_event(names.SUSPENDED_EVENT, event, {names.LIMIT_REASON: text(event.reason or ""), names.LIMIT_KIND: kind})
+        elif (retry := event.retry) is not None:
+            crashed = {names.ERROR_TYPE: text(retry.error_type or ""), names.RETRY_WAIT: retry.wait_s}
+            self._add_event(names.RETRY_EVENT, event, {names.RETRY_ATTEMPT: retry.attempt, **crashed})
+
+    def _add_event(self, name: str, event: CountEvent, attributes: Mapping[str, AttributeValue | None]) -> None:
         found = self.find(event.scope_id or "")
         span = trace.get_current_span() if found is None else found.span
         if span.is_recording():
-            attributes: dict[str, AttributeValue] = {names.LIMIT_REASON: text(event.reason or "")}
-            if event.limit_kind is not None:
-                attributes[names.LIMIT_KIND] = text(event.limit_kind)
-            span.add_event(names.SUSPENDED_EVENT, attributes)
-
-    def restarted(self, retry: RetryRecord, scope_id: str | None) -> None:
-        """Tell on the span around an agent that it crashed, and of what, and is started again."""
-        found = self.find(scope_id or "")
-        span = trace.get_current_span() if found is None else found.span
-        if span.is_recording():
-            attributes: dict[str, AttributeValue] = {names.RETRY_ATTEMPT: retry.attempt, names.ERROR_TYPE: text(retry.error_type or "")}
-            if retry.wait_s is not None:
-                attributes[names.RETRY_WAIT] = retry.wait_s
-            span.add_event(names.RETRY_EVENT, attributes)
+            span.add_event(name, present(attributes))
 
     def handed_over(self, event: HandoffEvent) -> None:
         """Tell on the span of the agent that hands over, or of the run without one, to whom, and count it."""
@@ -159,10 +153,8 @@ class Scopes(Listener):
         if span.is_recording():
             span.add_event(names.HANDOFF_EVENT, {names.HANDOFF_TO: text(event.to), names.HANDOFF_MODE: event.mode})
         who, to = self._handed.admit(optional_text(event.facts.agent_name), text(event.to))
-        counted: dict[str, AttributeValue] = {names.HANDOFF_TO: to or "", names.HANDOFF_MODE: event.mode}
-        if who is not None:
-            counted[names.AGENT_NAME] = who
-        self._pipeline.signals().instruments.handoffs.add(1, counted)
+        counted = present({names.HANDOFF_TO: to, names.HANDOFF_MODE: event.mode, names.AGENT_NAME: who})
+        self._pipeline.signals().instruments.counters[names.HANDOFF_COUNT].add(1, counted)
 
     def agent(self, run_id: str | None, agent_id: str) -> Open | None:
         """Give the span of an open agent, None when it has none."""
@@ -201,35 +193,30 @@ class Scopes(Listener):
         seconds = (time.perf_counter_ns() - state.started_ns) / NANO
         if scope.facts.kind is ScopeKind.RUN:
             attributes = self._attributes(names.INVOKE_WORKFLOW, names.WORKFLOW_NAME, scope.facts.name, error)
-            instruments.workflow_duration.record(seconds, attributes, context)
-            instruments.run_ends.add(1, self._end(scope, names.WORKFLOW_NAME, scope.facts.name), context)
+            instruments.histograms[names.WORKFLOW_DURATION].record(seconds, attributes, context)
+            instruments.counters[names.RUN_ENDS].add(1, self._end(scope, names.WORKFLOW_NAME, scope.facts.name), context)
             return
         attributes = self._attributes(names.INVOKE_AGENT, names.AGENT_NAME, scope.facts.agent_name, error)
-        instruments.agent_duration.record(seconds, attributes, context)
-        instruments.agent_inference_calls.record(state.calls, attributes, context)
-        instruments.agent_tool_calls.record(state.tools, attributes, context)
-        instruments.agent_ends.add(1, self._end(scope, names.AGENT_NAME, scope.facts.agent_name), context)
+        instruments.histograms[names.AGENT_DURATION].record(seconds, attributes, context)
+        instruments.histograms[names.AGENT_INFERENCE_CALLS].record(state.calls, attributes, context)
+        instruments.histograms[names.AGENT_TOOL_CALLS].record(state.tools, attributes, context)
+        instruments.counters[names.AGENT_ENDS].add(1, self._end(scope, names.AGENT_NAME, scope.facts.agent_name), context)
 
     def _end(self, scope: ScopeView, key: str, name: str | None) -> dict[str, AttributeValue]:
         """Give the attributes of an end, of which status and reason stay what they are however many names there are."""
         reason = self._reasons.admit(scope.stop_reason)
         admitted, _ = self._ended[scope.facts.kind].admit(optional_text(name), reason)
         ended: dict[str, AttributeValue] = {names.STATUS: scope.status, names.STOP_REASON: reason}
-        if admitted is not None:
-            ended[key] = admitted
-        return ended
+        return ended if admitted is None else {**ended, key: admitted}
 
     def _attributes(self, operation: str, key: str, name: str | None, error: str | None) -> dict[str, AttributeValue]:
         admitted, failed = self._guards[operation].admit(optional_text(name), error)
-        attributes: dict[str, AttributeValue] = {} if admitted is None else {key: admitted}
-        if failed is not None:
-            attributes[names.ERROR_TYPE] = failed
-        return attributes
+        return present({key: admitted, names.ERROR_TYPE: failed})
 
 
 def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     facts = scope.facts
-    attributes = identity(facts)
+    attributes = dict(identity(facts))
     is_run = facts.kind is ScopeKind.RUN
     operation = names.INVOKE_WORKFLOW if is_run else names.INVOKE_AGENT
     attributes[names.OPERATION_NAME] = operation
@@ -262,20 +249,25 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
 
 
 def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {
-        names.LIMIT_LABEL: text(reading.limit.label),
-        names.LIMIT_KIND: text(reading.limit.kind),
-        names.LIMIT_DENIED: reading.denied,
-        names.LIMIT_EVENTS: reading.events,
-    }
-    renewed = (reading.limit.per, reading.window, reading.limit.by, reading.counted_for)
-    attributes |= {name: text(given) for name, given in zip(_RENEWED, renewed, strict=True) if given is not None}
-    amounts = (reading.limit.amount, reading.used, reading.held, reading.remaining, reading.ratio)
-    for name, value in zip(_STATE, amounts, strict=True):
-        known = figure(value)
-        if known is not None:
-            attributes[name] = known
-    return attributes
+    limit = reading.limit
+    window, counted_for = reading.window, reading.counted_for
+    return present(
+        {
+            names.LIMIT_LABEL: text(limit.label),
+            names.LIMIT_KIND: text(limit.kind),
+            names.LIMIT_DENIED: reading.denied,
+            names.LIMIT_EVENTS: reading.events,
+            names.LIMIT_PER: limit.per and text(limit.per),
+            names.LIMIT_WINDOW: window and text(window),
+            names.LIMIT_BY: limit.by and text(limit.by),
+            names.LIMIT_COUNTED_FOR: counted_for and text(counted_for),
+            names.LIMIT_THRESHOLD: figure(limit.amount),
+            names.LIMIT_USED: figure(reading.used),
+            names.LIMIT_HELD: figure(reading.held),
+            names.LIMIT_REMAINING: figure(reading.remaining),
+            names.LIMIT_RATIO: figure(reading.ratio),
+        }
+    )
 
 
 def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeValue]:
@@ -284,59 +276,53 @@ def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeV
     for reading in readings:
         limit = reading.limit
         if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
-            other = tightest.get(limit.kind)
-            if other is None or reading.fullness > other.fullness:
-                tightest[limit.kind] = reading
-    attributes: dict[str, AttributeValue] = {}
+            tightest[limit.kind] = max(tightest.get(limit.kind, reading), reading, key=lambda each: each.fullness)
+    found: dict[str, AttributeValue | None] = {}
     for kind, reading in tightest.items():
-        for name, value in zip(_BUDGETS[Kind(kind)], (reading.limit.amount, reading.used), strict=True):
-            known = finite(value)
-            if known is not None:
-                attributes[name] = int(known) if kind in {Kind.TOKENS, Kind.TURNS} else known
-    return attributes
+        amount_of = integer if kind in {Kind.TOKENS, Kind.TURNS} else finite
+        of_limit, of_used = _BUDGETS[Kind(kind)]
+        found |= {of_limit: amount_of(reading.limit.amount), of_used: amount_of(reading.used)}
+    return present(found)
 
 
 Attributes: TypeAlias = dict[str, AttributeValue]
 _MOST_KEPT: Final = 1_024
-
-
-class _Shape(NamedTuple):
-    """Hold what all spans of one tool share."""
-
-    name: str
-    attributes: Attributes
+_OF_TOOLS: Final[Attributes] = {names.OPERATION_NAME: names.EXECUTE_TOOL, names.TOOL_TYPE: "function"}
 
 
 class Tools(Listener):
     """Open a span per tool call and end it with the record."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
+        self._content = content
         self._guard = Guard()
-        self._shapes: dict[str, _Shape] = {}
         self._series: dict[tuple[str, str | None], Attributes] = {}
 
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
+        arguments, record.arguments = record.arguments, None  # copied, or not wanted: nothing of the program's is held for longer
         tracer = self._pipeline.signals().tracer
         if tracer is None:
             return None
-        shape = self._shapes.get(record.name) or self._shape_of(record.name)
-        attributes = {**kept_identity(record.facts), **shape.attributes}
+        name = text(record.name)
+        attributes = {**identity(record.facts), **_OF_TOOLS, names.TOOL_NAME: name}
         if record.call_id is not None:
             attributes[names.TOOL_CALL_ID] = text(record.call_id)
-        parent = self._pipeline.above.context()
         if record.inferred:
             attributes[names.TOOL_INFERRED] = True
-        span = tracer.start_span(shape.name, parent, SpanKind.INTERNAL, attributes, start_time=record.began_unix_ns)
+        parent = self._pipeline.above.context()
+        began_ns = record.began_unix_ns
+        span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
+        if arguments is not None and self._content.on_spans and span.is_recording():
+            span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(arguments))
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
         return Attachment(context)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """End the span and record the duration; a refused tool was never executed and has none, and nobody measured an inferred one."""
-        mark = record.marks.pop(MARK, None)
-        refused = record.status == "refused"
+        mark, refused = record.marks.pop(MARK, None), record.status == "refused"
         plain = record.status == "ok" and record.error_type is None
         error = None if plain else status.error_type(record.status, record.error_type, record.error)
         context = mark.context if isinstance(mark, Open) else None
@@ -344,29 +330,19 @@ class Tools(Listener):
             if isinstance(mark, Open):
                 over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
                 attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
+                if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
+                    attributes[names.TOOL_CALL_RESULT] = self._content.argument(record.result)
                 status.add_decision(attributes, record)
                 status.end(mark.span, attributes, error, status.sentence(record) if refused else None, over)
         finally:
+            record.result = None
             if not refused and not record.inferred:
                 series = self._series.get((record.name, error)) or self._series_of(record.name, error)
-                self._pipeline.signals().instruments.tool_duration.record(record.duration_ns / NANO, series, context)
-
-    def _shape_of(self, tool: str) -> _Shape:
-        name = text(tool)
-        shape = _Shape(
-            f"{names.EXECUTE_TOOL} {name}",
-            {names.OPERATION_NAME: names.EXECUTE_TOOL, names.TOOL_NAME: name, names.TOOL_TYPE: "function"},
-        )
-        if len(self._shapes) >= _MOST_KEPT:
-            self._shapes.clear()
-        self._shapes[tool] = shape
-        return shape
+                self._pipeline.signals().instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
 
     def _series_of(self, tool: str, error: str | None) -> Attributes:
         name, failed = self._guard.admit(text(tool), error)
-        attributes: Attributes = {names.TOOL_NAME: name or ""}
-        if failed is not None:
-            attributes[names.ERROR_TYPE] = failed
+        attributes = present({names.TOOL_NAME: name, names.ERROR_TYPE: failed})
         if len(self._series) >= _MOST_KEPT:
             self._series.clear()
         self._series[tool, error] = attributes

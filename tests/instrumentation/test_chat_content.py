@@ -5,16 +5,12 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime.state import STATE
-from ravi_otel._telemetry.content import Content
 from ravi_otel._telemetry.redaction import redact_secrets
-from ravi_otel._telemetry.telemetry import CapturedContent
 from ravi_otel.testing import Capture, Disconnect, Raw, Refusal, Text, ToolCalls
 
 EVENT = "gen_ai.client.inference.operation.details"
@@ -24,13 +20,15 @@ SOUND = base64.b64encode(bytes(range(100))).decode()
 
 
 @pytest.fixture
-def captured(capture: Capture) -> Iterator[Capture]:
+def captured(capture: Capture, monkeypatch: pytest.MonkeyPatch) -> Iterator[Capture]:
     """Instrument with content captured on spans and in events, and redacted."""
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_AND_EVENT")
     with ravi_otel.instrument(
-        tracer_provider=capture.tracer_provider, meter_provider=capture.meter_provider, logger_provider=capture.logger_provider
-    ) as on:
-        STATE.options = replace(STATE.options, content=True)
-        on._telemetry._content = CapturedContent(on._pipeline, Content(on_spans=True, on_events=True, redact=redact_secrets))
+        tracer_provider=capture.tracer_provider,
+        meter_provider=capture.meter_provider,
+        logger_provider=capture.logger_provider,
+        redact=redact_secrets,
+    ):
         yield capture
 
 

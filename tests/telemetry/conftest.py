@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +18,11 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from ravi_otel._telemetry import Pipeline, Telemetry
+sys.path.insert(0, str(Path(__file__).parent))
+
+from heard import Telemetry
+
+from ravi_otel._telemetry import Pipeline
 from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Spend, ToolRecord
 from ravi_otel.policy.budgets import Supervision
 from ravi_otel.policy.facts import ScopeFacts

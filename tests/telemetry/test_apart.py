@@ -5,9 +5,9 @@ from __future__ import annotations
 import httpx
 import openai
 import pytest
+from heard import Telemetry
 
 from ravi_otel._instrumentation.attempt_outcomes import ending_of, failed_attempt
-from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import RetryRecord
 from ravi_otel.policy.usage import Reply, Usage
 

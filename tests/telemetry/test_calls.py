@@ -5,10 +5,11 @@ import contextlib
 import logging
 
 import pytest
+from heard import Telemetry
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
-from ravi_otel._telemetry import Pipeline, Telemetry
+from ravi_otel._telemetry import Pipeline
 from ravi_otel.hooks.records import RetryRecord
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Reply, Usage

@@ -3,8 +3,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from heard import Telemetry
 
-from ravi_otel._telemetry import Telemetry
 from ravi_otel._telemetry.content import Content
 from ravi_otel.policy.usage import Asked, Reply, Usage
 

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from heard import Telemetry
+
 from ravi_otel import _current
 from ravi_otel._current import Attachment
-from ravi_otel._telemetry import Telemetry
 from ravi_otel._telemetry.context_processor import ContextProcessor
 from ravi_otel.policy.facts import ScopeFacts
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 
 import pytest
 import warm_starts
+from heard import Telemetry
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 
-from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import CountEvent, SpawnEvent
 from ravi_otel.policy.limits import Outcome, ScopeKind
 
@@ -260,14 +260,22 @@ def test_an_event_counter_is_shown_at_zero_before_the_first_event(telemetry, bac
     points = {tuple(sorted(point.attributes.items())): point.value for point in backend.points("ravi.limit.events")}
     assert set(points.values()) == {0}
     assert {dict(key)["ravi.limit.kind"] for key in points} == {"tokens", "tool.search"}
-    telemetry.limit_event(make.limit_event("limit_exceeded", decision="denied"), None)
+    for event in ("limit_nearing", "limit_exceeded"):
+        for decision in ("admitted", "denied"):  # the first request may be near, beyond and refused at once
+            telemetry.limit_event(make.limit_event(event, decision=decision), None)
     after = {tuple(sorted(point.attributes.items())) for point in backend.points("ravi.limit.events")}
     assert after == points.keys(), "the event must fall on a series that was shown"
 
 
-def test_an_observed_limit_is_shown_under_its_own_decision(telemetry, backend, make):
-    telemetry.scope_opened(make.scope(limits=[make.reading(on_exceed=Outcome.OBSERVE)]))
-    assert {point.attributes["ravi.limit.decision"] for point in backend.points("ravi.limit.events")} == {"observed"}
+@pytest.mark.parametrize(("outcome", "decision"), [(Outcome.OBSERVE, "observed"), (Outcome.ASK, "ask")])
+@pytest.mark.parametrize("event", ["limit_nearing", "limit_exceeded"])
+def test_a_limit_that_does_not_refuse_is_shown_at_zero_under_its_own_decision(telemetry, backend, make, outcome, decision, event):
+    telemetry.scope_opened(make.scope(limits=[make.reading(on_exceed=outcome)]))
+    shown = {point.attributes["ravi.limit.decision"] for point in backend.points("ravi.limit.events")}
+    assert shown == {decision} | ({"admitted"} if outcome is Outcome.ASK else set())
+    before = len(backend.points("ravi.limit.events"))
+    telemetry.limit_event(make.limit_event(event, decision=decision), None)
+    assert len(backend.points("ravi.limit.events")) == before
 
 
 def test_the_gauges_show_the_fullest_active_scope_and_a_pair_from_one_scope(telemetry, backend, make):

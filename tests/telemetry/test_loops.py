@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 
 import pytest
+from heard import Telemetry
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
-from ravi_otel._telemetry import Telemetry
 from ravi_otel._telemetry.content import Content
 from ravi_otel.hooks.records import GuardrailEvent, ReviewEvent, StepEvent
 from ravi_otel.policy.limits import ScopeKind

@@ -26,7 +26,8 @@ from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call
-from ravi_otel._telemetry import Pipeline, Telemetry
+from ravi_otel._telemetry import Pipeline
+from heard import Telemetry
 
 def call(telemetry):
     record = CallRecord(Call("chat", "chat.completions", model="m"), ScopeFacts("s", ScopeKind.AGENT), "op", 0)
@@ -43,7 +44,7 @@ def _run(program: str, timeout_s: float = 100, **env: str) -> subprocess.Complet
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     return warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
-        env=clean | {"PYTHONPATH": str(ROOT)} | env,
+        env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}"} | env,
         capture_output=True,
         text=True,
         timeout=timeout_s,
@@ -242,7 +243,9 @@ def test_what_could_not_be_sent_is_counted():
     telemetry = Telemetry(pipeline)
     call(telemetry)
     reader = InMemoryMetricReader()
-    pipeline._signals.instruments.dropped = MeterProvider([reader]).get_meter("t").create_counter("ravi.telemetry.dropped")
+    pipeline._signals.instruments.counters["ravi.telemetry.dropped"] = (
+        MeterProvider([reader]).get_meter("t").create_counter("ravi.telemetry.dropped")
+    )
     pipeline.shutdown(2)
     (point,) = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].data.data_points
     assert (point.value, dict(point.attributes)) == (1, {"ravi.telemetry.reason": "shutdown"})

@@ -37,7 +37,8 @@ from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
 from ravi_otel.policy.usage import Call
-from ravi_otel._telemetry import Pipeline, Telemetry
+from ravi_otel._telemetry import Pipeline
+from heard import Telemetry
 
 place = Path(os.environ["PLACE"])
 made = []
@@ -82,7 +83,7 @@ def passes(run, program: str, timeout_s: float = 60, **env: str) -> str:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     done = warm_starts.run(
         [sys.executable, "-c", PRELUDE + textwrap.dedent(program)],
-        env=clean | {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", "PLACE": str(run.path)} | env,
+        env=clean | {"PYTHONPATH": f"{ROOT}{os.pathsep}{Path(__file__).parent}", "PYTHONWARNINGS": "ignore", "PLACE": str(run.path)} | env,
         capture_output=True,
         text=True,
         timeout=timeout_s,

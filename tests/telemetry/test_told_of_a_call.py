@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from heard import Telemetry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ravi_otel._telemetry import Telemetry
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
