@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from json import dumps  # as it is now: the program may make tools of that module's functions
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote_to_bytes
 
 from ravi_otel._telemetry import names
@@ -142,30 +142,6 @@ _WORDS: Final = frozenset(
 _WRITTEN: Final = (dt.date, dt.time, dt.timedelta, decimal.Decimal, uuid.UUID, pathlib.PurePath)
 _MODEL: Final = ("__pydantic_fields_set__", "__fields_set__")
 _class_of: Callable[[object], type[object]] = type
-_T = TypeVar("_T")
-
-
-class Bounds(NamedTuple):
-    """Hold how long a text and a whole attribute may be, in bytes of UTF-8, and what texts are put through; it never raises."""
-
-    text: int
-    whole: int
-    redact: Callable[[str], str] | None
-
-
-def messages(given: Sequence[Message], bounds: Bounds, *, ended: str | None = None) -> list[Message]:
-    """Copy messages, the newest first in line for the room there is; each has a `finish_reason` where `ended` is one."""
-    return _bounded(lambda writer: writer.messages(given, ended), bounds, [])
-
-
-def parts(given: Sequence[Part], bounds: Bounds) -> list[Part]:
-    """Copy parts, or tool definitions."""
-    return _bounded(lambda writer: writer.parts(given), bounds, [])
-
-
-def value(given: Any, bounds: Bounds) -> Any:
-    """Copy any value."""
-    return _bounded(lambda writer: writer.value(given), bounds, OMITTED)
 
 
 def as_json(copied: Any) -> str:
@@ -173,12 +149,12 @@ def as_json(copied: Any) -> str:
     return dumps(copied, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _bounded(write: Callable[[_Writer], _T], bounds: Bounds, nothing: _T) -> _T:
-    room = bounds.whole
+def _bounded(write: Callable[[_Writer], Any], content: Content, nothing: Any) -> Any:
+    room = content.whole_bytes
     for _ in range(_TRIES):
         try:
-            found = write(_Writer(bounds, room))
-            if len(as_json(found).encode()) <= bounds.whole:
+            found = write(_Writer(content, room))
+            if len(as_json(found).encode()) <= content.whole_bytes:
                 return found
         except Exception:  # noqa: BLE001 - what was said may be any object, and raise anything
             return nothing
@@ -189,16 +165,17 @@ def _bounded(write: Callable[[_Writer], _T], bounds: Bounds, nothing: _T) -> _T:
 class _Writer:
     """Copy values while there is room; everything written takes at least two bytes of it, so every walk ends."""
 
-    __slots__ = ("_bounds", "_room")
+    __slots__ = ("_most", "_redact", "_room")
 
-    def __init__(self, bounds: Bounds, room: int) -> None:
-        self._bounds = bounds
+    def __init__(self, content: Content, room: int) -> None:
+        self._most = content.text_bytes
+        self._redact = content.guarded
         self._room = room - _SPARE
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     def messages(self, given: Sequence[Message], ended: str | None) -> list[Message]:
-        """Copy messages, the newest first in line for the room there is."""
+        """Copy messages, the newest first in line for the room there is; each has a `finish_reason` where `ended` is one."""
         kept: list[Message] = []
         for message in reversed(given):
             if self._room <= 0:
@@ -322,7 +299,7 @@ class _Writer:
         if abs(number) < _FEWEST_TOLD:
             self._room -= 9
             return number
-        redact, plain = self._bounds.redact, str(number)  # a card's number may be given as one
+        redact, plain = self._redact, str(number)  # a card's number may be given as one
         if abs(number) > _MOST_INT or (redact is not None and redact(plain) != plain):
             return self._text(plain)
         self._room -= 22
@@ -353,10 +330,10 @@ class _Writer:
         return self._spend(self._cut(self._clean(given), size), size)
 
     def _clean(self, given: str) -> str:
-        redact = self._bounds.redact
+        redact = self._redact
         if redact is None:
-            given = given[: self._bounds.text + 1]
-        window = 2 * self._bounds.text + _MARGIN  # redacting may make it shorter
+            given = given[: self._most + 1]
+        window = 2 * self._most + _MARGIN  # redacting may make it shorter
         whole = len(given) <= window
         if not whole:
             given = given[:window]
@@ -370,7 +347,7 @@ class _Writer:
         return given if whole else given[: max(0, len(given) - _MARGIN)]
 
     def _cut(self, given: str, size: int, most: int | None = None) -> str:
-        most = self._bounds.text if most is None else most
+        most = self._most if most is None else most
         if len(given) * 4 <= most:
             return given
         encoded = given.encode()
@@ -448,12 +425,12 @@ class Content:
     text_bytes: int = _DEFAULT_TEXT
     whole_bytes: int = _DEFAULT_WHOLE
     redact: Redact | None = None
-    _bounds: Bounds = field(init=False)
+    guarded: Redact | None = field(init=False)
+    """`redact` as every text goes through it: it never raises."""
 
     def __post_init__(self) -> None:
         """Make ready what every text goes through."""
-        redact = None if self.redact is None else guarded(self.redact)
-        object.__setattr__(self, "_bounds", Bounds(self.text_bytes, self.whole_bytes, redact))
+        object.__setattr__(self, "guarded", None if self.redact is None else guarded(self.redact))
 
     @property
     def captured(self) -> bool:
@@ -464,22 +441,22 @@ class Content:
         """Copy what a request says, cut, hashed and redacted, by attribute; what it does not say is left out."""
         found: Structured = {}
         if asked.messages:
-            found[names.INPUT_MESSAGES] = messages(asked.messages, self._bounds)
+            found[names.INPUT_MESSAGES] = _bounded(lambda writer: writer.messages(asked.messages, None), self, [])
         if asked.system:
-            found[names.SYSTEM_INSTRUCTIONS] = parts(asked.system, self._bounds)
+            found[names.SYSTEM_INSTRUCTIONS] = _bounded(lambda writer: writer.parts(asked.system), self, [])
         if asked.tools:
-            found[names.TOOL_DEFINITIONS] = parts(asked.tools, self._bounds)
+            found[names.TOOL_DEFINITIONS] = _bounded(lambda writer: writer.parts(asked.tools), self, [])
         return found
 
     def answered(self, output: Sequence[Message] | None, *, ended: str) -> Structured:
         """Copy what an answer says likewise; `ended` is the finish reason of a message that tells none."""
         if not output:
             return {}
-        return {names.OUTPUT_MESSAGES: messages(output, self._bounds, ended=ended)}
+        return {names.OUTPUT_MESSAGES: _bounded(lambda writer: writer.messages(output, ended), self, [])}
 
     def argument(self, given: Any) -> str:
         """Write a tool's arguments or its result as JSON."""
-        return as_json(value(given, self._bounds))
+        return as_json(_bounded(lambda writer: writer.value(given), self, OMITTED))
 
 
 NO_CONTENT: Final = Content()

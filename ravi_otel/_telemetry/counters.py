@@ -122,27 +122,25 @@ class Slots(Listener):
 
     def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
         """Give the priority and what to add to active and paused."""
-        key = (event.run_id, event.agent_id)
-        if event.outcome == "granted":
+        key, outcome = (event.run_id, event.agent_id), event.outcome
+        if outcome == "granted":
             lease = _Lease(text(event.priority))
-            if key in self._leases or len(self._leases) < _MOST_LEASES:
-                self._leases.setdefault(key, []).append(lease)
-                return lease.priority, 1, 0
-            return lease.priority, 0, 0
+            if key not in self._leases and len(self._leases) >= _MOST_LEASES:
+                return "", 0, 0  # nobody would know it again
+            self._leases.setdefault(key, []).append(lease)
+            return lease.priority, 1, 0
         leases = self._leases.get(key, [])
-        if event.outcome in {"preempted", "resumed"}:
-            pausing = event.outcome == "preempted"
-            moved = next((each for each in reversed(leases) if each.paused is not pausing), None)
-            if moved is None:
-                return "", 0, 0
-            moved.paused = pausing
-            return moved.priority, -1 if pausing else 1, 1 if pausing else -1
-        if event.outcome == "released" and leases:
+        if outcome == "released" and leases:
             lease = leases.pop()
             if not leases:
                 del self._leases[key]
-            return lease.priority, 0 if lease.paused else -1, -1 if lease.paused else 0
-        return "", 0, 0
+            return lease.priority, lease.paused - 1, -lease.paused
+        pausing = outcome == "preempted"
+        moved = next((each for each in reversed(leases) if each.paused is not pausing), None)
+        if moved is None or outcome not in {"preempted", "resumed"}:
+            return "", 0, 0
+        moved.paused = pausing
+        return moved.priority, -1 if pausing else 1, 1 if pausing else -1
 
 
 def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:

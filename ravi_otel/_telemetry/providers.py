@@ -47,17 +47,6 @@ class Signals:
     logger: Logger
 
 
-@dataclass(slots=True, eq=False)
-class _Providers:
-    tracer: TracerProvider | None = None
-    meter: MeterProvider | None = None
-    logger: LoggerProvider | None = None
-
-    def any(self) -> bool:
-        """Whether one is chosen."""
-        return self.tracer is not None or self.meter is not None or self.logger is not None
-
-
 class Pipeline:
     """Give tracer, instruments and logger; no global is ever set.
 
@@ -84,8 +73,9 @@ class Pipeline:
         store: Callable[[], Sink] | None = None,
     ) -> None:
         self._store = store
-        self._chosen = _Providers(tracer_provider, meter_provider, logger_provider)
-        self._given = self._chosen.any()
+        given = {"traces": tracer_provider, "metrics": meter_provider, "logs": logger_provider}
+        self._chosen: dict[str, Any] = {signal: provider for signal, provider in given.items() if provider is not None}
+        self._given = bool(self._chosen)
         self._signals: Signals | None = None
         self._sink: Sink | None = None
         self._processors: list[Any] = []
@@ -112,7 +102,7 @@ class Pipeline:
     @property
     def metered(self) -> bool:
         """Tell whether a metric may be heard by anybody; before the first use nobody knows yet."""
-        return self._signals is None or self._chosen.meter is not None or _any_set(_METRICS)
+        return self._signals is None or "metrics" in self._chosen or _any_set(_METRICS)
 
     def signals(self) -> Signals:
         """Give what to tell to; the first call decides."""
@@ -212,7 +202,7 @@ class Pipeline:
             built, self._exports = own_providers.build(
                 [each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped
             )
-        self._chosen = _Providers(built.get("traces"), built.get("metrics"), built.get("logs"))
+        self._chosen = dict(built)
         self._closers = [shutdown.Closer(provider) for provider in built.values()]
         self._standing_in = frozenset(built).difference(exported)
 
@@ -223,26 +213,22 @@ class Pipeline:
             if not found:
                 return
             self._standing_in -= found
+            self._chosen = {signal: provider for signal, provider in self._chosen.items() if signal not in found}
             if "metrics" in found:
-                self._chosen.meter = None
                 signals.instruments = self._instruments()
             if "logs" in found:
-                self._chosen.logger = None
                 signals.logger = self._logger()
             if "traces" in found:
-                self._chosen.tracer = None
                 signals.tracer = self._tracer()
             # Last in, first out: what ends at the exit of the process has to, before the provider set just now is closed.
             atexit.unregister(self._exit)
             atexit.register(self._exit)
 
     def _provider(self, signal: str) -> Any:
-        chosen = self._chosen
-        ours = {"traces": chosen.tracer, "metrics": chosen.meter, "logs": chosen.logger}[signal]
-        return ours or _global(signal)
+        return self._chosen.get(signal) or _global(signal)
 
     def _instruments(self) -> Instruments:
-        meter = metrics.get_meter(names.SCOPE, __version__, self._chosen.meter, self.convention.schema_url)
+        meter = metrics.get_meter(names.SCOPE, __version__, self._chosen.get("metrics"), self.convention.schema_url)
         provider = self._provider("metrics")
         self._collection = Collection.of(provider, self.convention.schema_url, is_global=provider is _global("metrics"))
         self._collection.observe = self.observe
@@ -252,7 +238,7 @@ class Pipeline:
         sink = self._sink
         if sink is not None and not self._retired:
             self._tap("logs", "add_log_record_processor", lambda: sink.log_processor(only=names.SCOPE))
-        return _logs.get_logger(names.SCOPE, __version__, self._chosen.logger, self.convention.schema_url)
+        return _logs.get_logger(names.SCOPE, __version__, self._chosen.get("logs"), self.convention.schema_url)
 
     def _look_for_tracer(self, signals: Signals) -> None:
         if _is_proxy(self._provider("traces")):

@@ -161,16 +161,8 @@ def _windows(run: str, groups: list[tuple[int, int]], first: int, most: int, bet
 
 def _card(run: str, groups: list[tuple[int, int]], first: int) -> tuple[str, int, int] | None:
     found: int | None = None
-    digits, done = "", groups[first][0]
-    for last in range(first, min(first + _MOST_GROUPS, len(groups))):
-        begin, end = groups[last]
-        if last > first and (begin - done != 1 or run[done] not in _CARD_SEPARATORS):
-            break
-        digits += run[begin:end]
-        done, size = end, len(digits)
-        if size > _MOST_CARD:
-            break
-        if size >= _FEWEST_CARD and _checks(digits):
+    for last, digits in _windows(run, groups, first, _MOST_CARD, _CARD_SEPARATORS):
+        if len(digits) >= _FEWEST_CARD and _checks(digits):
             found = last
     return None if found is None else ("card", found, groups[first][0])
 

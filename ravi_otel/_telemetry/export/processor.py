@@ -41,14 +41,20 @@ _DEEPEST: Final = 32
 _SHORT: Final = 256
 
 
-class _Room:
-    """Count what waits in an SDK's queue, in items and bytes of memory: it would drop the oldest without a word."""
+class _Intake:
+    """Be the exporter of a batch processor: count what waits for it, encode it, and leave the sending to the queue.
 
-    def __init__(self, signal: Signal, variable: str, weigh: Callable[[Any], int]) -> None:
-        self._most_bytes = _WAITING_BYTES[signal]
-        said = os.environ.get(variable, "").strip()
+    It counts in items and bytes of memory: the SDK's queue would drop the oldest without a word.
+    """
+
+    def __init__(self, signal: Signal, queue: RetryQueue, drops: DropCounters) -> None:
+        self._weigh: Callable[[Any], int] = _weight_of_span if signal == "traces" else _weight_of_record
+        said = os.environ.get(f"OTEL_{'BSP' if signal == 'traces' else 'BLRP'}_MAX_QUEUE_SIZE", "").strip()
         self._most_items = int(said) if said.isdecimal() else _QUEUE_SIZE
-        self._weigh = weigh
+        self._most_bytes = _WAITING_BYTES[signal]
+        self._signal: Signal = signal
+        self._drops = drops
+        self.queue = queue
         self.renew()
 
     def renew(self) -> None:
@@ -57,8 +63,14 @@ class _Room:
         self._weights: deque[int] = deque()
         self._bytes = 0
 
-    def take(self, item: Any) -> Reason | None:
-        """Take room for one; return why there is none."""
+    def admit(self, item: Any) -> bool:
+        """Take room for one; where there is none, count it as dropped."""
+        reason = "shutdown" if self.queue.end_s is not None else self._take(item)
+        if reason is not None:
+            self._drops.add(reason, 1)
+        return reason is None
+
+    def _take(self, item: Any) -> Reason | None:
         try:
             weight = self._weigh(item)
         except Exception:  # noqa: BLE001 - what cannot be weighed cannot be encoded
@@ -85,90 +97,59 @@ class _Room:
         """Whether no more of that size should wait for a batch to be full."""
         return self._bytes > self._most_bytes // 2
 
-
-class _Exporter:
-    """Be the exporter of a batch processor: encode, and leave the sending to the queue."""
-
-    def __init__(self, signal: Signal, queue: RetryQueue, room: _Room, drops: DropCounters) -> None:
-        self.signal: Signal = signal
-        self.queue = queue
-        self.room = room
-        self.drops = drops
-
-    def take(self, item: Any, emit: Callable[[Any], object], wake: Callable[[], object]) -> None:
-        """Hand an item to the SDK's queue, or count it; never waits for the network, never raises."""
-        reason: Reason | None = "shutdown" if self.queue.end_s is not None else self.room.take(item)
-        if reason is not None:
-            self.drops.add(reason, 1)
-            return
-        emit(item)
-        if self.room.crowded:
-            wake()
-
     def export(self, items: Sequence[Any]) -> SpanExportResult:
         """Send or keep a batch; what becomes of it is seen to by the queue."""
-        batches = encode(self.signal, items, self.drops)
-        self.room.leave(len(items))
+        batches = encode(self._signal, items, self._drops)
+        self.leave(len(items))
         for batch in batches:
             self.queue.put(batch)
         return SpanExportResult.SUCCESS
-
-    def flush(self, export_now: Callable[[], object], timeout_millis: float) -> bool:
-        """Have all sent that waits; return whether it was, within the time."""
-        by_s, failures = time.monotonic() + timeout_millis / 1_000, self.queue.failures
-        export_now()
-        return self.queue.flush(by_s, failures)
 
     def shutdown(self) -> None:
         """See to what waits."""
         self.queue.close()
 
 
-class _Spans(BatchSpanProcessor):
-    """The SDK's processor of spans, with bounds in bytes and an end in time."""
+class _Processor:
+    """Give a batch processor of the SDK bounds in bytes and an end in time; nothing that it is handed waits for the network."""
 
-    def __init__(self, exporter: _Exporter, exports: Exports) -> None:
-        self.to = exporter
+    def __init__(self, intake: _Intake, exports: Exports) -> None:
+        self.intake = intake
         self._exports = exports
-        super().__init__(exporter)  # type: ignore[arg-type]  # it has what the SDK calls
+        super().__init__(intake)  # type: ignore[call-arg]  # it has what the SDK calls
 
-    def on_end(self, span: ReadableSpan) -> None:
-        if span.context is not None and span.context.trace_flags.sampled:
-            self.to.take(span, super().on_end, self._exports.wake)
+    def _hand_over(self, item: Any, emit: Callable[[Any], object]) -> None:
+        if self.intake.admit(item):
+            emit(item)
+            if self.intake.crowded:
+                self._exports.wake()
 
     def export_now(self) -> None:
         """Hand all that waits to the exporter."""
-        super().force_flush()
+        super().force_flush()  # type: ignore[misc]  # the SDK's
 
     def shutdown(self) -> None:
-        self._exports.begin_end(self.to.queue)
-        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's
+        """Send or keep what waits, within the time for the end."""
+        self._exports.begin_end(self.intake.queue)
+        super().shutdown()  # type: ignore[misc]  # the SDK's
 
     def force_flush(self, timeout_millis: int | None = 30_000) -> bool:
-        return self.to.flush(self.export_now, timeout_millis or 30_000)
+        """Have all sent that waits; return whether it was, within the time."""
+        queue, by_s = self.intake.queue, time.monotonic() + (timeout_millis or 30_000) / 1_000
+        failures = queue.failures
+        self.export_now()
+        return queue.flush(by_s, failures)
 
 
-class _Records(BatchLogRecordProcessor):
-    """The SDK's processor of log records, with bounds in bytes and an end in time."""
+class _Spans(_Processor, BatchSpanProcessor):
+    def on_end(self, span: ReadableSpan) -> None:
+        if span.context is not None and span.context.trace_flags.sampled:
+            self._hand_over(span, super().on_end)
 
-    def __init__(self, exporter: _Exporter, exports: Exports) -> None:
-        self.to = exporter
-        self._exports = exports
-        super().__init__(exporter)  # type: ignore[arg-type]  # it has what the SDK calls
 
+class _Records(_Processor, BatchLogRecordProcessor):
     def on_emit(self, log_record: Any) -> None:
-        self.to.take(log_record, super().on_emit, self._exports.wake)
-
-    def export_now(self) -> None:
-        """Hand all that waits to the exporter."""
-        super().force_flush()
-
-    def shutdown(self) -> None:
-        self._exports.begin_end(self.to.queue)
-        super().shutdown()  # type: ignore[no-untyped-call]  # the SDK's
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self.to.flush(self.export_now, timeout_millis)
+        self._hand_over(log_record, super().on_emit)
 
 
 class _Metrics(MetricExporter):
@@ -244,9 +225,7 @@ class Exports:
                 stock.shutdown()
             end = _Reader(_Metrics(queue, stock), queue, self)
         else:
-            variable, weigh = ("OTEL_BSP", _weight_of_span) if signal == "traces" else ("OTEL_BLRP", _weight_of_record)
-            to = _Exporter(signal, queue, _Room(signal, f"{variable}_MAX_QUEUE_SIZE", weigh), self.drops)
-            end = _Spans(to, self) if signal == "traces" else _Records(to, self)
+            end = (_Spans if signal == "traces" else _Records)(_Intake(signal, queue, self.drops), self)
             self._processors.append(end)
         sender.start()
         self.queues.append(queue)
@@ -276,7 +255,7 @@ class Exports:
     def finish(self) -> None:
         """Count what nobody has come to in time, and log what was lost, whatever was logged in the last minute."""
         for processor in self._processors:
-            self.drops.add("shutdown", processor.to.room.leave(sys.maxsize))
+            self.drops.add("shutdown", processor.intake.leave(sys.maxsize))
         for queue in self.queues:
             queue.abandon()
         self.drops.report(end=True)
@@ -292,7 +271,7 @@ class Exports:
         self._awake = threading.Event()
         self.drops.renew()
         for processor in self._processors:
-            processor.to.room.renew()
+            processor.intake.renew()
         for queue in self.queues:
             queue.renew()
         if not all(queue.over for queue in self.queues):
@@ -309,7 +288,7 @@ class Exports:
             awake.clear()
             try:
                 for processor in self._processors:
-                    if processor.to.room.crowded:
+                    if processor.intake.crowded:
                         processor.export_now()
                 for queue in self.queues:
                     queue.work()

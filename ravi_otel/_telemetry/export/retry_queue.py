@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from ravi_otel._telemetry.export.drop_counters import DropCounters
@@ -89,12 +90,7 @@ class RetryQueue:
         if over:
             self._drops.add("shutdown", batch.items)
             return
-        if not waits and self._left_s() > _SHORTEST_S and self._sending.acquire(timeout=min(self._left_s(), 3_600.0)):
-            try:
-                self._send(held)
-            finally:
-                self._sending.release()
-        else:
+        if waits or self._left_s() <= _SHORTEST_S or self._alone(partial(self._send, held), self._left_s()) is None:
             held.back()
         if self._waiting or self._on_disk:
             self._wake()
@@ -102,22 +98,16 @@ class RetryQueue:
     def flush(self, by_s: float, failures: int) -> bool:
         """Try at once, and wait until all was sent, one more than `failures` failed, or `by_s`; return whether all was sent."""
         while self.failures == failures and self._held_s <= by_s and not self.over:
-            left_s = by_s - time.monotonic()
-            if left_s <= 0 or not self._sending.acquire(timeout=left_s):
-                return False
-            try:
-                if not self._step():
-                    return self.failures == failures
-            finally:
-                self._sending.release()
+            stepped = self._alone(self._step, by_s - time.monotonic())
+            if not stepped:
+                return stepped is False and self.failures == failures
         return False
 
     def work(self) -> None:
         """Send what waits and is due, from the thread that sees to all signals."""
         while self.end_s is None and not self.over and self.due_s() <= time.monotonic():
-            with self._sending:
-                if not self._step():
-                    return
+            if not self._alone(self._step, float("inf")):
+                return
 
     def due_s(self) -> float:
         """Return when `work` has something to do, on the monotonic clock."""
@@ -129,23 +119,16 @@ class RetryQueue:
         """Try what waits in memory once more, or put it on the disk, by `end_s`."""
         misses = 0
         while self._spool is None and self._waiting and misses < _TRIES_AT_THE_END and self._held_s <= time.monotonic():
-            if self.over or self._left_s() <= _SHORTEST_S or not self._sending.acquire(timeout=self._left_s()):
+            failures = self.failures
+            if self.over or self._left_s() <= _SHORTEST_S or self._alone(self._step, self._left_s()) is None:
                 break
-            try:
-                failures = self.failures
-                self._step()
-            finally:
-                self._sending.release()
             misses = misses + 1 if self.failures != failures else 0
             if misses:
                 threading.Event().wait(max(0.0, min(_FIRST_PAUSE_S / 2, self._left_s())))
-        if self._sending.acquire(timeout=max(0.0, min(self._left_s(), 3_600.0))):  # one under way comes to its end
-            self._sending.release()
+        self._alone(bool, self._left_s())  # one under way comes to its end
         while self._spool is not None and (held := self._oldest_in_memory()) is not None:
-            if not self._spool.put(held.batch):
-                self._wait_again(held)
+            if not self.keep(held):
                 break
-            self.let_go(held)
         self.abandon()
         self._sender.close()
 
@@ -169,14 +152,24 @@ class RetryQueue:
             self._in_hand.discard(held)
             return known
 
-    def keep(self, held: _InMemory) -> None:
-        """Put a batch on the disk, or where there is none, or it takes nothing, behind the others in memory."""
-        if self._spool is not None and self._spool.put(held.batch):
-            with self._lock:
-                self._on_disk += 1
-            self.let_go(held)
-        else:
+    def keep(self, held: _InMemory) -> bool:
+        """Put a batch on the disk; where there is none, or it takes nothing, behind the others in memory, and return False."""
+        if self._spool is None or not self._spool.put(held.batch):
             self._wait_again(held)
+            return False
+        with self._lock:
+            self._on_disk += 1
+        self.let_go(held)
+        return True
+
+    def _alone(self, act: Callable[[], bool], timeout_s: float) -> bool | None:
+        """Do something while nobody else sends; None where others were sending for so long."""
+        if not self._sending.acquire(timeout=max(0.0, min(timeout_s, 3_600.0))):
+            return None
+        try:
+            return act()
+        finally:
+            self._sending.release()
 
     def _wait_again(self, held: _InMemory) -> None:
         dropped = 0
@@ -224,11 +217,12 @@ class RetryQueue:
             self._claimed = None
         return True
 
-    def _send(self, claim: Claim | _InMemory) -> None:
+    def _send(self, claim: Claim | _InMemory) -> bool:
+        """Send a batch, and see to what becomes of it; return False where it has to be sent again."""
         batch = claim.batch
         if self._left_s() <= 0:
             claim.back()
-            return
+            return False
         answer = self._sender.send(batch.body, None if self.end_s is None else max(_SHORTEST_S, self._left_s()))
         if answer.verdict == "sent":
             self._drops.add("rejected", min(answer.rejected, batch.items))
@@ -242,19 +236,17 @@ class RetryQueue:
             self._held_s = now_s + (answer.after_s or 0.0)
             self._again_s = max(now_s + pause_s, self._held_s)
             claim.back()
-            return
+            return False
         self._misses = 0
         pieces = halves(batch) if answer.verdict == "too_large" else []
         if len(pieces) > 1:
-            self._send_pieces(pieces)
+            held = [_InMemory(piece, self) for piece in pieces]
+            with self._lock:
+                self._in_hand.update(held)
+            for each in held:
+                self._send(each)
         elif answer.verdict != "sent":
             self.failures += 1
             self._drops.add("too_large" if pieces else "export_failed", batch.items)
         claim.done()
-
-    def _send_pieces(self, pieces: list[Batch]) -> None:
-        held = [_InMemory(piece, self) for piece in pieces]
-        with self._lock:
-            self._in_hand.update(held)
-        for each in held:
-            self._send(each)
+        return True
