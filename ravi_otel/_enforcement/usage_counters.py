@@ -78,25 +78,8 @@ class UsageCounters:
         A signal's handler may ask while the code it interrupted is adding, and then sees half of it.
         """
         with _lock.own:  # and in no other way: a signal's handler that raises right after an acquire() would leave it held for ever
-            unknown = self.unpriced_calls + self.unreported_calls > 0 and self.priced_calls == 0
-            return Spend(
-                requests=self.requests,
-                turns=self.turns,
-                input_tokens=self.input_tokens,
-                output_tokens=self.output_tokens,
-                cached_input_tokens=self.cached_input_tokens,
-                cost_usd=None if unknown else self.cost_nano / NANO,
-                unpriced_calls=self.unpriced_calls,
-                unreported_calls=self.unreported_calls,
-                estimated_calls=self.estimated_calls,
-                tool_calls=self.tool_calls,
-                refused=self.refused,
-                errors=self.errors,
-                charged=dict(self.charged),
-                unsplit_tokens=self.unsplit_tokens,
-                consumed=Consumed(self.consumed[0], self.consumed[1] / NANO, self.consumed[2]),
-                duration_s=duration_s,
-            )
+            consumed = Consumed(self.consumed[0], self.consumed[1] / NANO, self.consumed[2])
+            return Spend.of(self, duration_s, charged=dict(self.charged), consumed=consumed)
 
 
 Tallies = tuple[UsageCounters, ...]

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
+import anyio
+
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._threads import without_signals
@@ -26,14 +28,15 @@ from ravi_otel.hooks.faults import PATIENCE_S, Fault, is_the_programs
 
 _MOST: Final = 1_000
 _EXIT_STEP_S: Final = 0.01
+_FIRST_STEP_S: Final = 0.000_5
 
 Blame = Callable[[Fault, str, BaseException | None], object]
 
 
 class Pending:
-    """Be one asynchronous callback under way; `blame` is told what goes wrong with it, `when_over` that it is over."""
+    """Be one asynchronous callback under way, until it is `over`; `blame` is told what goes wrong with it."""
 
-    __slots__ = ("_awaitable", "_ending", "_giving_up", "_timer", "began_s", "blame", "late", "over", "started", "when_over")
+    __slots__ = ("_awaitable", "_ending", "_giving_up", "_timer", "began_s", "blame", "late", "over", "started")
 
     def __init__(self, awaitable: Awaitable[object], blame: Blame) -> None:
         self._awaitable = awaitable
@@ -43,7 +46,6 @@ class Pending:
         self._giving_up = False
         self.began_s = time.monotonic()
         self.started = self.late = self.over = False
-        self.when_over: list[Callable[[], object]] = []
 
     async def run(self) -> None:
         """Await it; whatever it raises is its own, except what a signal raises."""
@@ -118,15 +120,7 @@ class Pending:
             with suppress(Exception):
                 close()
         self.blame("lost", why, None)
-        self.end()
-
-    def end(self) -> None:
-        """Note that it is over, once."""
-        if self.over:
-            return
         self.over = True
-        for wake in list(self.when_over):
-            wake()
 
 
 class Background:
@@ -202,7 +196,7 @@ class Background:
             if pending is not None:
                 if not pending.late:
                     pending.blame("lost", "was not over when its event loop was closed", None)
-                pending.end()
+                pending.over = True
         return len(self._tasks) + len(self._queued) < _MOST
 
     def _begin(self, loop: asyncio.AbstractEventLoop, pending: Pending, context: contextvars.Context) -> asyncio.Task[None]:
@@ -223,7 +217,7 @@ class Background:
                 return
         elif isinstance(task.exception(), GeneratorExit):  # looked at anyway: asyncio would complain that nobody did
             pending.blame("raised", "raised GeneratorExit by itself", None)
-        pending.end()
+        pending.over = True
 
     def _send(self, pending: Pending, context: contextvars.Context) -> None:
         key = id(pending)
@@ -284,65 +278,32 @@ async def wait_for(started: Iterable[Started], timeout_s: float) -> None:
     tasks = [task for _, task in under_way if task is not None]
     if tasks:
         await asyncio.wait(tasks, timeout=timeout_s)
-    elif under_way:
-        await _wait_on_trio([pending for pending, _ in under_way], timeout_s)
+    elif under_way and trio_here() is not None:
+        await _until_over([pending for pending, _ in under_way], timeout_s)
 
 
 async def wait_for_all(timeout_s: float) -> None:
     """Wait until all that is under way is over: on the asyncio loop that runs here, and in the background; on trio in the background."""
-    try:
+    until = time.monotonic() + timeout_s
+    if runs_loop():
         current = asyncio.current_task()
-    except RuntimeError:  # no loop of asyncio's
-        await _wait_on_trio(BACKGROUND.elsewhere(), timeout_s)
+        waited = [task for task in BACKGROUND.tasks() if task is not current]
+        if waited:
+            await asyncio.wait(waited, timeout=timeout_s)
+        if BACKGROUND.runs_here():
+            return
+    elif trio_here() is None:
         return
-    waited: list[asyncio.Future[None]] = [task for task in BACKGROUND.tasks() if task is not current]
-    elsewhere = [] if BACKGROUND.runs_here() else BACKGROUND.elsewhere()
-    if elsewhere:
-        waited.append(_when_over(elsewhere))
-    if waited:
-        await asyncio.wait(waited, timeout=timeout_s)
+    await _until_over(BACKGROUND.elsewhere(), until - time.monotonic())
 
 
-def _when_over(pending: list[Pending]) -> asyncio.Future[None]:
-    """Give a future of this asyncio loop for callbacks that run in our thread, done when they are all over."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-
-    def look() -> None:
-        if not ended.done() and all(each.over for each in pending):
-            ended.set_result(None)
-
-    def wake() -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(look)
-
-    for each in pending:
-        each.when_over.append(wake)
-    look()
-    return ended
-
-
-async def _wait_on_trio(pending: list[Pending], timeout_s: float) -> None:
-    """Wait, in a task of trio's, for callbacks that run in our thread; anywhere else nothing can be waited for."""
-    trio = trio_here()
-    if trio is None:
-        return
-    token = trio.lowlevel.current_trio_token()
-    over = trio.Event()
-
-    def look() -> None:
-        if all(each.over for each in pending):
-            over.set()
-
-    def wake() -> None:
-        with suppress(Exception):  # trio.RunFinishedError: nobody waits any more
-            token.run_sync_soon(look)
-
-    for each in pending:
-        each.when_over.append(wake)
-    look()
-    with trio.move_on_after(timeout_s):
-        await over.wait()
+async def _until_over(pending: list[Pending], timeout_s: float) -> None:
+    """Wait, in a task of asyncio's or trio's, for callbacks that run in our thread: ever less often, as they take longer."""
+    step_s = _FIRST_STEP_S
+    with anyio.move_on_after(timeout_s):
+        while not all(each.over for each in pending):
+            await anyio.sleep(step_s)
+            step_s = min(2 * step_s, _EXIT_STEP_S)
 
 
 BACKGROUND: Final = Background()

@@ -84,6 +84,10 @@ def _trace() -> Trace:
     return otel_trace.format_trace_id(span.trace_id), otel_trace.format_span_id(span.span_id)
 
 
+def _begun_under(record: CallRecord | ToolRecord) -> Trace:
+    return cast("Trace", record.marks.get(Bridge, _NOWHERE))
+
+
 class Bridge(Listener):
     """Tell hooks; `managers` hear everything, others what `ScopeFacts.hooks` says."""
 
@@ -124,8 +128,15 @@ class Bridge(Listener):
                 manager.emit(event, payload)
 
     def pass_on(self, method: str, record: Any) -> None:
-        """Tell what is heard by `method` under the span that is current: all that no other method here is for."""
-        self._tell(_event(method, record), self._those(record.facts.hooks), record.facts, record.payload)
+        """Tell what is heard by `method`, of calls and tools under the span in which they began: all that no other method is for."""
+        managers = self._those(record.facts.hooks)
+        if managers:
+            trace = None
+            if isinstance(record, CallRecord | ToolRecord):
+                if record.status == "open":
+                    record.marks[Bridge] = _trace()
+                trace = _begun_under(record)
+            self._tell(_event(method, record), managers, record.facts, record.payload, trace)
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that a run or an agent begins."""
@@ -144,43 +155,12 @@ class Bridge(Listener):
         _, trace = self._open.pop(facts.scope_id, (facts, _NOWHERE))
         self._tell(_event("scope_closed", scope), self._those(facts.hooks), facts, lambda event: scope_payload(event, scope), trace)
 
-    def call_started(self, record: CallRecord) -> None:
-        """Tell that a model call begins."""
-        self._begin("call_started", record)
-
-    def call_ended(self, record: CallRecord) -> None:
-        """Tell that it is over."""
-        self._end("call_ended", record)
-
-    def tool_started(self, record: ToolRecord) -> None:
-        """Tell that a tool call begins."""
-        self._begin("tool_started", record)
-
-    def tool_ended(self, record: ToolRecord) -> None:
-        """Tell that it is over."""
-        self._end("tool_ended", record)
-
-    def _begin(self, method: str, record: CallRecord | ToolRecord) -> None:
-        managers = self._those(record.facts.hooks)
-        if managers:
-            trace = record.marks[Bridge] = _trace()
-            self._tell(_event(method, record), managers, record.facts, record.payload, trace)
-
-    def _end(self, method: str, record: CallRecord | ToolRecord) -> None:
-        managers = self._those(record.facts.hooks)
-        if managers:
-            self._tell(_event(method, record), managers, record.facts, record.payload, self._marked(record))
-
-    @staticmethod
-    def _marked(record: CallRecord | ToolRecord) -> Trace:
-        return cast("Trace", record.marks.get(Bridge, _NOWHERE))
-
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""
         managers = self._those(event.hooks, () if at is None else at.facts.hooks)
         if managers:
             _, trace = self._open.get(event.scope_id, (None, _NOWHERE))
-            self._tell(_event("limit_event", event), managers, None, event.payload, trace if at is None else self._marked(at))
+            self._tell(_event("limit_event", event), managers, None, event.payload, trace if at is None else _begun_under(at))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell the hooks of the run, of the agent that has or had the slot, and of the one that was denied another."""

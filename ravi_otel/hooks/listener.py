@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from ravi_otel.hooks.guard import from_signal, swallow
 from ravi_otel.hooks.records import (
@@ -162,20 +162,6 @@ def _enter_nothing(_: object) -> Entered:
     return NOTHING_ENTERED
 
 
-def _telling_limits(name: str, methods: _Methods) -> _TellLimit:
-    """Return what tells of a limit event; no operation brought it there unless one is given."""
-    tell_all = _telling(name, methods)
-
-    def tell(event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None:
-        tell_all(event, at)
-
-    return tell
-
-
-class _TellLimit(Protocol):
-    def __call__(self, event: LimitEvent, at: CallRecord | ToolRecord | None = None) -> None: ...
-
-
 _WAYS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
     "scope_opened": _entering,
     "scope_closed": _telling,
@@ -185,7 +171,7 @@ _WAYS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
     "call_ended": _telling,
     "tool_started": _entering,
     "tool_ended": _telling,
-    "limit_event": _telling_limits,
+    "limit_event": _telling,
     "spawn_event": _telling,
     "counted": _telling,
     "told": _telling,
@@ -215,7 +201,7 @@ class Listeners:
     call_ended: Callable[[CallRecord], None]
     tool_started: Callable[[ToolRecord], Entered]
     tool_ended: Callable[[ToolRecord], None]
-    limit_event: _TellLimit
+    limit_event: Callable[[LimitEvent, CallRecord | ToolRecord | None], None]
     spawn_event: Callable[[SpawnEvent], None]
     counted: Callable[[CountEvent], None]
     told: Callable[[Notice], None]

@@ -248,6 +248,13 @@ class Consumed(NamedTuple):
     turns: int = 0
 
 
+_COUNTED: Final = (
+    "requests", "turns", "input_tokens", "output_tokens", "cached_input_tokens", "unpriced_calls", "unreported_calls", "estimated_calls",
+    "tool_calls", "refused", "errors", "unsplit_tokens",
+)  # fmt: skip
+"""What a scope's counters and the sums of a stored run have in common."""
+
+
 @dataclass(frozen=True, slots=True)
 class Spend:
     """Photograph what a scope has used: counts, tokens, and USD.
@@ -279,6 +286,13 @@ class Spend:
     waited_s: float = 0.0
     unsplit_tokens: int = 0
     consumed: Consumed = field(default_factory=Consumed)
+
+    @classmethod
+    def of(cls, counters: Any, duration_s: float, **more: Any) -> Spend:
+        """Photograph counters of these names; cost is None while calls were made and none of them had a known price."""
+        unknown = counters.unpriced_calls + counters.unreported_calls > 0 and counters.priced_calls == 0
+        counted = {name: getattr(counters, name) for name in _COUNTED} | more
+        return cls(cost_usd=None if unknown else counters.cost_nano / NANO, duration_s=duration_s, **counted)
 
     @property
     def total_tokens(self) -> int:

@@ -7,7 +7,6 @@ from typing import Final
 
 from ravi_otel.hooks.records import Spend
 from ravi_otel.local.record import Leaf
-from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage
 
 TURNS: Final = frozenset({"chat", "text_completion"})
@@ -136,20 +135,4 @@ class Sums:
 
     def spend(self, duration_s: float) -> Spend:
         """Give a frozen copy; cost is None while calls were made and none of them had a known price."""
-        unknown = self.unreported_calls + self.unpriced_calls > 0 and self.priced_calls == 0
-        return Spend(
-            requests=self.requests,
-            turns=self.turns,
-            input_tokens=self.input_tokens,
-            output_tokens=self.output_tokens,
-            cached_input_tokens=self.cached_input_tokens,
-            cost_usd=None if unknown else self.cost_nano / NANO,
-            unpriced_calls=self.unpriced_calls,
-            unreported_calls=self.untold_calls,
-            estimated_calls=self.estimated_calls,
-            tool_calls=self.tool_calls,
-            refused=self.refused,
-            errors=self.errors,
-            duration_s=duration_s,
-            unsplit_tokens=self.unsplit_tokens,
-        )
+        return Spend.of(self, duration_s, unreported_calls=self.untold_calls)
