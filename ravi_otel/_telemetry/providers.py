@@ -84,6 +84,8 @@ class Pipeline:
         self._standing_in: frozenset[str] = frozenset()
         self._lock = threading.RLock()
         self._retired = False
+        self.decided = False
+        """Whether the first use has been."""
         self.observe: dict[str, Observe] = {}
         self.convention: Convention = RELEASED
         self.full = False
@@ -93,11 +95,6 @@ class Pipeline:
         self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
             own_providers.import_exporters()
-
-    @property
-    def decided(self) -> bool:
-        """Tell whether the first use has been."""
-        return self._signals is not None
 
     @property
     def metered(self) -> bool:
@@ -178,7 +175,7 @@ class Pipeline:
             self._build_private()
         signals = Signals(tracer=None, instruments=self._instruments(), logger=self._logger())
         self._look_for_tracer(signals)
-        self._signals = signals
+        self._signals, self.decided = signals, True
         if self._closers or self._sink is not None:
             atexit.register(self._exit)
             renew_while_alive(self, Pipeline.renew_after_fork)

@@ -239,8 +239,9 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))
     attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
-    consumed = zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True)
-    attributes |= {name: amount for name, amount in consumed if amount}
+    for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True):
+        if amount:
+            attributes[name] = amount
     if scope.status != "ok":
         attributes[names.STATUS] = scope.status
         if scope.stop_reason is not None:
@@ -276,7 +277,9 @@ def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeV
     for reading in readings:
         limit = reading.limit
         if limit.detail is None and limit.agent is None and limit.kind in _BUDGETS:
-            tightest[limit.kind] = max(tightest.get(limit.kind, reading), reading, key=lambda each: each.fullness)
+            other = tightest.get(limit.kind)
+            if other is None or reading.fullness > other.fullness:
+                tightest[limit.kind] = reading
     found: dict[str, AttributeValue | None] = {}
     for kind, reading in tightest.items():
         amount_of = integer if kind in {Kind.TOKENS, Kind.TURNS} else finite

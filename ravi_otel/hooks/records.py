@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 from ravi_otel.hooks.events import HookEvent
@@ -254,6 +255,8 @@ _COUNTED: Final = (
 )  # fmt: skip
 """What a scope's counters and the sums of a stored run have in common."""
 
+_READ_COUNTED: Final = attrgetter(*_COUNTED)
+
 
 @dataclass(frozen=True, slots=True)
 class Spend:
@@ -291,7 +294,7 @@ class Spend:
     def of(cls, counters: Any, duration_s: float, **more: Any) -> Spend:
         """Photograph counters of these names; cost is None while calls were made and none of them had a known price."""
         unknown = counters.unpriced_calls + counters.unreported_calls > 0 and counters.priced_calls == 0
-        counted = {name: getattr(counters, name) for name in _COUNTED} | more
+        counted = dict(zip(_COUNTED, _READ_COUNTED(counters), strict=True)) | more
         return cls(cost_usd=None if unknown else counters.cost_nano / NANO, duration_s=duration_s, **counted)
 
     @property
