@@ -154,10 +154,6 @@ class DeadlineSocket:
         """Begin another command, which has its answer by `until` (of time.monotonic)."""
         self.until, self.waits, self._read = until, True, 0
 
-    def disarm(self) -> None:
-        """Read nothing more: what redis-py has not taken from its buffer by now, nobody has asked for."""
-        self.until = 0.0
-
     def left_s(self) -> float:
         """Return how long may still be waited; raise TimeoutError where that is over.
 
@@ -230,10 +226,11 @@ async def _readable_anywhere(socket: Any, left_s: float) -> bool:
 class Connection:
     """Be one open connection of redis-py's, used by one caller at a time."""
 
-    __slots__ = ("_redis", "_socket")
+    __slots__ = ("_buffer", "_redis", "_socket")
 
     def __init__(self, connection: Any) -> None:
         self._redis = connection
+        self._buffer = connection._parser._buffer  # noqa: SLF001 - whether it is empty is said nowhere else, without reading
         self._socket: DeadlineSocket = connection._sock  # noqa: SLF001 - the one that `connect` gave it
 
     def ask(self, words: Sequence[Any], until: float) -> Flow[Any]:
@@ -244,8 +241,7 @@ class Connection:
             self._socket.arm(until)
             self._redis.send_packed_command(self._redis.pack_command(*plain), check_health=False)
             answer = yield Step(self._read, self._read_when_there)
-            self._socket.disarm()
-            if self._redis.can_read(0):
+            if self._buffer.unread_bytes():  # which nobody has asked for
                 raise ServerError(_FOREIGN_ANSWER, "refused", ended=True)  # noqa: TRY301 - it is one of several
         except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
             raise server_error(error) from None
@@ -394,6 +390,29 @@ class Server:
         self._opening = 0
         self._turns: deque[Turn] = deque()
         self._closed = False
+
+    def run(self, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
+        """Run a script over a connection that is lent for it; `asking` is what a Cluster wants said of a slot that is moving."""
+        connection, until = yield from self.lend(until)
+        try:
+            if asking:
+                yield from connection.ask(("ASKING",), until)
+            try:
+                answer = yield from connection.ask(("EVALSHA", script.sha, *rest), until)
+            except ServerError as trouble:
+                if trouble.kind != "no_script":
+                    raise
+                if asking:  # it holds for one command
+                    yield from connection.ask(("ASKING",), until)
+                answer = yield from connection.ask(("EVAL", script.source, *rest), until)
+        except ServerError as trouble:
+            self.give_back(connection, trouble)
+            raise
+        except BaseException:  # cancelled: the answer is still to come, and must not be the next one's
+            self.drop(connection)
+            raise
+        self.give_back(connection)
+        return answer
 
     def lend(self, until: float) -> Flow[tuple[Connection, float]]:
         """Return a connection, an idle one or one that is opened or given back meanwhile, and until when to use it.
@@ -674,7 +693,7 @@ class RedisClient:
         while True:
             server = self._server(host)
             try:
-                answer = yield from self._ask(server, script, [len(keys), *keys, *args], until, asking=asking)
+                answer = yield from server.run(script, [len(keys), *keys, *args], until, asking=asking)
             except ServerError as trouble:
                 asking = trouble.kind == "ask"
                 if trouble.redirect is not None and redirects < _MOST_REDIRECTS:
@@ -684,42 +703,18 @@ class RedisClient:
                         self._slots[slot_of(keys[0])] = host
                     continue
                 tries += 1
-                if trouble.kind not in _TRIED_AGAIN or tries >= _MOST_TRIES:
-                    self._give_up(server, host, trouble)
-                    self._met |= first  # it had its time
-                    raise
-                server.close()
+                if trouble.kind in _TRIED_AGAIN and tries < _MOST_TRIES:
+                    server.close()
+                    continue
+                if trouble.kind in _TRIED_AGAIN:
+                    server.failed(trouble)
+                if not trouble.answered and trouble.kind != "given_up":
+                    self._forget_slots(host)
+                self._met |= first  # it had its time
+                raise
             else:
                 self._met |= first
                 return answer
-
-    def _ask(self, server: Server, script: Script, rest: Sequence[Any], until: float, *, asking: bool) -> Flow[Any]:
-        connection, until = yield from server.lend(until)
-        try:
-            if asking:
-                yield from connection.ask(("ASKING",), until)
-            try:
-                answer = yield from connection.ask(("EVALSHA", script.sha, *rest), until)
-            except ServerError as trouble:
-                if trouble.kind != "no_script":
-                    raise
-                if asking:  # it holds for one command
-                    yield from connection.ask(("ASKING",), until)
-                answer = yield from connection.ask(("EVAL", script.source, *rest), until)
-        except ServerError as trouble:
-            server.give_back(connection, trouble)
-            raise
-        except BaseException:  # cancelled: the answer is still to come, and must not be the next one's
-            server.drop(connection)
-            raise
-        server.give_back(connection)
-        return answer
-
-    def _give_up(self, server: Server, host: Host | None, trouble: ServerError) -> None:
-        if trouble.kind in _TRIED_AGAIN:
-            server.failed(trouble)
-        if not trouble.answered and trouble.kind != "given_up":
-            self._forget_slots(host)
 
     # -- servers --------------------------------------------------------------------------------------------------
 

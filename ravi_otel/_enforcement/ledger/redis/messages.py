@@ -185,6 +185,19 @@ class Sight:
 NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 128, 256, 512
 
 
+class Lease:
+    """Be one lease of this process on one hash tag; `made` once the store has it."""
+
+    __slots__ = ("made", "name", "operations", "seen_ns", "tag")
+
+    def __init__(self, tag: str, now_ns: int) -> None:
+        self.tag = tag
+        self.name = secrets.token_hex(8)
+        self.operations = f"{tag}:o:{self.name}"
+        self.made = False
+        self.seen_ns = now_ns
+
+
 class Name(NamedTuple):
     """Name an operation among those of its lease, its tombstone, and its bit there ("-": the tombstone is its own)."""
 
@@ -214,7 +227,7 @@ class Ask:
     """Be one request in the order a script wants it: its lines, each account once, where they are kept, and what mode it is judged in.
 
     `seen` are its accounts with what each was shown last, `twins` the account objects of one of these places that were not asked, each
-    with the number of the one that was. `lease` is where its operations are listed, from when it is sent; `words` are what was said then.
+    with the number of the one that was. `lease` is what it is held under, from when it is sent; `words` are what was said then.
     """
 
     __slots__ = ("lease", "lines", "mode", "named", "request", "seen", "twins", "words")
@@ -227,7 +240,7 @@ class Ask:
         if len({sight.key for _, sight in self.seen}) != len(self.seen):
             self._merge()
         self.named = names.of(request.op_id, self.tag)
-        self.lease = ""
+        self.lease: Lease | None = None
         self.words: list[str] = []
         self.mode = (
             (PATIENT if request.patience_s > 0 else 0)
@@ -271,7 +284,8 @@ class Ask:
     @property
     def keys(self) -> list[str]:
         """Return the keys of what begins or ends it: the operations of its lease, its tombstone, its accounts."""
-        return [self.lease, self.named.tombstone, *(sight.key for _, sight in self.seen)]
+        assert self.lease is not None
+        return [self.lease.operations, self.named.tombstone, *(sight.key for _, sight in self.seen)]
 
     def say(self) -> None:
         """Write down what each line asks."""
@@ -363,16 +377,16 @@ class Reply:
 
         Return whether there is one of each.
         """
-        said, at, begins = self._states, 0, list[int]()
+        said, at, begins, whole = self._states, 0, list[int](), True
         try:
             for account, sight in self._seen:
                 begins.append(at)
+                whole = whole and said[at] != 0
                 at = _show_state(account, sight, said, at)
                 sight.seen_ns = now_ns or sight.seen_ns
             for number, account, sight in twins:
                 _show_state(account, sight, said, begins[number])
                 sight.seen_ns = now_ns or sight.seen_ns
-            whole = all(said[each] for each in begins)
         except _UNREADABLE_STATES:
             raise StoreError(UNREADABLE) from None
         if at != len(said):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 import time
 from collections import deque
@@ -14,7 +13,7 @@ from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Reservation, Settled
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
-from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, Ask, Reply
+from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, Ask, Lease, Reply
 from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow
@@ -27,19 +26,6 @@ _MOST_TAGS: Final = 1_000
 _LEAST_SILENCE_MS: Final = 1_500
 _MOST_GRACE_MS: Final = 12_000
 """Longer than anybody leaves a store alone that was away."""
-
-
-class Lease:
-    """Be one lease of this process on one hash tag; `made` once the store has it."""
-
-    __slots__ = ("made", "name", "operations", "seen_ns", "tag")
-
-    def __init__(self, tag: str, now_ns: int) -> None:
-        self.tag = tag
-        self.name = secrets.token_hex(8)
-        self.operations = f"{tag}:o:{self.name}"
-        self.made = False
-        self.seen_ns = now_ns
 
 
 class Leases:
@@ -82,9 +68,9 @@ class Leases:
             del self._by_tag[lease.tag]
         self._older = [each for each in self._older if each is not lease]
 
-    def due(self, held: Collection[str]) -> list[Lease]:
+    def due(self, held: Collection[Lease | None]) -> list[Lease]:
         """Return those that a sign of life is due of, and leave the older ones alone under which nothing is held."""
-        self._older = [lease for lease in self._older if lease.operations in held]
+        self._older = [lease for lease in self._older if lease in held]
         return [lease for lease in self.current() if lease.made and self._silent_ns(lease) >= self._lease_ns // 5]
 
     def doubtful(self, tag: str) -> list[Lease]:

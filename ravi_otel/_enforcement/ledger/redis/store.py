@@ -41,6 +41,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     TOP,
     WRAPS_UP,
     Ask,
+    Lease,
     Names,
     Queue,
     Reply,
@@ -55,7 +56,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     show_state,
     tag_of,
 )
-from ravi_otel._enforcement.ledger.redis.process import Lease, Leases, PendingWrites, Ticket, Write, wake_first
+from ravi_otel._enforcement.ledger.redis.process import Leases, PendingWrites, Ticket, Write, wake_first
 from ravi_otel._enforcement.ledger.store_failures import (
     FORGOTTEN,
     KEEP_S,
@@ -267,14 +268,11 @@ class RedisStore:
                 yield from self._retake()
             with self.lock:
                 lease = self.leases.on(ask.tag)
-                ask.lease = lease.operations
+                ask.lease = lease
                 if not ask.words:
                     ask.say()
-            lives_ms = 0 if lease.made else self.leases.lease_ms
-            head = f"{mode} {ask.named.name} {ask.named.bit} {lease.name} {lives_ms} {self._day()} {stands}"
-            operations, tombstone, *accounts = ask.keys
-            raw = yield from self._run("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words])
-            reply = Reply(raw, "GODNL", ask.seen)
+            write = self._beginning(ask, mode, stands, lives_ms=0 if lease.made else self.leases.lease_ms)
+            reply = Reply((yield from self._run("reserve", write.keys, write.words)), "GODNL", ask.seen)
             if reply.letter == "N":
                 self._over(lease)
             elif reply.letter == "L":
@@ -316,14 +314,18 @@ class RedisStore:
     def _record_later(self, ask: Ask) -> Shared:
         """Record what has happened already when the store is there again."""
         operation = Shared(ask, None, 0)
-        lease = ask.lease.rpartition(":")[2]
-        head = f"{ask.mode} {ask.named.name} {ask.named.bit} {lease} {self.leases.lease_ms} {self._day()} - 0"
-        operations, tombstone, *accounts = ask.keys
         self.failed()
         with self.lock:
             self.operations[ask.request.op_id] = operation
-        self.write_later(Write("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words], ask))
+        self.write_later(self._beginning(ask, ask.mode, "- 0", lives_ms=self.leases.lease_ms))
         return operation
+
+    def _beginning(self, ask: Ask, mode: int, stands: str, *, lives_ms: int) -> Write:
+        """Write what begins an operation, under a lease that is made for so many ms (0: it is there)."""
+        operations, tombstone, *accounts = ask.keys
+        lease = operations.rpartition(":")[2]
+        head = f"{mode} {ask.named.name} {ask.named.bit} {lease} {lives_ms} {self._day()} {stands}"
+        return Write("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words], ask)
 
     # -- waiting in line ------------------------------------------------------------------------------------------
 
@@ -717,7 +719,7 @@ class RedisStore:
         with self.lock:
             self.leases.over(lease)
             for op_id, operation in self.operations.items():
-                if operation.request.slot and operation.ask.lease == lease.operations:
+                if operation.request.slot and operation.ask.lease is lease:
                     self._lost[op_id] = operation
 
     def _make_sure(self, tag: str) -> Flow[None]:
