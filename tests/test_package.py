@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -155,3 +158,16 @@ def test_the_picture_of_the_errors_names_every_error():
     raised = [name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)]
     assert [name for name in raised if name not in (errors.__doc__ or "")] == []
     assert len(raised) > 1
+
+
+def test_every_error_that_a_docstring_says_is_raised_exists():
+    defined, said = set(vars(builtins)), dict[str, str]()
+    for path in (ROOT / "ravi_otel").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                defined.add(node.name)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = ast.get_docstring(node) or ""
+                said |= dict.fromkeys(re.findall(r"\b[Rr]aises? (?:an? |the )?`?([A-Z]\w+)", text), str(path.relative_to(ROOT)))
+    assert len(said) > 20
+    assert {name: path for name, path in said.items() if name not in defined} == {}

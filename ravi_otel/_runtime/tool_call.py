@@ -315,11 +315,12 @@ class ToolCall(UnderWay):
     def end_with_process(self) -> None:
         """See `UnderWay.end_with_process`."""
         record = getattr(self, "_record", None)
-        if self._ended or self._entered is NOTHING_ENTERED or record is None:
+        if record is None or self._entered is NOTHING_ENTERED:
             return
         self._over = True
-        self._end(None, GeneratorExit("the process was told to end"))
-        record.error_type = ABANDONED
+        if not self._ended:  # else it is held back for a moment, as a refusal is
+            self._end(None, GeneratorExit("the process was told to end"))
+            record.error_type = ABANDONED
         self._engine.listeners.tool_ended(record)
 
     def _close(self) -> None:

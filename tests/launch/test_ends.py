@@ -46,6 +46,32 @@ def test_a_refusal_that_nobody_catches_ends_with_status_4_after_the_usual_traceb
     assert "Raise --limit requests=3 or leave it out." in done.err
 
 
+README = " ".join((Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8").split())
+PAGE = (Path(__file__).parents[2] / "docs" / "zero-code.md").read_text(encoding="utf-8").partition("## Exit status")[2].partition("```")[0]
+WORK = "import sys, ravi_otel\nwork = ravi_otel.tool(lambda: None, name='work')\n"
+CAUGHT = "try:\n    work()\n    work()\nexcept ravi_otel.BudgetExhaustedError:\n    pass\n"
+SWALLOWING = "while True:\n    try:\n        work()\n    except Exception:\n        pass\n"
+ENDS = {
+    "A refusal that the program does not catch ends it": ("a refusal that nobody caught", "work()\nwork()\n", 4),
+    "one that goes on asking is ended: the exit status is 4": ("one too many that somebody did", SWALLOWING, 4),
+    "A program that catches the refusal and comes to its own end": (
+        "no limit ended it, also where one refused something and the program caught that",
+        f"{CAUGHT}sys.exit(3)\n",
+        3,
+    ),
+    "keeps its own status": ("a signal that ended it ends us too", CAUGHT, 0),
+}
+
+
+@pytest.mark.parametrize("sentence", ENDS)
+def test_the_status_after_a_refusal_is_what_the_readme_and_the_page_say(desk, sentence):
+    row, program, status = ENDS[sentence]
+    statuses = [cells[0] for cells in (line.strip("| ").split(" | ") for line in PAGE.splitlines()) if row in "".join(cells)]
+    done = desk.launch(sys.executable, "-c", WORK + program, flags=["--limit", "tool_calls=1"])
+    assert (sentence in README, statuses, done.status) == (True, ["4" if status == 4 else "the program's own"], status), done.err
+    assert ("… 99 more refused" in done.err) == (program == SWALLOWING)  # the hundredth too, which is held back when it is ended
+
+
 def test_the_programs_own_excepthook_hears_of_a_refusal_as_of_anything_else(desk):
     done = desk.launch(*desk.program("own_hook", "again"), flags=["--limit", "tool_calls=1"])
     assert (done.status, done.out) == (4, "worked\nmy own hook: BudgetExhaustedError\n"), done.err
