@@ -22,7 +22,7 @@ _PROCESS: Final = uuid.uuid4().hex[:8]
 
 def fingerprint_of(call: Call, policy_version: str) -> str:
     """Give what an approval of a call as it is now is bound to."""
-    return fingerprint(call.tool, call.arguments, _scope(call), policy_version)
+    return fingerprint(call.tool, call.arguments.plain, _scope(call), policy_version)
 
 
 def _scope(call: Call) -> str:
@@ -38,7 +38,7 @@ def request_for(terms: Terms, call: Call, decision: Decision, policy_version: st
     return ApprovalRequest(
         id=uuid.uuid4().hex,
         tool=call.tool,
-        arguments=call.copy,
+        arguments=call.arguments.copy(),
         fingerprint=fingerprint_of(call, policy_version),
         scope=_scope(call),
         reason=decision.reason if call.misfit is None else f"{decision.reason} (the edit before did not fit: {call.misfit})",

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy.contracts import ExecutedFrom
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
-from ravi_otel.supervisor.hashing import args_hash, plain, written
-from ravi_otel.supervisor.signatures import Kept, ToolSignature
+from ravi_otel.supervisor.hashing import args_hash, written
+from ravi_otel.supervisor.signatures import NO_ARGUMENTS, Arguments, Kept, ToolSignature
 from ravi_otel.supervisor.standing import Standing
 
 GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
@@ -46,12 +47,13 @@ class Call:
     op_id: str
     call_id: str | None
     tool: str
+    scope: Scope
     facts: ScopeFacts
     standing: Standing
     raw: Mapping[str, Any] | str
     signature: ToolSignature | None = None
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    proposed: dict[str, Any] | None = None
+    arguments: Arguments = NO_ARGUMENTS
+    proposed: Arguments | None = None
     executed_from: ExecutedFrom = "original"
     decisions: list[Decision] = field(default_factory=list[Decision])
     approval: Approval | None = None
@@ -67,38 +69,23 @@ class Call:
     stop_reason: str | None = None
     kept: Kept | None = None
     """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
-    written: tuple[dict[str, Any], str] | None = None
-    """The last arguments of which `exact` was asked, and what it gave."""
-
-    @property
-    def copy(self) -> dict[str, Any]:
-        """Copy what would run now: whoever gets it may do with it as they like."""
-        copied: dict[str, Any] = plain(self.arguments)
-        return copied
 
     def values(self) -> dict[str, Any]:
         """Make what the function is called with: what was given and stands for what was let through stays what it was."""
-        if self.signature is None:
-            return self.copy
-        made = self.signature.values(self.arguments)
+        if self.signature is None or self.arguments.exact:
+            return self.arguments.copy()
+        made = self.signature.values(self.arguments.plain)
         for name, (value, stands) in (self.kept or {}).items():
-            if name in made and written(self.arguments[name]) == stands:
+            if name in made and written(self.arguments.plain[name]) == stands:
                 made[name] = value
         return made
-
-    @property
-    def exact(self) -> str:
-        """Write what would run now in the one way there is, once: it is put in place whole, plain as a signature read it."""
-        if self.written is None or self.written[0] is not self.arguments:
-            self.written = (self.arguments, written(self.arguments))
-        return self.written[1]
 
     @property
     def action(self) -> Action:
         """Give what would be done now as a supervisor is asked about it, in a copy."""
         if self.tool == FINAL:
-            return {"kind": "final", "answer": self.arguments["answer"]}
-        return {"kind": "tool", "name": self.tool, "args": self.copy}
+            return {"kind": "final", "answer": self.arguments.plain["answer"]}
+        return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +163,9 @@ def told(call: Call, *, ran: bool, ok: bool) -> GateCall:
         phase=call.phase,
         executed_from=call.executed_from,
         decisions=tuple(call.decisions),
-        proposed=call.proposed,
+        proposed=None if call.proposed is None else call.proposed.copy(),
         approved=approved,
-        effective=call.copy if ran else None,
+        effective=call.arguments.copy() if ran else None,
         answer=answer,
         human_approved=call.human_approved,
         stop_reason=call.stop_reason,

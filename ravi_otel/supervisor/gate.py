@@ -119,12 +119,12 @@ class Gate:
     @property
     def state(self) -> GateState:
         """Give the state of the run that the code runs in."""
-        return self._standing().kept.state
+        return self._standing(STATE.locate()[0]).kept.state
 
     @property
     def calls(self) -> tuple[GateCall, ...]:
         """List the calls that were judged in the run that the code runs in, the first one first; of very many the last thousand."""
-        return tuple(self._standing().judged)
+        return tuple(self._standing(STATE.locate()[0]).judged)
 
     # -- a tool's call ------------------------------------------------------------------------------------------------
 
@@ -184,7 +184,15 @@ class Gate:
     def _final(self, answer: str) -> Flow[GateVerdict]:
         scope, _ = STATE.locate()
         call = Call(
-            new_op_id(), None, FINAL, scope.facts, self._standing(), {"answer": answer}, signature=_FINAL_SIGNATURE, phase="finalize"
+            new_op_id(),
+            None,
+            FINAL,
+            scope,
+            scope.facts,
+            self._standing(scope),
+            {"answer": answer},
+            signature=_FINAL_SIGNATURE,
+            phase="finalize",
         )
         try:
             verdict = yield from self._judged(call, partial(self._read, call))
@@ -205,9 +213,9 @@ class Gate:
 
     def _open(self, request: ToolRequest) -> Call:
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
-        call = Call(
-            request.op_id, request.call_id, request.tool, request.facts, self._standing(), raw, kept={} if request.in_place else None
-        )
+        scope, _ = STATE.locate()
+        kept: Kept | None = {} if request.in_place else None
+        call = Call(request.op_id, request.call_id, request.tool, scope, request.facts, self._standing(scope), raw, kept=kept)
         with self._lock.own:
             if request.op_id in self._calls:
                 raise ConfigurationError(
@@ -257,11 +265,11 @@ class Gate:
         if is_read(call.signature):
             raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
         try:
-            call.arguments = call.signature.read(call.raw, may_lack=self._terms.may_lack(tool), kept=call.kept)
+            call.arguments = call.signature.arguments(call.raw, may_lack=self._terms.may_lack(tool), kept=call.kept)
         except BadArguments as bad:
             raise bad_arguments(call, bad) from bad
-        call.proposed = call.copy
-        self._terms.note("proposed", call, call.proposed)
+        call.proposed = call.arguments
+        self._terms.note_current("proposed", call)
 
     def _begin(self, call: Call) -> None:
         """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
@@ -269,7 +277,7 @@ class Gate:
     def _afford(self, call: Call) -> None:
         """Count the call that is about to run; raises Refused for a loop."""
         loops = call.standing.loops
-        found = None if loops is None else loops.enter(call.tool, call.exact)
+        found = None if loops is None else loops.enter(call.tool, call.arguments.canonical)
         if found is not None:
             raise loop(found, call)
 
@@ -312,24 +320,22 @@ class Gate:
         self._write_end(call, status)
 
     def _write_end(self, call: Call, status: str) -> None:
-        arguments = call.arguments if call.proposed is not None else call.raw
+        arguments = call.arguments.plain if call.proposed is not None else call.raw
         self._terms.note("executed", call, arguments, status=status, stop_reason=call.stop_reason)
 
     def _note_end(self, call: Call, status: str, result: Any) -> None:
         ran = call.begun and status != "refused"
         if call.begun:
             try:
-                call.standing.kept.end(call.tool, call.copy, status, result, read_only=call.tool in self._terms.read_only)
+                call.standing.kept.end(call.tool, call.arguments.copy(), status, result, read_only=call.tool in self._terms.read_only)
             except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
                 said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
                 _log.error(said, checks.show(call.tool), told_of(error))
         call.standing.judged.append(told(call, ran=ran, ok=status == "ok"))
 
-    def _standing(self) -> Standing:
-        """Give what the innermost run around the running code has come to, or the process outside any run."""
-        scope, _ = STATE.locate()
-        around = scope.upwards()
-        owner = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
+    def _standing(self, scope: Scope) -> Standing:
+        """Return what the innermost run around `scope` has come to, or the process outside any run."""
+        owner = scope.innermost(ScopeKind.RUN) or scope.upwards()[-1]
         known = self._standings.get(owner)
         if known is None:
             kept = self._shared or state_of(owner, self._terms.supervisor, self._state)
@@ -377,16 +383,33 @@ def _refusal(refused: Refused) -> GateVerdict:
 
 def _refuse_changed(call: Call, arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that are not, to the last character, those that were let through."""
-    with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
-        if call.signature is not None and canonical(arguments) == call.exact:
-            return
-    try:
-        kept: Kept | None = None if call.kept is None else {}
-        if call.signature is not None and canonical(call.signature.read(arguments, kept=kept)) == call.exact:
-            return
-    except BadArguments:
-        pass
+    if call.signature is not None and _is_unchanged(call, call.signature, arguments):
+        return
     raise Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged.")
+
+
+def _is_unchanged(call: Call, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
+    judged = call.arguments
+    with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
+        if canonical(arguments) == judged.canonical:
+            return True
+    try:
+        read = signature.arguments(arguments, kept=None if call.kept is None else {})
+    except BadArguments:
+        return False
+    if read.canonical == judged.canonical:
+        return True
+    # The items of a set are written in whatever order it has them in.
+    return canonical(_in_order(read.plain)) == canonical(_in_order(judged.plain)) and bool(arguments == call.values())
+
+
+def _in_order(value: Any) -> Any:
+    """Return a plain value with each list in one order."""
+    if type(value) is dict:
+        return {key: _in_order(each) for key, each in cast("dict[str, Any]", value).items()}
+    if type(value) is list:
+        return sorted(map(_in_order, value), key=canonical)
+    return value
 
 
 def _named(tool: str) -> str:

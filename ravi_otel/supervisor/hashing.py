@@ -51,9 +51,9 @@ def plain(value: object) -> Any:
     """
     given: Any = value
     if type(given) is dict:
-        flat = _flat({**given})
-        if flat is not None:
-            return flat
+        table = flat({**given})
+        if table is not None:
+            return table
     elif scalar(given):
         return given
     return _Copier().copy(value, (), 0)
@@ -111,7 +111,7 @@ def _sha256(parts: list[Any]) -> str:
 _text: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
-def _flat(table: dict[Any, Any]) -> dict[str, Any] | None:
+def flat(table: dict[Any, Any]) -> dict[str, Any] | None:
     """Give back a table, which is nobody else's, of texts and numbers that are surely plain; None where one must look closer.
 
     It is what arguments are most of the time, and saves them the longer way, which says what is wrong and where.

@@ -282,12 +282,13 @@ def read_return(fn: Callable[..., Any]) -> Parameter | None:
         hint = typing.get_args(hint)[-1]
     elif origin in _LAZY or hint in _LAZY or hint in _ONE_AWAITED or isinstance(hint, typing.TypeVar):
         return None
-    return Parameter("return", _shown(hint), required=True, adapter=_adapter(hint, arbitrary=True))
+    exactly = _simple(hint)
+    return Parameter("return", _shown(hint), required=True, adapter=_adapter(hint, arbitrary=True), exactly=exactly)
 
 
 def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Parameter.empty) -> Parameter:
     required = default is inspect.Parameter.empty
-    exactly = next((each for each in _EXACTLY if each is hint), None) if known else None
+    exactly = _simple(hint) if known else None
     shown = _shown(hint) if known else "of its own type"
     adapter = _adapter(listed(hint)) if known else None
     if adapter is not None and is_lazy(adapter.core_schema):
@@ -299,6 +300,11 @@ def _parameter(name: str, known: bool, hint: Any, default: Any = inspect.Paramet
         return replace(bare, default=bare.fit(default))
     except (UnfitError, NotPlainError):
         return bare  # a default that JSON does not have stays the tool's own
+
+
+def _simple(hint: Any) -> type | None:
+    """Return bool, int, float or str where a hint is just that."""
+    return next((each for each in _EXACTLY if each is hint), None)
 
 
 def _unpacked(kind: Any) -> Iterator[tuple[str, Parameter]]:

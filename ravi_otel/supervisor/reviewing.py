@@ -22,9 +22,9 @@ from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, Approva
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.colours import TooLate, in_colour
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.hashing import canonical, plain, written_sha256
+from ravi_otel.supervisor.hashing import plain, written_sha256
 from ravi_otel.supervisor.looking import Look, looking
-from ravi_otel.supervisor.signatures import BadArguments
+from ravi_otel.supervisor.signatures import Arguments, BadArguments
 from ravi_otel.supervisor.standing import Note
 from ravi_otel.supervisor.state import RunState
 from ravi_otel.supervisor.terms import Terms, told_of
@@ -67,8 +67,8 @@ def _let_through(terms: Terms, call: Call) -> Flow[Decision]:
                 )
             _revise(call, decision)
             continue
-        if call.signature is None or not call.signature.is_whole(call.arguments):
-            call.arguments = _whole(call, call.arguments)
+        if call.signature is None or not call.signature.is_whole(call.arguments.plain):
+            call.arguments = _whole(call, call.arguments.plain)
         if kind is DecisionKind.ESCALATE and not _approved(call, note.policy_version):
             _tell(call, decision)
             _refuse_late(call, note.policy_version)
@@ -103,7 +103,7 @@ def _begun(terms: Terms, call: Call, note: Note, *, asked: bool) -> bool:
     kept = call.standing.kept
     if call.tool == FINAL:
         return kept.holds(call.tool, note, still)
-    call.begun = kept.begin(call.tool, call.copy, note, still, read_only=call.tool in terms.read_only)
+    call.begun = kept.begin(call.tool, call.arguments.copy(), note, still, read_only=call.tool in terms.read_only)
     return call.begun
 
 
@@ -169,12 +169,12 @@ def _revise(call: Call, decision: Decision) -> None:
     call.executed_from, call.human_approved = "supervisor_revised", None
 
 
-def _whole(call: Call, arguments: object) -> dict[str, Any]:
+def _whole(call: Call, arguments: object) -> Arguments:
     """Hold arguments to the signature, nothing missing."""
     if call.signature is None:
         raise Refused(f"tool_missing:{call.tool}", f"There is no tool {checks.show(call.tool)}.")
     try:
-        return call.signature.read(arguments, kept=None if call.kept is None else {})
+        return call.signature.arguments(arguments, kept=None if call.kept is None else {})
     except BadArguments as bad:
         raise bad_arguments(call, bad) from bad
 
@@ -243,10 +243,9 @@ def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> F
     if len(call.answers) >= MOST_QUESTIONS:
         raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
     request = request_for(terms, call, decision, policy_version)
-    scope, _ = STATE.locate()
     call.approval, call.human_approved, until_ns = None, None, end_of(terms)
     shown = replace(request, arguments=plain(request.arguments))
-    with Waiting("approval", scope):
+    with Waiting("approval", call.scope):
         said = yield from _asked(call, partial(approver.ask, shown), terms.expires_s)
     answer = read_answer(call, said, request, until_ns)
     edited = _edited(call, answer)
@@ -254,17 +253,17 @@ def _ask(terms: Terms, call: Call, decision: Decision, policy_version: str) -> F
     if call.misfit is not None:
         call.spent.add(request.id)
     _note_answer(terms, call, edited)
-    scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
+    call.scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
     if not answer.approved:
         raise _unapproved(call, decision, answer)
     if call.misfit is not None:
         return
-    if edited is not None and canonical(edited) != call.exact:
+    if edited is not None and edited.canonical != call.arguments.canonical:
         call.arguments, call.executed_from = edited, "human_revised"
     call.approval, call.human_approved = Approval(request, answer, fingerprint_of(call, policy_version), until_ns), True
 
 
-def _edited(call: Call, answer: ApprovalAnswer) -> dict[str, Any] | None:
+def _edited(call: Call, answer: ApprovalAnswer) -> Arguments | None:
     """Give what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
     if answer.arguments is None:
         return None
@@ -275,12 +274,12 @@ def _edited(call: Call, answer: ApprovalAnswer) -> dict[str, Any] | None:
     return None
 
 
-def _note_answer(terms: Terms, call: Call, edited: Mapping[str, Any] | None) -> None:
+def _note_answer(terms: Terms, call: Call, edited: Arguments | None) -> None:
     """Write down what was approved, and beside it what was shown."""
     if terms.audit is None:
         return
     request, answer = call.answers[-1]
-    approved: Any = request.arguments if edited is None else edited
+    approved: Any = request.arguments if edited is None else edited.copy()
     facts: dict[str, Any] = {"asked": request.arguments, "approved": answer.approved, "who": answer.who, "comment": answer.comment}
     if call.misfit is not None:
         approved, facts["fits"] = answer.arguments, False
@@ -304,19 +303,18 @@ def _unapproved(call: Call, decision: Decision, answer: ApprovalAnswer) -> Refus
 
 
 def _tell(call: Call, decision: Decision, *, final: bool = False) -> None:
-    scope, _ = STATE.locate()
     content = STATE.options.content and not is_redacting()
-    scope.engine.listeners.reviewed(
+    call.scope.engine.listeners.reviewed(
         ReviewEvent(
             facts=call.facts,
             decision=decision.kind.value,
             reason=decision.reason,
             tool=None if call.tool == FINAL else call.tool,
-            args_sha256=written_sha256(call.tool, call.exact),
+            args_sha256=written_sha256(call.tool, call.arguments.canonical),
             final=final,
             executed_from=call.executed_from if final else None,
             human_approved=call.human_approved if final else None,
             risk_score=decision.risk_score,
-            arguments=call.copy if content else None,
+            arguments=call.arguments.copy() if content else None,
         )
     )

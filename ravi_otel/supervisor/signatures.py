@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, is_plain, plain, scalar
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, flat, is_plain, plain, scalar, written
 from ravi_otel.supervisor.in_place import as_json
 from ravi_otel.supervisor.json_text import NotJsonError, read_json
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
@@ -85,6 +85,27 @@ class _Reading:
 
 
 @dataclass(frozen=True, slots=True)
+class Arguments:
+    """The arguments of one call, read once: handed on as they are, and copied for whoever may change them.
+
+    `plain` is the JSON value that is judged, in the order of the signature, and `canonical` the one text of it. `exact` says that each
+    value is of the simple type that is asked for: the tool is called with just that.
+    """
+
+    plain: dict[str, Any]
+    canonical: str
+    exact: bool = False
+
+    def copy(self) -> dict[str, Any]:
+        """Return a copy of `plain`, whose owner may do with it as they like."""
+        copied: dict[str, Any] = dict(self.plain) if self.exact else plain(self.plain)
+        return copied
+
+
+NO_ARGUMENTS: Final = Arguments({}, "{}", exact=True)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolSignature:
     """Be what a tool takes and gives, as its own signature says.
 
@@ -109,15 +130,45 @@ class ToolSignature:
         return cls(named, inspect.getdoc(fn) or "", parameters, rest, read_return(fn), required, placed)
 
     def read(self, arguments: object, *, may_lack: Collection[str] = (), kept: Kept | None = None) -> dict[str, Any]:
-        """Give the effective arguments as plain JSON values, in the order of the signature; raises BadArguments.
+        """Return the effective arguments as plain JSON values; see `arguments`."""
+        return self.arguments(arguments, may_lack=may_lack, kept=kept).plain
+
+    def arguments(self, arguments: object, *, may_lack: Collection[str] = (), kept: Kept | None = None) -> Arguments:
+        """Return the effective arguments, in the order of the signature; raise BadArguments.
 
         `arguments` is a mapping, or the JSON text of an object. Nothing is converted but a whole number where a float is asked for, and a
         default that JSON has is filled in, so that what is judged is what runs. Those of `may_lack` may be absent. `values` makes of the
         result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
         read as what stands for it, and kept there beside the text of that.
         """
+        exact = self._exactly(arguments) if type(arguments) is dict else None
+        if exact is not None:
+            return Arguments(exact, written(exact), exact=True)
         with _Reading(self):
-            return self._read(arguments, may_lack, kept)
+            read = self._read(arguments, may_lack, kept)
+        return Arguments(read, written(read))
+
+    def _exactly(self, given: dict[Any, Any]) -> dict[str, Any] | None:
+        """Return arguments of which each is of the simple type that is asked for, as nearly always; None where one must look closer."""
+        table = flat({**given})
+        if table is None:
+            return None
+        read: dict[str, Any] = {}
+        taken = 0
+        for name, parameter in self.parameters.items():
+            if name in table:
+                value = table[name]
+                taken += 1
+            elif parameter.has_plain_default:
+                value = parameter.default
+            elif parameter.required:
+                return None
+            else:
+                continue
+            if type(value) is not parameter.exactly:
+                return None
+            read[name] = value or 0.0 if parameter.exactly is float else value  # -0.0 is read as 0.0
+        return flat(read) if taken == len(table) else None
 
     def _read(self, arguments: object, may_lack: Collection[str], kept: Kept | None) -> dict[str, Any]:
         given = self._given(arguments)
@@ -142,27 +193,16 @@ class ToolSignature:
         return read
 
     def is_whole(self, arguments: Mapping[str, Any]) -> bool:
-        """Tell that what `read` gave lacks nothing: read again it would be the same."""
-        return all(name in arguments for name in self.required)
+        """Whether what `read` gave lacks nothing: read again it would be the same."""
+        return arguments.keys() >= set(self.required)
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Make of what `read` gave the values that the tool is called with, by name: enum members, models, dates; raises BadArguments.
 
         Each call makes them anew, so a tool that changes its arguments changes nobody else's.
         """
-        exact = self._exact(arguments)
-        if exact is not None:
-            return exact
         with _Reading(self):
             return self._values(arguments)
-
-    def _exact(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return arguments of which each is of the simple type that is asked for, and so is what the tool is called with; else None."""
-        for key, value in arguments.items():
-            parameter = self.parameters.get(key)
-            if parameter is None or parameter.exactly is None or type(value) is not parameter.exactly or not scalar(value):
-                return None
-        return dict(arguments)
 
     def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -178,7 +218,7 @@ class ToolSignature:
 
     def read_result(self, value: Any) -> Any:
         """Give back what the tool returned, untouched, if it is what the annotation says; raises BadResult."""
-        if self.returns is not None:
+        if self.returns is not None and not (type(value) is self.returns.exactly and scalar(value)):
             try:
                 with _Reading(self):
                     self.returns.check(value)
@@ -287,7 +327,7 @@ class ToolSignature:
 
 
 def is_read(signature: ToolSignature) -> bool:
-    """Tell that the running code is part of reading what this tool is called with, or gave."""
+    """Whether the running code is part of reading what this tool is called with, or gave."""
     return any(one.is_open and one.signature is signature for one in _reading.get())
 
 

@@ -87,7 +87,7 @@ class Terms:
     def note_current(self, what: str, call: Call, **facts: Any) -> None:
         """Write one line about what would run now."""
         if self.audit is not None:
-            self.note(what, call, call.copy, **facts)
+            self.note(what, call, call.arguments.copy(), **facts)
 
     def note(self, what: str, call: Call, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
         """Write one line of the audit log, if there is one; StopRun where that cannot be done."""
