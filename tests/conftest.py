@@ -48,6 +48,7 @@ WRAPPED: list[tuple[type, str]] = [
     (http.client.HTTPConnection, "getresponse"),
 ]
 LOGGERS: list[logging.Logger] = [logging.getLogger(), logging.getLogger("ravi_otel")]
+STARTS_PROGRAMS = ("tests/test_docs.py", "tests/test_house.py", "tests/processes/", "tests/launch/", "tests/examples/")
 ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
 
 # How long an example takes depends on what else the machine is at.
@@ -78,7 +79,11 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuse names that differ from process to process: the workers must agree on what there is to be done."""
+    """Refuse names that differ from process to process: the workers must agree on what there is to be done.
+
+    What starts programs, and takes longest, comes first, lest one worker is still at it when the others have nothing left.
+    """
+    items.sort(key=lambda item: not item.nodeid.startswith(STARTS_PROGRAMS))
     moving = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if moving:
         raise pytest.UsageError(f"these tests are named by an address in memory; give their parameters ids: {', '.join(moving)}")

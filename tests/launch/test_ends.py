@@ -131,7 +131,7 @@ def test_a_program_that_swallows_refusals_is_ended_where_no_note_can_be_left(des
 
 
 def test_a_program_that_meets_no_refusal_keeps_pythons_own_hooks(desk):
-    code = "import openai, sys, threading; print(sys.excepthook is sys.__excepthook__, threading.excepthook is threading.__excepthook__)"
+    code = "import ravi_otel, sys, threading; print(sys.excepthook is sys.__excepthook__, threading.excepthook is threading.__excepthook__)"
     done = desk.launch(sys.executable, "-c", code, flags=["--limit", "requests=3"])
     assert done.out == "True True\n", done.err
 

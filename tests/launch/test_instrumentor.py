@@ -16,12 +16,6 @@ def test_limits_of_the_environment_hold(desk):
     assert "Raise RAVI_LIMIT_REQUESTS=2 or leave it out." in done.err or "requests=2" in done.err
 
 
-def test_limits_of_a_policy_file_hold(desk):
-    (desk.directory / "policy.toml").write_text('limits = ["turns=1"]\n')
-    done = desk.alone(*INSTRUMENT, *desk.program("calls", "3"), RAVI_POLICY="policy.toml")
-    assert (done.status, desk.sent) == (1, 1), done.err
-
-
 WRONG = [("RAVI_LIMIT_TOKENS", "lots"), ("RAVI_POLICY", "nowhere.toml")]
 
 
@@ -35,7 +29,7 @@ def test_what_cannot_be_read_is_one_sentence_and_nothing_is_sent(desk, name, val
     assert done.err.count("Traceback") == 1
 
 
-def test_a_limit_of_agents_is_one_of_each_run(desk):
+def test_limits_of_a_policy_file_hold_and_one_of_agents_is_one_of_each_run(desk):
     (desk.directory / "policy.toml").write_text('limits = ["agents=1", "requests=1"]\n')
     done = desk.alone(*INSTRUMENT, *desk.program("calls", "2"), RAVI_POLICY="policy.toml")
     assert (done.status, desk.sent) == (1, 1), done.err

