@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, Literal, cast
 from urllib.parse import parse_qsl, urlencode
 
-from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -27,7 +27,6 @@ from ravi_otel._enforcement.ledger.store_identity import file_words, name_store,
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
-from ravi_otel.policy.limits import ScopeKind
 
 VARIABLE: Final = "RAVI_LEDGER"
 """The environment variable that names the ledger."""
@@ -61,8 +60,6 @@ _OURS: Final[Mapping[Store, tuple[str, ...]]] = {
 }
 _PLACE: Final = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?")
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9._/%~+-]*)?")
-_SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
-_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _VERBS: Final = ("reserve", "extend", "settle", "release", "retune", "clocked", "spans", "reset_after_fork")
 
 

@@ -111,25 +111,14 @@ class Reservation:
         """Return the accounts whose claims are the asker's own."""
         return {line.account for line in (self.whole or self).lines}
 
-    def on(self, lines: Sequence[Line]) -> Reservation:
-        """Return the part of the request that asks these lines."""
-        return self._with(lines, self.patience_s)
-
-    def patient(self, patience_s: float) -> Reservation:
-        """Return the request with another patience."""
-        return self._with(self.lines, patience_s)
-
-    def hurried(self) -> Reservation:
-        """Return the request as one that never waits."""
-        return self if self.patience_s <= 0 else self._with(self.lines, 0.0)
-
-    def _with(self, lines: Sequence[Line], patience_s: float) -> Reservation:
+    def on(self, lines: Sequence[Line], patience_s: float | None = None) -> Reservation:
+        """Return the part of the request that asks these lines, with another patience where one is given."""
         # All fields by hand: `dataclasses.replace` costs ten times more, and this is on the path of a call.
         return Reservation(
             self.op_id,
             lines,
             self.owner,
-            patience_s,
+            self.patience_s if patience_s is None else patience_s,
             self.spent,
             self.on_stop,
             self.meanwhile,
@@ -139,6 +128,10 @@ class Reservation:
             self.slot,
             self.whole or self,
         )
+
+    def patient(self, patience_s: float) -> Reservation:
+        """Return the request with another patience; 0 never waits."""
+        return self.on(self.lines, patience_s)
 
 
 @dataclass(frozen=True, slots=True)

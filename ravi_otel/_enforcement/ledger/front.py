@@ -232,7 +232,7 @@ class SharedLedger:
     def _ask_store_holding(self, shared: Reservation, op_id: str) -> Flow[Grant | Denied]:
         """Ask the store, without a wait, while our own lines are held, so that nobody takes them; give them back where it refuses."""
         try:
-            granted = yield from self.store.reserve(shared.hurried())
+            granted = yield from self.store.reserve(shared.patient(0.0))
         except GeneratorExit:
             raise  # a finaliser must not take a lock; whoever asked gives back
         except BaseException:

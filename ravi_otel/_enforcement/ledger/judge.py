@@ -356,22 +356,21 @@ def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) ->
             account.held, account.used, operation.ended = account.held - hold, used, index
             if amount > hold and account.nature is _HELD:
                 overage = [*(overage or ()), (account, amount - hold)]
+        elif account.nature is _COUNTED:
+            operation.ended = index = index + 1
+            continue
         else:
             index += 1
             risen = _risen(account, actual)
             used = account.used + risen  # read after the call: a signal's handler may come in it, and charge
             account.used, operation.ended = used, index
-            if account.nature is _COUNTED:
-                continue
         if used >= account.quiet_until:
             crossings = _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
     return Settled(crossings, overage or ()) if crossings or overage else PLAIN
 
 
 def _risen(account: Account, actual: Mapping[str, int]) -> int:
-    """Return by how much settling changes what holds nothing: a kind that was charged at once, a level, or one counted after."""
-    if account.nature is _COUNTED:
-        return 0
+    """Return by how much settling changes what holds nothing: a level, or a kind that is counted after."""
     if account.nature is _LEVEL:
         return max(0, actual.get(account.kind, account.used)) - account.used
     return max(0, actual.get(account.kind, 0))

@@ -175,8 +175,6 @@ class Breaker:
 
     def look(self) -> Verdict:
         """Say what may be done now; whoever is told to probe says afterwards what came of it, by `succeeded` or `failed`."""
-        if self._failures < _FAILURES:
-            return "ask"
         with self._lock:
             if self._failures < _FAILURES:
                 return "ask"
@@ -187,8 +185,6 @@ class Breaker:
 
     def succeeded(self) -> bool:
         """Take note of an answer; True when that is the first after it was open."""
-        if not self._failures:
-            return False
         with self._lock:
             was_open = self.is_open
             self._failures = 0
@@ -221,11 +217,6 @@ class Heartbeat:
         self._beat = beat
         self._sooner = threading.Event()
         self._thread: threading.Thread | None = None
-
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a thread."""
-        return self._thread is not None
 
     def start(self) -> None:
         """Run from now on; nothing happens when it runs already, or when the process can have no more threads."""

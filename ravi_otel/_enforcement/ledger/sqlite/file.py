@@ -12,9 +12,7 @@ import os
 import random
 import secrets
 import sqlite3
-import sys
 import time
-from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +21,6 @@ from typing import Any, Final
 
 from ravi_otel import _extras
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError
-from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
 from ravi_otel._sqlite import ForeignError, Schema, code_of, connect, is_busy, log_ahead
 from ravi_otel.policy import checks
@@ -432,10 +429,10 @@ Look = Callable[[], Seen]
 class Patience:
     """Know how long to wait for the file, from how it went before.
 
-    With `busy_s` that long, wherever the wait is. Without, a process that runs no event loop waits for a second. One that does waits for
-    about 60 ms, beginning anew whenever another process has written meanwhile, since that is a queue and not a lock that somebody keeps,
-    and for a second at most. It is counted in pauses: where the machine is so busy that each of them takes long, so does what the lock's
-    holder does, and to give up after so much time would refuse for the machine's sake.
+    With `busy_s` that long, wherever the wait is. Without, a process that runs no event loop waits for a second. One that does, and is
+    `looped`, waits for about 60 ms, beginning anew whenever another process has written meanwhile, since that is a queue and not a lock
+    that somebody keeps, and for a second at most. It is counted in pauses: where the machine is so busy that each of them takes long, so
+    does what the lock's holder does, and to give up after so much time would refuse for the machine's sake.
 
     After a wait in vain the next ones take 60 ms at most, and none begins within 60 ms; after three a step only tries, which takes no time,
     until one succeeds or another process has written.
@@ -447,11 +444,6 @@ class Patience:
         self.failures = 0
         self._failed_at = 0.0
         self._seen: Seen = None
-
-    def note_loop(self) -> None:
-        """Learn whether the process runs an event loop: its threads stand in each other's way from then on."""
-        if _get_running_loop() is not None or ("trio" in sys.modules and on_any_event_loop()):
-            self.looped = True
 
     @property
     def longest_s(self) -> float:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 import time
+from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none: ten times the cost
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -36,8 +38,8 @@ from ravi_otel._enforcement.ledger.sqlite.transaction import Row, Stander, Trans
 from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, KEEP_S, Heartbeat, StoreError, unkept, warn_uncounted
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, is_contended, wake
-from ravi_otel._flow import Done, Flow
-from ravi_otel._forksafe import around_fork, renew_in_child
+from ravi_otel._flow import Done, Flow, trio_here
+from ravi_otel._forksafe import around_fork, renew_while_alive
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind, public_amount
 
@@ -183,6 +185,7 @@ class SqliteStore(WaitQueue[Stander]):
         self._lease_s = lease_s
         self._renew()
         _stores.add(self)
+        renew_while_alive(self, SqliteStore.follow_fork)
 
     def _renew(self) -> None:
         self._pid = os.getpid()
@@ -425,8 +428,9 @@ class SqliteStore(WaitQueue[Stander]):
             self.reset_after_fork()
         if self._lock._is_owned():  # type: ignore[attr-defined]  # noqa: SLF001 - what threading.Condition asks, too
             raise StoreError("because a signal came in the middle of a step")
-        if not self.file.patience.looped:
-            self.file.patience.note_loop()
+        patience = self.file.patience
+        if not patience.looped and (_get_running_loop() is not None or ("trio" in sys.modules and trio_here() is not None)):
+            patience.looped = True  # the process's threads stand in each other's way from now on
         if self._dropped:
             self._sweep()
 
@@ -439,7 +443,7 @@ class SqliteStore(WaitQueue[Stander]):
         """Do something in one transaction, or not at all; with `reaps` the dead are looked for as well."""
         self._come_in()
         file, leases = self.file, self._leases
-        step = Transaction(file, self.operations, self._waiters, leases, (self.now_ns(), self._clock.monotonic_ns()))
+        step = Transaction(file, self.operations, self._waiters, leases, (int(self._clock.time() * _NS), self._clock.monotonic_ns()))
         with self._lock:
             try:
                 step.begin()
@@ -465,7 +469,7 @@ class SqliteStore(WaitQueue[Stander]):
                 if isinstance(error, sqlite3.Error):
                     raise file.failure(error) from error
                 raise
-        if step.holds and not self._pulse.is_running:
+        if step.holds:
             self._pulse.start()  # without the lock: to start a thread is to wait for it, and for all who run meanwhile
         if step.woken:
             wake(step.woken, self.release)
@@ -578,12 +582,6 @@ def _before() -> None:
 def _in_parent() -> None:
     for store in tuple(_stores):
         store.unpark()
-
-
-@renew_in_child
-def _in_child() -> None:
-    for store in tuple(_stores):
-        store.follow_fork()
 
 
 around_fork(_before, _in_parent)

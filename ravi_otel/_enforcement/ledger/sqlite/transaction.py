@@ -401,7 +401,7 @@ class Transaction:
         if not isinstance(answer, Denied) or not wait_queue.is_contended(answer):
             return answer
         if wait_queue.blocks_itself(waiter.request, answer.account, self.operations):
-            return self.reserve(waiter.request.hurried())
+            return self.reserve(waiter.request.patient(0.0))
         self._see_standing()
         waiter.blocked_by = answer.account
         answer.account.line.append(waiter)
@@ -418,7 +418,7 @@ class Transaction:
         self._tear(waiter)
         self.waiters.pop(waiter, None)
         if wants and not waiter.woken:
-            answer = self.reserve(waiter.request.hurried(), newcomer=False)
+            answer = self.reserve(waiter.request.patient(0.0), newcomer=False)
             if not wait_queue.is_contended(answer):
                 waiter.answer = answer
         self.serve()  # whoever stood behind may fit where this one did not
@@ -436,12 +436,6 @@ class Transaction:
 
     # -- its end --------------------------------------------------------------------------------------------------
 
-    def write(self) -> None:
-        """Write what became of the accounts, and who stands in line."""
-        if self._lined:
-            self._write_line()
-        self._write_rows()
-
     def _write_line(self) -> None:
         for answered in cast("list[Stander]", self.woken):
             self._tear(answered)
@@ -455,8 +449,11 @@ class Transaction:
                         stood = self.execute("INSERT INTO line (process, account) VALUES (?, ?)", (process, number))
                         waiter.place, waiter.ticket = number, stood.lastrowid
 
-    def _write_rows(self) -> None:
+    def write(self) -> None:
+        """Write what became of the accounts, and who stands in line."""
         now_s = self.now_s
+        if self._lined:
+            self._write_line()
         for number, account in self._at_hand.items():
             row: Row = account.row
             used, held, values = account.used, account.held, self._read[number]
