@@ -13,9 +13,11 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeGuard, cast
 
+from ravi_otel._instrumentation.formats.content import blob, contents, link, message_of, words
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
     as_list,
@@ -27,11 +29,9 @@ from ravi_otel._instrumentation.formats.fields import (
     text,
     tokens_in,
     tokens_of,
-    tokens_of_weight,
     usage_of,
-    weight_of,
 )
-from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.format import Collector, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import bound
 from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, Usage, added
 
@@ -81,18 +81,7 @@ class Moderations(WireFormat):
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
-        given = request.body.get("input")
-        several = cast("Sequence[Any]", given) if isinstance(given, (list, tuple)) else (given,)
-        parts = [part for each in several if (part := _judged(each)) is not None]
-        return Asked(messages=[{"role": "user", "parts": parts}]) if parts else None
-
-
-def _judged(given: Any) -> Part | None:
-    said = given if isinstance(given, str) else text(given, "text")
-    if said is not None:
-        return {"type": "text", "content": said}
-    address = text(get(given, "image_url"), "url")
-    return None if address is None else {"type": "uri", "modality": "image", "mime_type": None, "uri": address}
+        return _asked([part for part in contents(request.body.get("input")) if len(part) > 1])  # a part that says nothing is none
 
 
 class Videos(WireFormat):
@@ -123,14 +112,15 @@ class Videos(WireFormat):
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
-        parts = _prompt_and_files(request, "image", frozenset({"input_reference"}))
-        return Asked(messages=[{"role": "user", "parts": parts}]) if parts else None
+        return _asked([*contents(request.body.get("prompt")), *_files(request, "image", _REFERENCE)])
 
 
-def _prompt_and_files(request: Request, modality: str, names: frozenset[str]) -> list[Part]:
-    prompt = text(request.body, "prompt")
-    parts: list[Part] = [] if prompt is None else [{"type": "text", "content": prompt}]
-    return [*parts, *(part_of(file, modality) for name, file in attached(request.files) if name in names)]
+def _asked(parts: list[Part]) -> Asked | None:
+    return Asked(messages=[message_of("user", parts)]) if parts else None
+
+
+def _files(request: Request, modality: str, names: frozenset[str]) -> list[Part]:
+    return [part_of(file, modality) for name, file in attached(request.files) if name in names]
 
 
 # -- pictures -----------------------------------------------------------------------------------------------------------
@@ -150,6 +140,7 @@ _MOST_PICTURES: Final = 128
 _PARTIAL: Final = ".partial_image"
 _COMPLETED: Final = ".completed"
 _DRAWN: Final = frozenset({"image", "image[]", "mask"})
+_REFERENCE: Final = frozenset({"input_reference"})
 
 
 class Images(WireFormat):
@@ -188,13 +179,12 @@ class Images(WireFormat):
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
-        return Asked(messages=[{"role": "user", "parts": _prompt_and_files(request, "image", _DRAWN)}])
+        return _asked([*contents(request.body.get("prompt")), *_files(request, "image", _DRAWN)])
 
     def answered(self, result: Any) -> Sequence[Message]:
         """See `WireFormat.answered`."""
         mime = _picture_mime(result)
-        parts = [part for picture in items(result, "data") for part in _picture_parts(picture, mime)]
-        return [_pictures(parts)]
+        return [message_of("assistant", [part for picture in items(result, "data") for part in _picture_parts(picture, mime)], "stop")]
 
 
 def image_usage(found: Any) -> Usage | None:
@@ -250,21 +240,13 @@ class ImagesCollector(Collector):
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
-        output = None if self._call.content is None else [_pictures(self._parts)]
+        output = None if self._call.content is None else [message_of("assistant", self._parts, "stop")]
         return Reply(usage=self._usage or self._cut_off(), answers=self._made, output=output)
 
     def _cut_off(self) -> Usage | None:
         """Estimate a picture that was begun: the vendor draws it to its end whoever still looks."""
         expected = self._call.expected
-        if expected is None or not self.spoke or self._made:
-            return None
-        return Usage(
-            input_tokens=expected.input_tokens,
-            output_tokens=expected.output_tokens,
-            image_input_tokens=expected.image_input_tokens,
-            image_output_tokens=expected.image_output_tokens,
-            source="estimated",
-        )
+        return None if expected is None or not self.spoke or self._made else replace(expected, source="estimated")
 
 
 def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
@@ -296,20 +278,11 @@ def _tokens_of(size: Any, quality: Any) -> int:
     return -(-_SQUARE_TOKENS[known] * area // _SQUARE)
 
 
-def _pictures(parts: list[Part]) -> Message:
-    return {"role": "assistant", "parts": parts, "finish_reason": "stop"}
-
-
 def _picture_parts(picture: Any, mime: str | None) -> list[Part]:
-    parts: list[Part] = []
-    revised, inline, address = (text(picture, name) for name in ("revised_prompt", "b64_json", "url"))
-    if revised:
-        parts.append({"type": "text", "content": revised})
+    parts, inline, address = contents(get(picture, "revised_prompt")), text(picture, "b64_json"), text(picture, "url")
     if inline is not None:
-        parts.append({"type": "blob", "modality": "image", "mime_type": mime, "content": inline})
-    if address is not None:
-        parts.append({"type": "uri", "modality": "image", "mime_type": mime, "uri": address})
-    return parts
+        parts.append(blob("image", mime, inline))
+    return parts if address is None else [*parts, link("image", mime, address)]
 
 
 def _picture_mime(result: Any) -> str | None:
@@ -359,19 +332,15 @@ class Speech(WireFormat):
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
-        told, spoken = text(request.body, "instructions"), text(request.body, "input")
-        return Asked(
-            system=[] if told is None else [{"type": "text", "content": told}],
-            messages=[] if spoken is None else [{"role": "user", "parts": [{"type": "text", "content": spoken}]}],
-        )
+        spoken = contents(request.body.get("input"))
+        return Asked(system=contents(request.body.get("instructions")), messages=[message_of("user", spoken)] if spoken else [])
 
     def answered(self, result: Any) -> Sequence[Message]:
         """See `WireFormat.answered`."""
         content, mime = _sound_of(result)
         if content is None or mime is None or mime.startswith(_EVENT_STREAM):
             return ()
-        part = {"type": "blob", "modality": "audio", "mime_type": mime, "content": content}
-        return [{"role": "assistant", "parts": [part], "finish_reason": "stop"}]
+        return [message_of("assistant", [blob("audio", mime, content)], "stop")]
 
 
 def speech_usage(found: Any) -> Usage | None:
@@ -457,8 +426,10 @@ _UNKNOWN_S: Final = 60
 _LONGEST_S: Final = 86_400
 _HEARD_PER_S: Final = 10
 _WRITTEN_PER_S: Final = 4
-_RECORDING: Final = "file"
+_RECORDING: Final = frozenset({"file"})
 _MS: Final = 1_000
+_MOST_TEXT: Final = 1_000_000
+"""Characters of one transcript that are kept; what is told of them is cut far shorter."""
 
 
 class Transcriptions(WireFormat):
@@ -498,16 +469,12 @@ class Transcriptions(WireFormat):
 
     def asked(self, request: Request) -> Asked | None:
         """See `WireFormat.asked`."""
-        told = text(request.body, "prompt")
-        parts: list[Part] = [part_of(file, "audio") for name, file in attached(request.files) if name == _RECORDING]
-        if told is not None:
-            parts.append({"type": "text", "content": told})
-        return Asked(messages=[{"role": "user", "parts": parts}])
+        return _asked([*_files(request, "audio", _RECORDING), *contents(request.body.get("prompt"))])
 
     def answered(self, result: Any) -> Sequence[Message]:
         """See `WireFormat.answered`."""
         said = result if isinstance(result, str) else text(result, "text")
-        return () if said is None else [_transcript(said)]
+        return () if said is None else [message_of("assistant", [words(said)], "stop")]
 
 
 def transcript_usage(found: Any, duration: Any = None) -> Usage | None:
@@ -532,64 +499,47 @@ def _milliseconds(seconds: Any) -> int | None:
     return math.ceil(round(seconds * _MS, 3))
 
 
-class TranscriptionCollector(Collector):
+class TranscriptionCollector(TextCollector):
     """Follow a transcript as it is written."""
 
-    __slots__ = ("_call", "_chunks", "_done", "_pieces", "_usage", "_weight", "_whole")
+    __slots__ = ("_usage", "_whole")
 
     def __init__(self, call: Call) -> None:
-        self._call = call
+        super().__init__(call)
         self._usage: Usage | None = None
-        self._done = False
-        self._weight = 0
-        self._chunks = 0
-        self._pieces: list[str] = []
-        self._whole: str | None = None
+        self._whole: Any = None  # the event that ends it
+        if call.content is not None:
+            self.keep_text(_MOST_TEXT)
 
     @property
     def complete(self) -> bool:
         """See `Collector.complete`."""
-        return self._done
+        return self._whole is not None
 
-    @property
-    def spoke(self) -> bool:
-        """See `Collector.spoke`."""
-        return self._weight > 0
-
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
         delta = get(event, "delta")
         if isinstance(delta, str):
-            self._chunks += bool(delta)
-            self._weight += weight_of(delta)
-            if self._call.content is not None:
-                self._pieces.append(delta)
-        elif get(event, "type") == "transcript.text.done":
-            self._done = True
-            self._whole = text(event, "text")
-            self._usage = transcript_usage(get(event, "usage"))
+            return self._add_text(delta)
+        if get(event, "type") == "transcript.text.done":
+            self._whole, self._usage = event, transcript_usage(get(event, "usage"))
+        return None
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
-        said = "".join(self._pieces) if self._whole is None else self._whole
-        output = None if self._call.content is None else [_transcript(said)]
-        return Reply(usage=self._usage or self._counted(), answers=int(self._done), output=output)
+        said = text(self._whole, "text")
+        output = None if self._call.content is None else [message_of("assistant", [words(self.text if said is None else said)], "stop")]
+        return Reply(usage=self._usage or self._counted(), answers=int(self.complete), output=output)
 
     def _counted(self) -> Usage | None:
         expected = self._call.expected
-        if expected is None or not self._chunks:
+        if expected is None or not self.produced:
             return None
-        return Usage(
-            input_tokens=expected.input_tokens,
-            output_tokens=max(self._chunks, tokens_of_weight(self._weight)),
-            audio_input_tokens=expected.audio_input_tokens,
-            audio_ms=expected.audio_ms,
-            source="estimated",
-        )
+        return replace(expected, output_tokens=self.produced, total_tokens=-1, source="estimated")
 
 
 def _heard(request: Request) -> Usage:
-    size = next((size_of(file) for name, file in attached(request.files) if name == _RECORDING), None)
+    size = next((size_of(file) for name, file in attached(request.files) if name in _RECORDING), None)
     seconds = _UNKNOWN_S if size is None else min(max(1, -(-size // _BYTES_PER_SECOND)), _LONGEST_S)
     return Usage(
         input_tokens=seconds * _HEARD_PER_S + tokens_in(request.body.get("prompt")),
@@ -597,10 +547,6 @@ def _heard(request: Request) -> Usage:
         audio_input_tokens=seconds * _HEARD_PER_S,
         audio_ms=seconds * _MS,
     )
-
-
-def _transcript(said: str) -> Message:
-    return {"role": "assistant", "parts": [{"type": "text", "content": said}], "finish_reason": "stop"}
 
 
 # -- files of a form, looked at from outside: what is sent is never read, moved or consumed -----------------------------

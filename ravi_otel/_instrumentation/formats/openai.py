@@ -127,11 +127,6 @@ class OtherCollector(Collector):
         """See `Collector.complete`."""
         return self._usage is not None
 
-    @property
-    def spoke(self) -> bool:
-        """See `Collector.spoke`."""
-        return True
-
     def add(self, event: Any) -> None:
         """See `Collector.add`."""
         for holder in (event, get(event, "data"), get(event, "response")):
