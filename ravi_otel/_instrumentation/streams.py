@@ -223,7 +223,7 @@ class FollowedStream:
 
     @contextmanager
     def _parsing(self, raw: Any, _args: object, _kwargs: object) -> Iterator[Callable[[Any], None]]:
-        yield functools.partial(self._parsed, raw)
+        yield functools.partial(_guarded, self._parsed, raw)
 
     def read_by(self, helper: Any) -> None:
         """Check whether an object of the client's that reads this stream for the program is still held: it may be part of a cycle."""
@@ -248,14 +248,11 @@ class FollowedStream:
         return self._over
 
     def _parsed(self, raw: Any, found: Any) -> None:
-        try:
-            restore_methods(raw, "parse")  # seen once is enough, and it holds `raw` in a cycle
-            self._raw = None
-            if self._pull is None and hasattr(class_of(found), "__stream__"):
-                self._put_between(found)
-                UNREAD.discard(self)
-        except Exception as error:  # noqa: BLE001 - the stream is the user's whatever we make of it
-            swallow("stream", error)
+        restore_methods(raw, "parse")  # seen once is enough, and it holds `raw` in a cycle
+        self._raw = None
+        if self._pull is None and hasattr(class_of(found), "__stream__"):
+            self._put_between(found)
+            UNREAD.discard(self)
 
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
@@ -424,9 +421,9 @@ class FollowedStream:
     def _copied(self, body: BodyCopy | None, error: BaseException | None) -> None:
         if error is not None:
             self._broke(error)
-        elif body is not None and self._end():
+        elif body is not None:
             body.ended = True
-            self._live.answered(self._reply())
+            self.finished()
 
     # -- cutting ------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import MOST_PIECES, Request, TextCollector, WireFormat
+from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
 from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
@@ -52,8 +52,6 @@ _MOST_USES: Final = 10_000
 _MOST_NAME: Final = 1_024
 _MOST_MESSAGES: Final = 128
 _MOST_CALLS: Final = 128
-_MOST_TEXT: Final = 1_000_000
-"""Characters of one stream that are kept; what is told of them is cut far shorter."""
 _MOST_SOUND: Final = 32 * 1024 * 1024
 
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
@@ -436,7 +434,7 @@ class _Assembly:
         self._captured = captured
         self._choices: dict[int, _Choice] = {}
         self._calls: dict[tuple[int, int], _Call] = {}  # by choice and index, in the order in which they began
-        self._room = _MOST_TEXT
+        self._room = MOST_TEXT
         self._sound = _MOST_SOUND
 
     def add(self, index: int, reason: str | None, delta: Mapping[str, Any]) -> None:

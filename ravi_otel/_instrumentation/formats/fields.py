@@ -338,9 +338,7 @@ def _fields(value: Any, kind: type[object]) -> Mapping[Any, Any] | None:
     if isinstance(value, Mapping):
         return cast("Mapping[Any, Any]", cast("object", value))
     if any(hasattr(kind, mark) for mark in _MODEL):
-        extra: dict[Any, Any] = getattr(value, "__pydantic_extra__", None) or {}  # what the model has no name for
-        held: dict[Any, Any] = {**cast("dict[Any, Any]", vars(value)), **extra}
-        return {key: inner for key, inner in held.items() if inner is not None}
+        return {key: inner for key, inner in as_mapping(value).items() if inner is not None}
     return None
 
 

@@ -14,6 +14,8 @@ from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse
 
 _MOST_QUIET: Final = 2**40
 MOST_PIECES: Final = 32
+MOST_TEXT: Final = 1_000_000
+"""Characters of one stream that are kept; what is told of them is cut far shorter."""
 _LONGEST_PIECE: Final = 4_096
 _HEAVIEST: Final = 16
 """What a character weighs at most (`fields.weight_of`)."""

@@ -31,7 +31,7 @@ from ravi_otel._instrumentation.formats.fields import (
     tokens_of,
     usage_of,
 )
-from ravi_otel._instrumentation.formats.format import Collector, Request, TextCollector, WireFormat
+from ravi_otel._instrumentation.formats.format import MOST_TEXT, Collector, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import bound
 from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, Usage, added
 
@@ -428,8 +428,6 @@ _HEARD_PER_S: Final = 10
 _WRITTEN_PER_S: Final = 4
 _RECORDING: Final = frozenset({"file"})
 _MS: Final = 1_000
-_MOST_TEXT: Final = 1_000_000
-"""Characters of one transcript that are kept; what is told of them is cut far shorter."""
 
 
 class Transcriptions(WireFormat):
@@ -509,7 +507,7 @@ class TranscriptionCollector(TextCollector):
         self._usage: Usage | None = None
         self._whole: Any = None  # the event that ends it
         if call.content is not None:
-            self.keep_text(_MOST_TEXT)
+            self.keep_text(MOST_TEXT)
 
     @property
     def complete(self) -> bool:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats import responses
-from ravi_otel._instrumentation.formats.fields import count, get, items, text, tokens_in, tokens_of_weight, usage_of, weight_of
-from ravi_otel._instrumentation.formats.format import Collector, Host, Request
-from ravi_otel.policy.usage import Asked, Call, Message, Reply, Usage
+from ravi_otel._instrumentation.formats.fields import count, get, items, text, tokens_in, usage_of
+from ravi_otel._instrumentation.formats.format import MOST_TEXT, Collector, Host, Request, TextCollector
+from ravi_otel.policy.usage import Asked, Call, Reply, Usage
 
 RESPONSES: Final = "responses"
 LIVE: Final = "live"
@@ -33,8 +33,12 @@ LESSENS: Final = frozenset(
 _NOBODY: Final[dict[str, Any]] = {}
 
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled", "response.done"})
-_TEXT: Final = frozenset({"response.text.delta", "response.output_text.delta"})
-_SPOKEN: Final = frozenset({"response.audio_transcript.delta", "response.output_audio_transcript.delta"})
+_TEXT: Final = frozenset(
+    {
+        *("response.text.delta", "response.output_text.delta"),
+        *("response.audio_transcript.delta", "response.output_audio_transcript.delta"),
+    }
+)
 _SOUND: Final = frozenset({"response.audio.delta", "response.output_audio.delta"})
 _CALLS: Final = frozenset({"function_call", "mcp_call"})
 _MOST_ITEMS: Final = 1_000
@@ -120,19 +124,18 @@ def _parts(part: Any, *, quiet: bool) -> list[Any]:
     return found
 
 
-class SpokenCollector(Collector):
+class SpokenCollector(TextCollector):
     """Follow one realtime response: the object it ends with, and until then the text and sound that came."""
 
-    __slots__ = ("_complete", "_estimate", "_response", "_said", "_sound", "_spoke", "_weight")
+    __slots__ = ("_complete", "_response", "_sound")
 
-    def __init__(self, input_estimate: int, *, writes: bool) -> None:
-        self._estimate = input_estimate
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
         self._response: Any = None
-        self._spoke = False
-        self._weight = 0
         self._sound = 0
-        self._said: list[str] | None = [] if writes else None
         self._complete = False
+        if call.content is not None:
+            self.keep_text(MOST_TEXT)
 
     @property
     def complete(self) -> bool:
@@ -142,44 +145,32 @@ class SpokenCollector(Collector):
     @property
     def spoke(self) -> bool:
         """See `Collector.spoke`."""
-        return self._spoke
+        return self._sound > 0 or super().spoke
 
-    def add(self, event: Any) -> None:
+    def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
-        kind, delta = text(event, "type"), get(event, "delta")
-        if isinstance(delta, str):
-            self._add_delta(kind, delta)
-        response = get(event, "response")
+        kind, delta, response = text(event, "type"), get(event, "delta"), get(event, "response")
+        if isinstance(delta, str) and kind in _SOUND:
+            self._sound += len(delta)
+        elif isinstance(delta, str):
+            self._add_text(delta, is_text=kind in _TEXT)
         if response is not None:
             self._response = response
             self._complete = self._complete or kind in TERMINAL
-
-    def _add_delta(self, kind: str | None, delta: str) -> None:
-        self._spoke = self._spoke or bool(delta)
-        if kind in _SOUND:
-            self._sound += len(delta)
-            return
-        self._weight += weight_of(delta)
-        if self._said is not None and (kind in _TEXT or kind in _SPOKEN):
-            self._said.append(delta)
+        return None
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
         told = reply_of(self._response)
-        if told.usage is None and self._spoke:
+        if told.usage is None and self.spoke:
             sound = self._sound * _TOKENS_PER_SECOND // _BASE64_PER_SECOND
-            output = tokens_of_weight(self._weight) + sound
-            told.usage = Usage(input_tokens=self._estimate, output_tokens=output, audio_output_tokens=sound, source="estimated")
-        if self._said is not None:
-            told.output = self._written(told.finish_reasons)
+            estimate, output = self._call.input_estimate, self.produced + sound
+            told.usage = Usage(input_tokens=estimate, output_tokens=output, audio_output_tokens=sound, source="estimated")
+        if self._call.content is not None:
+            whole = items(self._response, "output") if self._complete else ()
+            said = [_as_responses(item) for item in whole[:_MOST_ITEMS]] or [{"type": "message", "content": self.text}]
+            told.output = responses.answered(said, told.finish_reasons)
         return told
-
-    def _written(self, reasons: Sequence[str]) -> list[Message]:
-        output = items(self._response, "output")
-        if not (self._complete and output):
-            said = "".join(self._said or ())
-            output = [{"type": "message", "content": said}] if said else ()
-        return responses.answered([_as_responses(item) for item in output[:_MOST_ITEMS]], reasons)
 
 
 # -- a conversation -----------------------------------------------------------------------------------------------------
@@ -246,17 +237,14 @@ class Conversation:
         instructions, tools = body.get("instructions") or self.instructions, body.get("tools") or self.tools
         cap = body.get("max_output_tokens") or body.get("max_response_output_tokens")
         size = tokens_in(instructions) + tokens_in(tools) + (self.context if inputs is None else _size(body))
-        call = Call(
-            operation="decision" if decides else "generate_content",
-            endpoint=f"{self.dialect}.decisions" if decides else self.dialect,
-            provider=self.host.provider,
-            provider_assumed=self.host.assumed,
-            model=text(body, "model") or (self.backend if self.dialect == LIVE else self.model),
+        call = self._describe(
+            "decision" if decides else "generate_content",
+            f"{self.dialect}.decisions" if decides else self.dialect,
+            text(body, "model") or (self.backend if self.dialect == LIVE else self.model),
+            turn=True,
             stream=not decides,
             size=size,
             output_cap=count(cap) or self.cap,
-            server_address=self.host.address,
-            server_port=self.host.port,
             parameters={"temperature": body["temperature"]} if body.get("temperature") is not None else {},
         )
         if self.captured and not decides:
@@ -276,37 +264,19 @@ class Conversation:
         """Begin to follow a response."""
         if self.dialect in (RESPONSES, LIVE):
             return responses.RESPONSES.collector(call)
-        return SpokenCollector(call.input_estimate, writes=call.content is not None)
+        return SpokenCollector(call)
 
     def whole(self) -> Call:
         """Describe the session as a whole: it asks no model by itself."""
-        host = self.host
-        return Call(
-            operation=self.dialect,
-            endpoint=f"{self.dialect}.connect",
-            provider=host.provider,
-            provider_assumed=host.assumed,
-            model=self.model,
-            generative=False,
-            turn=False,
-            server_address=host.address,
-            server_port=host.port,
-            session=True,
-        )
+        return self._describe(self.dialect, f"{self.dialect}.connect", self.model, generative=False, session=True)
 
     def besides(self, operation: str, model: str | None) -> Call:
         """Describe what was billed besides the responses: a transcription, or the time of a live session."""
-        host = self.host
-        return Call(
-            operation=operation,
-            endpoint=operation,
-            provider=host.provider,
-            provider_assumed=host.assumed,
-            model=model,
-            turn=False,
-            server_address=host.address,
-            server_port=host.port,
-        )
+        return self._describe(operation, operation, model)
+
+    def _describe(self, operation: str, endpoint: str, model: str | None, **known: Any) -> Call:
+        request = Request("", "", {}, self.host, stream=False)
+        return request.describe(operation, endpoint, model=model, **{"turn": False, **known})
 
 
 def _size(body: Mapping[str, Any]) -> int:
