@@ -38,7 +38,7 @@ import asyncio, openai, socketserver, threading
 class Silent(socketserver.BaseRequestHandler):
     def handle(self):
         self.request.recv(65536)
-        print("ready", flush=True)
+        os.write(1, b"ready\\n")  # in one step, which no signal comes into
         time.sleep(600)
 
 server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Silent)
@@ -60,12 +60,12 @@ def awaited():
 
 @ravi_otel.tool
 def tool():
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # in one step, which no signal comes into
     time.sleep(600)
 
 @ravi_otel.tool
 async def slow():
-    print("ready", flush=True)
+    os.write(1, b"ready\\n")  # in one step, which no signal comes into
     await asyncio.sleep(600)
 
 def awaited_tool():
