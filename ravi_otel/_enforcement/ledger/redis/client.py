@@ -21,7 +21,7 @@ import ssl
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -494,9 +494,10 @@ class Server:
 
     def _open_one(self) -> None:
         try:
-            self._opened(self._connect())
-        except ServerError as trouble:
-            self._opened(trouble)
+            outcome: Connection | ServerError = self._connect()
+        except Exception as error:  # noqa: BLE001 - it is the waiting one's to raise
+            outcome = server_error(error)
+        self._opened(outcome)
 
     def _opened(self, outcome: Connection | ServerError) -> None:
         with self._lock:
@@ -522,7 +523,7 @@ class Server:
             self._forget(outcome)
 
     @contextlib.contextmanager
-    def _standing(self, *, task: bool) -> Iterator[Turn]:
+    def _standing(self, *, task: bool) -> Generator[Turn]:
         """Stand in line for a connection, and have a thread open one, unless tasks have all that there may be."""
         with self._lock:
             turn = Turn(full=task and len(self._open) + self._opening >= MOST_FOR_TASKS)
@@ -567,24 +568,29 @@ class Server:
         raise trouble
 
     def _probe(self) -> None:
-        """Find out whether it answers again: also where it says that it does not let this user in, which calls are to be told."""
-        trouble = None
+        """Find out whether it answers again; it does, too, where it says that it does not let this user in: calls are to be told so."""
         try:
             connection = self._connect()
-            try:
-                run_sync(connection.ask(("PING",), time.monotonic() + _OPENING_S))
-            except ServerError as error:
-                trouble = error
-            if trouble is None or trouble.answered:
-                self.give_back(connection)
-                return
-            self._forget(connection)
-        except ServerError as error:
-            if error.is_login:
-                self.breaker.succeeded()
-                return
-        self.breaker.failed(probe=True)
-        self._lost()
+        except Exception as error:  # noqa: BLE001 - whatever it is: not yet
+            answers = server_error(error).is_login
+        else:
+            answers = self._answers(connection)
+        if answers:
+            self.breaker.succeeded()
+        else:
+            self.breaker.failed(probe=True)
+            self._lost()
+
+    def _answers(self, connection: Connection) -> bool:
+        """Whether it answers over a connection that nobody uses yet."""
+        try:
+            run_sync(connection.ask(("PING",), time.monotonic() + _OPENING_S))
+        except ServerError as trouble:
+            if not trouble.answered:
+                self._forget(connection)
+                return False
+        self._hand_over(connection)
+        return True
 
 
 def start_thread(act: Callable[[], object]) -> bool:

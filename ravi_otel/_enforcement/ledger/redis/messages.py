@@ -258,7 +258,7 @@ class Ask:
         found: dict[str, list[tuple[Line, Sight]]] = {}
         for line, (_, sight) in zip(self.lines, self.seen, strict=True):
             found.setdefault(sight.key, []).append((line, sight))
-        self.lines, self.seen = [], []
+        lines, self.seen = list[Line](), list[tuple[Account, Sight]]()
         for at, each in enumerate(found.values()):
             first, sight = min(each, key=lambda one: one[0].account.rank)
             account = first.account
@@ -266,10 +266,10 @@ class Ask:
             if least < account.value:
                 account.revalue(least)
                 sight.known = False
-            self.lines = [*self.lines, asked_once([line for line, _ in each], account)]
+            lines.append(asked_once([line for line, _ in each], account))
             self.seen.append((account, sight))
             self.twins += [(at, line.account, other) for line, other in each if other is not sight]
-        self.request = replace(self.request, lines=self.lines)
+        self.lines, self.request = lines, replace(self.request, lines=lines)
 
     @property
     def tag(self) -> str:
@@ -314,6 +314,7 @@ class Shared(Operation):
 
 # -- what a script answers --------------------------------------------------------------------------------------------
 
+Event = Literal["limit_nearing", "limit_exceeded"]
 STRANGE: Final = "because it answers what no script of ours says"
 UNREADABLE: Final = "because what it says of an account cannot be read: it is spoilt, or of another version"
 _NUMBER: Final = rb"\d{1,20}"
@@ -321,7 +322,7 @@ _HEAD: Final = re.compile(
     rb"([GDOLUNSEX])(?: (%b))?(?: (exhausted|too_large|draining|contended))?(?: (%b(?:,%b)*))?" % (_NUMBER, _NUMBER, _NUMBER)
 )
 _CROSSING: Final = re.compile(rb"([1-9]\d{0,5})([nx]) (%b) (%b)" % (_NUMBER, _NUMBER))
-_EVENTS: Final[Mapping[bytes, Literal["limit_nearing", "limit_exceeded"]]] = {b"n": "limit_nearing", b"x": "limit_exceeded"}
+_EVENTS: Final[Mapping[bytes, Event]] = {b"n": "limit_nearing", b"x": "limit_exceeded"}
 _LARGEST: Final = 1 << 63
 _NOT_OURS: Final = "because it holds what no process of ours writes"
 
@@ -359,6 +360,7 @@ class Reply:
         named = self.letter not in "LUDX" or (self.at and (self.letter in "LU" or self.reason))
         if self.at > len(seen) or not named:
             raise StoreError(STRANGE)
+        self._crossed: list[tuple[Account, Event, int, int]]
         try:
             self._crossed = [(seen[int(one[1]) - 1][0], _EVENTS[one[2]], int(one[3]), int(one[4])) for one in crossings if one]
         except IndexError:
@@ -393,10 +395,10 @@ class Reply:
             raise StoreError(UNREADABLE)
         return whole
 
-    def crossings(self, phase: Phase, decision: str | None = None, other: str = "admitted") -> Sequence[Crossing]:
-        """Return what was crossed; without a `decision`, each account's own: observed, or the `other`."""
+    def crossings(self, phase: Phase, decision: str = "admitted") -> Sequence[Crossing]:
+        """Return what was crossed, and what was decided there: of an account that only observes always that."""
         return tuple(
-            Crossing(account, event, phase, decision or ("observed" if account.observe else other), used, held)
+            Crossing(account, event, phase, "observed" if account.observe else decision, used, held)
             for account, event, used, held in self._crossed
         )
 
@@ -462,7 +464,7 @@ def page_of(answer: object) -> tuple[str, int, list[tuple[Counter, int]]]:
         cursor, processes, rows = cast("Sequence[Any]", answer)
         if not isinstance(rows, list):
             raise TypeError  # noqa: TRY301 - as anything else that is wrong with it
-        return cursor.decode(), max(0, processes), [counter_of(*row) for row in rows]
+        return cursor.decode(), max(0, processes), [counter_of(*row) for row in cast("list[Sequence[Any]]", rows)]
     except (*_UNREADABLE_STATES, TypeError, AttributeError):
         raise StoreError(_NOT_OURS) from None
 

@@ -18,7 +18,7 @@ import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -202,7 +202,7 @@ class RedisStore:
         return unkept(self.client.sentence(error), error.reason, account)
 
     @contextlib.contextmanager
-    def _refusing(self, account: Account | None = None) -> Iterator[None]:
+    def _refusing(self, account: Account | None = None) -> Generator[None]:
         """Refuse what the store cannot do."""
         try:
             yield
@@ -499,7 +499,7 @@ class RedisStore:
                 raise StoreError(STRANGE)
             operation.observe(observed)
             denied = Denied(ask.lines[reply.at - 1].account, cast("Any", reply.reason), used, held, 0)
-            return Extended({}, denied, reply.crossings("stream", None, "denied"))
+            return Extended({}, denied, reply.crossings("stream", "denied"))
         gives = reply.take(len(ask.seen))
         operation.observe(reply.at)
         extended = dict(given)
@@ -509,7 +509,7 @@ class RedisStore:
                 if amount:
                     extended[account.kind] = amount
                     held_now[at] += amount
-        return Extended(extended, None, reply.crossings("stream", "observed"))
+        return Extended(extended, None, reply.crossings("stream"))
 
     # -- one account ----------------------------------------------------------------------------------------------
 
@@ -562,7 +562,7 @@ class RedisStore:
             self.failed()
             with self.lock:
                 return judge.clock(account, elapsed, refuses=refuses)  # time passes without the store
-        return reply.crossings("timer", "observed" if account.observe else "denied" if reply.at else "admitted")
+        return reply.crossings("timer", "denied" if reply.at else "admitted")
 
     def _begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
         """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""
