@@ -33,8 +33,7 @@ from ravi_otel.policy.contracts import ChatMessage, JsonObject
 from ravi_otel.policy.limits import Outcome
 from ravi_otel.policy.stops import StopReason
 from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.hashing import args_hash
-from ravi_otel.supervisor.json_text import NotJsonError, read_json
+from ravi_otel.supervisor.hashing import NotJsonError, args_hash, read_json
 from ravi_otel.supervisor.loops import SAME_ERROR
 from ravi_otel.supervisor.signatures import BadArguments
 

@@ -3,13 +3,12 @@
 Where what is:
 
 * the way of a call: `gate` stands before tools, `gateway` is a door to some that counts besides; `calls` carries one call through,
-  `reviewing` takes it to the point where it may run, `answers` makes the question to a person and reads the answer.
-* what it goes by: `decisions` has the words of a supervisor, `terms` what a gate was given, `unfolding` writes that as a version; `colours`
-  calls what the program gave, to await or not.
-* what was done before: `state` remembers a run's calls, `standing` keeps it with its version, `looking` notes what a review asked of it,
-  `loops` notices circles.
-* arguments: `signatures` holds them to the tool's own, `parameters` each by its annotation; `json_text` reads a model's text, `in_place`
-  the values of a program's own call; `hashing` writes them in one way only; `actions` reads what a worker proposes.
+  `reviewing` takes it to the point where it may run, and asks a person on the way.
+* what it goes by: `decisions` has the words of a supervisor, `terms` what a gate was given, and its version; `colours` calls what the
+  program gave, to await or not.
+* what was done before: `state` remembers a run's calls, `standing` keeps it with its version, `loops` notices circles.
+* arguments: `signatures` holds them to the tool's own, `parameters` each by its annotation, also the values of a program's own call;
+  `hashing` reads a model's text and writes them in one way only; `actions` reads what a worker proposes.
 * rules: `rules` decides by them, `rules_contract` is what a rule is, `rules_amounts` and `rules_kinds` are the rules, `rules_reading` reads
   for them, `rule_files` finds them in a policy file.
 * `approval/` asks people. `audit` writes down, on the chain of `audit_chain`, which `audit_verify` checks.

@@ -9,8 +9,7 @@ from typing import Any, Final, cast
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.decisions import Action
-from ravi_otel.supervisor.hashing import NotPlainError, plain
-from ravi_otel.supervisor.json_text import NotJsonError, read_json
+from ravi_otel.supervisor.hashing import NotJsonError, NotPlainError, plain, read_json
 from ravi_otel.supervisor.signatures import BadArguments, ToolSignature
 
 _TOOL_KEYS: Final = frozenset({"kind", "name", "args"})

@@ -25,12 +25,11 @@ from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, t
 from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, canonical
-from ravi_otel.supervisor.looking import is_reviewing
 from ravi_otel.supervisor.loops import LoopRules, Loops
-from ravi_otel.supervisor.reviewing import bad_arguments, let_through, refuse_expired
+from ravi_otel.supervisor.reviewing import Review, bad_arguments, refuse_expired
 from ravi_otel.supervisor.rules_reading import error_in
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
-from ravi_otel.supervisor.standing import Standing, keep, state_of
+from ravi_otel.supervisor.standing import Standing, is_reviewing, keep, state_of
 from ravi_otel.supervisor.terms import (
     Noting,
     Terms,
@@ -229,7 +228,7 @@ class Gate:
         try:
             try:
                 read()
-                decision = yield from let_through(self._terms, call)
+                decision = yield from Review(self._terms, call).let_through()
                 arguments = call.values()
             except Refused as refused:
                 return self._refused(call, refused)

@@ -11,10 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
 from ravi_otel.policy import checks
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, flat, is_plain, plain, scalar, written
-from ravi_otel.supervisor.in_place import as_json
-from ravi_otel.supervisor.json_text import NotJsonError, read_json
-from ravi_otel.supervisor.parameters import Parameter, UnfitError, read_parameters, read_return, schemas
+from ravi_otel.supervisor.hashing import NotJsonError, NotPlainError, canonical, flat, is_plain, plain, read_json, scalar, written
+from ravi_otel.supervisor.parameters import Parameter, UnfitError, as_json, read_parameters, read_return, schemas
 
 _OWN_CODES: Final = frozenset({"too_deep", "too_large", "half_character", "unknown_arg_spec"})
 _OR_NO_GATE: Final = " Give plain values, or put no gate before it: instrument_tools(..., skip=[{!r}])."

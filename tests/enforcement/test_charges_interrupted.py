@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.spawn import shared as spawn_shared
-from ravi_otel._runtime import gate_review, tool_call, waiting
+from ravi_otel._runtime import tool_call, waiting
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.policy.contracts import GateVerdict
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (scope, memory, front, sqlite_ledger, gate_review, tool_call, spawn_shared, shares)}
+FILES = {module.__file__ for module in (scope, memory, front, sqlite_ledger, tool_call, spawn_shared, shares)}
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 

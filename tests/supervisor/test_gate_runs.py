@@ -13,8 +13,8 @@ from refund_gate import APPROVE, ESCALATE, LARGE, SMALL, YES, Person, Says, desk
 import ravi_otel
 from ravi_otel.errors import CancellationError, DeadlineExceededError, ToolDeniedError
 from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.looking import Look, looked_at, looking
 from ravi_otel.supervisor.rules import CapPerRun, MostCalls, ReadOnly, Rules
+from ravi_otel.supervisor.standing import Look, looked_at, looking
 from ravi_otel.supervisor.state import RunState
 
 RULES = Rules([CapPerRun(["refund", "credit"], "usd", 2000)])
