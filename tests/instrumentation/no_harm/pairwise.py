@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 Row = tuple[Any, ...]
@@ -25,10 +25,10 @@ def heads(first: Sequence[Any], second: Sequence[Any], every: int = 1) -> Iterat
             yield one, other
 
 
-def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4, *, every: int = 1) -> list[Row]:
+def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4, *, every: int = 1, by_chance: Container[tuple[int, int]] = ()) -> list[Row]:
     """Give the rows: the two largest factors, which come first, filled up greedily with the rest; the same every time.
 
-    Of the pairs of these two there is one in `every`; of all other pairs of factors, each.
+    Of the pairs of these two there is one in `every`; of two factors that are named `by_chance`, what comes of itself; of all others, each.
     """
     chance, covered, rows = random.Random(seed), set[Pair](), list[Row]()
     rest = list(itertools.product(*factors[2:]))
@@ -38,12 +38,18 @@ def pairwise(factors: Sequence[Sequence[Any]], seed: int = 4, *, every: int = 1)
         covered.update(pairs_of(best))
         rows.append(best)
     for one, other in itertools.combinations(range(len(factors)), 2):
-        for left, right in itertools.product(factors[one], factors[other]) if (one, other) != (0, 1) else ():
+        if (one, other) == (0, 1) or (one, other) in by_chance:
+            continue
+        for left, right in itertools.product(factors[one], factors[other]):
             if (one, left, other, right) not in covered:
-                row = [chance.choice(factor) for factor in factors]
-                row[one], row[other] = left, right
-                covered.update(pairs_of(tuple(row)))
-                rows.append(tuple(row))
+                tried: list[Row] = []
+                for _ in range(_TRIED):
+                    row = [chance.choice(factor) for factor in factors]
+                    row[one], row[other] = left, right
+                    tried.append(tuple(row))
+                best = max(tried, key=lambda row: sum(pair not in covered for pair in pairs_of(row)))
+                covered.update(pairs_of(best))
+                rows.append(best)
     return rows
 
 
