@@ -39,6 +39,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         self._standing: dict[Waiter, None] = {}
         self._alones = 0
         self._later: deque[Callable[[], object]] = deque()
+        self._woken: deque[Waiter] = deque()
 
     def __len__(self) -> int:
         """Count the operations that still hold something."""
@@ -72,6 +73,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         self._dropped.clear()
         self._alones = 0
         self._later.clear()
+        self._woken.clear()
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -112,31 +114,29 @@ class MemoryLedger(WaitQueue[Waiter]):
         """Replace what an operation holds by what was used."""
         if self._dropped:
             self._sweep()
-        woken: list[Waiter] = []
         with self._lock:
             operation = self.operations.get(op_id)
             if operation is None:
                 return judge.PLAIN
             if operation.held is not None or self._standing:
-                settled = self._alone(partial(self._settle, operation, actual or {}, woken, guessed=guessed))
+                settled = self._alone(partial(self._settle, operation, actual or {}, guessed=guessed))
             else:  # it was admitted at once, which none is where a window rolls
                 settled = judge.settle(operation, actual or {}, guessed=guessed)
             self.operations.pop(op_id, None)
-        if woken:
-            wake(woken, self.release)
+        if self._woken:
+            wake(self._woken, self.release)
         return settled
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
         if self._dropped:
             self._sweep()
-        woken: list[Waiter] = []
         with self._lock:
             operation = self.operations.get(op_id)
             if operation is not None:
-                self._alone(partial(self._release, operation, woken))
+                self._alone(partial(self._release, operation))
                 self.operations.pop(op_id, None)
-        wake(woken, self.release)
+        wake(self._woken, self.release)
         return _RELEASED
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
@@ -148,10 +148,9 @@ class MemoryLedger(WaitQueue[Waiter]):
         return self._retune(account, partial(judge.declare, account, value))
 
     def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
-        woken: list[Waiter] = []
         with self._lock:
-            self._alone(partial(self._change, account, act, woken))
-        wake(woken, self.release)
+            self._alone(partial(self._change, account, act))
+        wake(self._woken, self.release)
         return _RELEASED
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
@@ -184,13 +183,13 @@ class MemoryLedger(WaitQueue[Waiter]):
                 self._do_later()
 
     def _do_later(self) -> None:
-        """Do what a handler left because it came in the middle of a step."""
+        """Do what was left because it would come into the middle of a step."""
         while self._later:
             try:
                 step = self._later.popleft()
             except IndexError:  # a handler has done it
                 return
-            step()
+            self._alone(step)
 
     @property
     def _is_below(self) -> bool:
@@ -211,39 +210,34 @@ class MemoryLedger(WaitQueue[Waiter]):
         self._expire(line.account for line in operation.lines)
         return judge.extend(operation, more)
 
-    def _settle(self, operation: Operation, actual: Mapping[str, int], woken: list[Waiter], *, guessed: bool) -> Settled:
+    def _settle(self, operation: Operation, actual: Mapping[str, int], *, guessed: bool) -> Settled:
         self._expire(line.account for line in operation.lines)
         settled = judge.settle(operation, actual, guessed=guessed)
-        self._let_in(operation, woken)
+        self._let_in(operation)
         return settled
 
-    def _release(self, operation: Operation, woken: list[Waiter]) -> None:
+    def _release(self, operation: Operation) -> None:
         self._expire(line.account for line in operation.lines)
         judge.release(operation)
-        self._let_in(operation, woken)
+        self._let_in(operation)
 
-    def _let_in(self, operation: Operation, woken: list[Waiter]) -> None:
-        if not self._standing:
-            return
+    def _let_in(self, operation: Operation) -> None:
+        """Have those served who wait for what an operation gave back, once nothing is in the middle of a step any more."""
+        if self._standing:
+            self._later.append(partial(self._serve, [line.account for line in operation.lines]))
+
+    def _change(self, account: Account, act: Callable[[], None]) -> None:
         if self._is_below:
-            self._later.append(partial(self._let_in_later, operation))
-            return
-        self._expire_standing()
-        wait_queue.serve(operation, self.operations, woken)
-
-    def _let_in_later(self, operation: Operation) -> None:
-        woken: list[Waiter] = []
-        self._alone(partial(self._let_in, operation, woken))
-        wake(woken, self.release)
-
-    def _change(self, account: Account, act: Callable[[], None], woken: list[Waiter]) -> None:
-        if self._is_below:
-            self._later.append(partial(self._retune, account, act))
+            self._later.append(partial(self._change, account, act))
             return
         self._expire((account,))
         act()
+        self._serve([account])
+
+    def _serve(self, accounts: Sequence[Account]) -> None:
         self._expire_standing()
-        wait_queue.serve_line(account, self.operations, woken)
+        for account in accounts:
+            wait_queue.serve_line(account, self.operations, self._woken)
 
     def _expire(self, accounts: Iterable[Account]) -> None:
         """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
@@ -280,14 +274,13 @@ class MemoryLedger(WaitQueue[Waiter]):
             super()._sweep()
 
     def _leave(self, waiter: Waiter, *, wants: bool = True) -> Grant | Denied:
-        woken: list[Waiter] = []
         with self._lock:
-            answer = waiter.answer or self._alone(partial(self._leave_alone, waiter, woken, wants=wants))
+            answer = waiter.answer or self._alone(partial(self._leave_alone, waiter, wants=wants))
             self._standing.pop(waiter, None)
-        wake(woken, self.release)
+        wake(self._woken, self.release)
         return answer
 
-    def _leave_alone(self, waiter: Waiter, woken: list[Waiter], *, wants: bool) -> Grant | Denied:
+    def _leave_alone(self, waiter: Waiter, *, wants: bool) -> Grant | Denied:
         self._expire_standing()
         left = [line.account for line in waiter.request.lines if waiter in line.account.line]
         for place in left:
@@ -295,6 +288,5 @@ class MemoryLedger(WaitQueue[Waiter]):
         answer = judge.last_word(waiter.request, self.operations, newcomer=False) if wants and not waiter.woken else None
         if answer is None or wait_queue.is_contended(answer):
             answer = waiter.refused()
-        for place in left:
-            wait_queue.serve_line(place, self.operations, woken)  # whoever stood behind may fit where this one did not
+        self._serve(left)  # whoever stood behind may fit where this one did not
         return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -89,9 +89,13 @@ class WaitQueue(ABC, Generic[W]):
             self._give_up(waiter)
 
 
-def wake(woken: Sequence[Waiter], release: Callable[[str], Flow[None]]) -> None:
+def wake(woken: deque[W], release: Callable[[str], Flow[None]]) -> None:
     """Wake them, without the lock; what was granted to a task whose event loop is gone is given back."""
-    for waiter in woken:
+    while woken:
+        try:
+            waiter = woken.popleft()
+        except IndexError:  # another thread has woken it
+            return
         if not waiter.wake() and isinstance(waiter.answer, Grant):
             run_sync(release(waiter.request.op_id))
 
@@ -111,14 +115,7 @@ def _holds(operation: Operation, account: Account) -> bool:
     return any(line.account is account and hold > 0 for line, hold in operation.holds)
 
 
-def serve(operation: Operation, operations: Operations, woken: list[Waiter]) -> None:
-    """Judge again those who wait for what an operation gave back; only once all of it is back."""
-    for line in operation.lines:
-        if line.account.line:
-            serve_line(line.account, operations, woken)
-
-
-def serve_line(account: Account, operations: Operations, woken: list[Waiter]) -> None:
+def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -> None:
     """Answer those in line, first come first served, until one has to go on waiting, or stands there for another process.
 
     Where there are claims one may have to wait for what another is promised, and lets that one pass.

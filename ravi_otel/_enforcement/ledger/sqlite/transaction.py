@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -82,7 +83,7 @@ class Transaction:
         self.now_s = self.now_ns // _NS
         self.execute: Execute
         self.then: list[Callable[[], object]] = []
-        self.woken: list[Waiter] = []
+        self.woken: deque[Waiter] = deque()
         self.ended: list[str] = []
         self.holds = False  # whether others must know if this process dies
         self._at_hand: dict[int, Account] = {}
@@ -390,7 +391,7 @@ class Transaction:
         for account in tuple(self._at_hand.values()):
             if account.line:
                 wait_queue.serve_line(account, self.operations, self.woken)
-        for answer in [waiter.answer for waiter in self.woken[served:]]:
+        for answer in [waiter.answer for waiter in self.woken][served:]:
             if isinstance(answer, Operation):
                 self._hold(answer)
 
@@ -437,7 +438,7 @@ class Transaction:
     # -- its end --------------------------------------------------------------------------------------------------
 
     def _write_line(self) -> None:
-        for answered in cast("list[Stander]", self.woken):
+        for answered in cast("deque[Stander]", self.woken):
             self._tear(answered)
             self.then.append(partial(self.waiters.pop, answered, None))
         if self.waiters:
