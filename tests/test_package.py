@@ -153,6 +153,21 @@ def test_the_oldest_client_ci_tests_is_the_oldest_we_promise():
     assert "OLDEST_OPENAI=1.66.0" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+def test_the_pythons_that_the_readme_and_the_package_name_are_those_that_the_tests_are_run_on():
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(
+        r"CPython (3\.\d+) with Redis 7 and on (3\.\d+) with Redis 8 by CI, and by `make pythons` on (3\.\d+) .*?; (3\.\d+),", readme
+    )
+    assert found is not None
+    oldest, newest, other, between = found.groups()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [each.rpartition(" ")[2] for each in project["classifiers"] if each.startswith("Programming Language :: Python :: 3.")]
+    assert (sorted(named), project["requires-python"]) == (sorted([oldest, between, other, newest]), f">={oldest}")
+    script = (ROOT / "scripts" / "pythons.sh").read_text(encoding="utf-8")
+    assert f"{other} in trixie, {newest} in sid" in script
+    assert "make pythons SUITES=sid" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+
+
 def test_the_picture_of_the_errors_names_every_error():
     errors = importlib.import_module("ravi_otel.errors")
     raised = [name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)]

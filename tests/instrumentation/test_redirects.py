@@ -7,6 +7,7 @@ import asyncio
 import queue
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -53,6 +54,21 @@ def ask(name: str, llm: ScriptedLLM, **more: Any) -> Any:
         return asyncio.run(awaited())
     with client:
         return asked(model=model, **ASK)
+
+
+SAID = {
+    "README.md": "attempts that left this process, with retries and redirects",
+    "docs/limits.md": "attempts that left this process, with retries and redirects",
+    "docs/bounds.md": "A retry, a request that follows a redirect, and one that a transport of the program's sends again",
+    "docs/zero-code.md": "Each request that follows a redirect counts, as a retry does",
+}
+"""What the tests of this file hold."""
+
+
+@pytest.mark.parametrize("page", SAID)
+def test_the_pages_say_that_a_request_that_follows_a_redirect_is_one_more(page: str) -> None:
+    text = " ".join((Path(__file__).parents[2] / page).read_text(encoding="utf-8").split())
+    assert SAID[page] in text
 
 
 @pytest.mark.parametrize("retries", [0, 2])
