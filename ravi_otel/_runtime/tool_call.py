@@ -91,15 +91,12 @@ class GateReview:
 
     # -- its questions ------------------------------------------------------------------------------------------------
 
-    def begin(self, *, awaited: bool) -> None:
-        """Note who calls: with `awaited` a coroutine, which can await what a gate and a tool return."""
-        if awaited:
-            self.request = replace(self.request, awaited=True)
+    def begin_awaited(self) -> None:
+        """Note that a coroutine calls, which can await what a gate and a tool return."""
+        self.request = replace(self.request, awaited=True)
 
     def refuse_async(self) -> None:
         """Raise ConfigurationError for a tool or gate that can be seen to be async, in a call that is not."""
-        if self.request.awaited:
-            return
         if is_async(self._fn):
             raise ConfigurationError(f"tool {show(self._tool)} is async, and was called from code that is not. Await it.")
         kind = type(self._gate)
@@ -445,10 +442,10 @@ class ToolCall(UnderWay):
         """Return the flow that runs it, for `_flow.run_async` if `awaited`, else for `_flow.run_sync`: the way of a call with a gate."""
         review = self._review
         try:
-            if review is not None:
-                review.begin(awaited=awaited)
+            if review is not None and awaited:
+                review.begin_awaited()
             self._tell()
-            if review is not None:
+            if review is not None and not awaited:
                 review.refuse_async()
             wait = self._check()
             if wait is not None:

@@ -99,7 +99,8 @@ class AgentSteps(Listener):
             if event.tool is not None:
                 del attributes[names.TOOL_NAME]  # the span has it
                 span.set_attributes(attributes)
-        decision, reason, tool = self._guard.admit(text(event.decision), text(event.reason), text(event.tool or ""))
+        known = attributes[names.REVIEW_DECISION], attributes[names.REVIEW_REASON], attributes.get(names.TOOL_NAME, "")
+        decision, reason, tool = self._guard.admit(*map(str, known))
         counted = present(
             {names.REVIEW_DECISION: decision, names.REVIEW_REASON: reason, names.TOOL_NAME: None if event.tool is None else tool}
         )

@@ -30,6 +30,10 @@ _MOST_FLAT: Final = 64
 _FORMAT: Final = "ravi-approval-1"
 
 
+written: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+"""Write a value that `plain` gave, or that is as plain, as `canonical` does: it is not looked at again."""
+
+
 class NotPlainError(RaviError, ValueError):
     """Report a value that JSON does not have, or too much of it.
 
@@ -77,12 +81,7 @@ def canonical(arguments: object) -> str:
 
     Two values have the same text only if they are the same: 1, 1.0 and True are three, and so are 0.0 and -0.0 two.
     """
-    return _text(plain(arguments))
-
-
-def written(value: Any) -> str:
-    """Give `canonical` of a value that `plain` gave, or that is as plain: it is not looked at again."""
-    return _text(value)
+    return written(plain(arguments))
 
 
 def args_hash(arguments: object) -> str:
@@ -90,17 +89,17 @@ def args_hash(arguments: object) -> str:
 
     For display: it binds nothing. What JSON does not have counts as the name of its type, and JSON text that nobody read as that text.
     """
-    return hashlib.sha256(_text(_displayed(arguments, [MOST_VALUES], 0)).encode("ascii")).hexdigest()[:_DISPLAYED]
+    return hashlib.sha256(written(_displayed(arguments, [MOST_VALUES], 0)).encode("ascii")).hexdigest()[:_DISPLAYED]
 
 
 def args_sha256(tool: str, arguments: Mapping[str, Any]) -> str:
     """Give the SHA-256, 64 hex digits, of a tool's name and its canonical arguments; raises NotPlainError."""
-    return written_sha256(tool, canonical(arguments))
+    return text_sha256(tool, canonical(arguments))
 
 
-def written_sha256(tool: str, written: str) -> str:
-    """Give the `args_sha256` of arguments whose canonical text is `written`."""
-    return hashlib.sha256(f"[{canonical(tool)},{written}]".encode("ascii")).hexdigest()
+def text_sha256(tool: str, text: str) -> str:
+    """Return the `args_sha256` of arguments whose canonical text is `text`."""
+    return hashlib.sha256(f"[{written(tool)},{text}]".encode("ascii")).hexdigest()
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any], scope: str, policy_version: str) -> str:
@@ -110,9 +109,6 @@ def fingerprint(tool: str, arguments: Mapping[str, Any], scope: str, policy_vers
 
 def _sha256(parts: list[Any]) -> str:
     return hashlib.sha256(canonical(parts).encode("ascii")).hexdigest()
-
-
-_text: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 
 def flat(table: dict[Any, Any]) -> dict[str, Any] | None:

@@ -25,7 +25,7 @@ from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, Approva
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.colours import TooLate, in_colour
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, fingerprint, plain, written_sha256
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, fingerprint, plain, text_sha256
 from ravi_otel.supervisor.signatures import Arguments, BadArguments
 from ravi_otel.supervisor.standing import Look, Note, looking
 from ravi_otel.supervisor.state import RunState
@@ -324,7 +324,7 @@ class Review:
                 decision=decision.kind.value,
                 reason=decision.reason,
                 tool=None if self._call.tool == FINAL else self._call.tool,
-                args_sha256=written_sha256(self._call.tool, self._call.arguments.canonical),
+                args_sha256=text_sha256(self._call.tool, self._call.arguments.canonical),
                 final=final,
                 executed_from=self._call.executed_from if final else None,
                 human_approved=self._call.human_approved if final else None,

@@ -326,7 +326,8 @@ class ToolSignature:
 
 def is_read(signature: ToolSignature) -> bool:
     """Whether the running code is part of reading what this tool is called with, or gave."""
-    return any(one.is_open and one.signature is signature for one in _reading.get())
+    reading = _reading.get()
+    return bool(reading) and any(one.is_open and one.signature is signature for one in reading)
 
 
 def _free(key: str) -> bool:

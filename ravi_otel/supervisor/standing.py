@@ -72,7 +72,8 @@ def looking(look: Look) -> Generator[None, None, None]:
 
 def is_reviewing(supervisor: object) -> bool:
     """Tell that the running code is part of a review of this supervisor."""
-    return any(look.is_open and look.supervisor is supervisor for look in _LOOKING.get())
+    looks = _LOOKING.get()
+    return bool(looks) and any(look.is_open and look.supervisor is supervisor for look in looks)
 
 
 _MOST_CALLS: Final = 1000
@@ -110,7 +111,9 @@ class Kept:
     def holds(self, tool: str, note: Note, still: Callable[[], bool]) -> bool:
         """Tell whether all is as it was noted, and `still` says so."""
         with self._lock.own:
-            return self._writes == note.version[0] and not self._is_read_since(note.version[1], tool, note.look) and still()
+            writes, reads = note.version
+            changed = writes != self._writes or (reads != self._reads and self._is_read_since(reads, tool, note.look))
+            return not changed and still()
 
     def _is_read_since(self, when: int, tool: str, look: Look | None) -> bool:
         """Tell that a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
