@@ -70,7 +70,7 @@ def test_no_claim_keeps_a_program_going(stage, client, ask, claim, stream):
         if stream:
             list(answer)
 
-    with ravi_otel.run("r", limits=["tokens=4000", "cost=4", "input_tokens=100000", "output_tokens=100000"]) as run:
+    with ravi_otel.run("r", limits=["tokens=2000", "cost=4", "input_tokens=100000", "output_tokens=100000"]) as run:
         seen = []
         for _ in range(60):
             try:
