@@ -51,8 +51,13 @@ LOGGERS: list[logging.Logger] = [logging.getLogger(), logging.getLogger("ravi_ot
 STARTS_PROGRAMS = ("tests/test_docs.py", "tests/test_house.py", "tests/processes/", "tests/launch/", "tests/examples/")
 ORIGINALS: list[Any] = [owner.__dict__[name] for owner, name in WRAPPED]
 
-# How long an example takes depends on what else the machine is at.
-hypothesis.settings.register_profile("any machine", deadline=None, max_examples=400 if os.environ.get("RAVI_LONG") else 40)
+# How long an example takes, and its making, depends on what else the machine is at.
+hypothesis.settings.register_profile(
+    "any machine",
+    deadline=None,
+    max_examples=400 if os.environ.get("RAVI_LONG") else 40,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("any machine")
 for _name in [name for name in os.environ if name.startswith(("OTEL_", "OPENAI_", "AZURE_OPENAI_", "RAVI_")) and name not in OURS]:
     del os.environ[_name]

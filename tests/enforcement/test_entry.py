@@ -441,7 +441,7 @@ def test_processes_share_the_agents_in_all_and_count_children_each_for_itself(tm
 ACTS = st.lists(st.tuples(st.sampled_from(["open", "close"]), st.integers(0, 9), st.sampled_from(["a", "b"])), max_size=40)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ACTS, st.integers(0, 8), st.integers(0, 3), st.integers(0, 3))
 def test_any_tree_is_let_in_as_far_as_the_limits_say(acts, most, fan, fan_of_a):
     engine = Engine()

@@ -336,7 +336,7 @@ class Family:
             self.promised[scope] -= amount
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ACTS, st.integers(0, 1500), st.booleans())
 def test_the_promise_holds_and_the_sum_never_passes_the_parent(acts, limit, of_run):
     family = Family(limit, of_run=of_run)

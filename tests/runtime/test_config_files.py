@@ -331,7 +331,7 @@ def toml_of(value):
     return {True: "true", False: "false"}.get(value, "nan") if isinstance(value, bool) or value is None else repr(value)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.dictionaries(st.sampled_from(["limits", "name", "tags", "prices", "enforcement", "admission"]), plain, max_size=4))
 def test_no_shape_raises_anything_but_our_own_error(read, content):
     text = "\n".join(f"{key} = {toml_of(value)}" for key, value in content.items())
@@ -342,7 +342,7 @@ def test_no_shape_raises_anything_but_our_own_error(read, content):
     assert "\n" not in said(read, text)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode), st.sampled_from(["toml", "yaml"]))
 def test_no_bytes_raise_anything_but_our_own_error(read, raw, ending):
     assert "\n" not in said(read, raw, ending)

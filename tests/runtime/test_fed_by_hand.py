@@ -169,7 +169,7 @@ def test_what_is_not_added_because_calls_are_charged_is_said_once_with_the_way_o
 STEPS = st.lists(st.sampled_from(["call", "by hand", "external"]), max_size=8)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps=STEPS, bound=st.booleans(), late=st.booleans())
 def test_nothing_is_counted_twice(client, ask, stage, steps, bound, late):
     """Feed each call's use by hand as well, and what was spent elsewhere; the run never counts more than was spent."""
@@ -238,7 +238,7 @@ def loop(send, tracker, most, *, fed):
     return most
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(most=st.integers(1, 4), own=st.integers(1, 4) | st.none(), around=st.integers(1, 4) | st.none(), bound=st.booleans())
 def test_a_loop_that_feeds_its_tracker_goes_as_far_as_one_that_does_not(client, ask, stage, caplog, most, own, around, bound):
     stage.answer = Text("ok", usage=(3, 4))
@@ -261,7 +261,7 @@ def test_a_loop_that_feeds_its_tracker_goes_as_far_as_one_that_does_not(client, 
     assert not [entry for entry in caplog.records if entry.name == "ravi_otel"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     fed=st.lists(st.sampled_from([{"turns": 1}, {"tokens": 7}, {"turns": 2, "tokens": 3}, {"turns": 1, "external": True}])),
     bound=st.booleans(),

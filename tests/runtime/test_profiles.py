@@ -354,7 +354,9 @@ snippets = st.sampled_from([line + "\n" for line in (YAML + TOML).splitlines()])
 
 
 @settings(
-    max_examples=int(os.environ.get("RAVI_LONG", "100")), deadline=10_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=int(os.environ.get("RAVI_LONG", "100")),
+    deadline=10_000,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(st.lists(snippets | st.text(max_size=8), max_size=25).map("".join), st.sampled_from(["toml", "yaml"]))
 def test_a_file_in_pieces_is_a_policy_or_one_sentence_soon(here, text, ending):

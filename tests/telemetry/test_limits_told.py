@@ -72,7 +72,7 @@ def test_the_line_is_json_on_request_keyed_by_the_payloads_names(as_json, make, 
     assert line["trace_id"] is None
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers())
 def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(as_json, make, caplog, name, amount):
     caplog.clear()
@@ -83,7 +83,7 @@ def test_whatever_the_names_and_amounts_the_line_is_one_line_of_ascii_json(as_js
     json.loads(message, parse_constant=pytest.fail)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(name=st.text(st.characters(codec=None), max_size=400), amount=st.floats() | st.integers(), event=st.sampled_from(EVENTS))
 @example(name="", amount=1.7e308, event="limit_nearing")
 @example(name="\x1f\U0002ebe1" * 200, amount=-1.7e308, event="limit_nearing")
@@ -349,7 +349,7 @@ def test_active_and_paused_agents_follow_the_slots(telemetry, backend):
 
 
 @given(steps=st.lists(st.tuples(st.sampled_from(["granted", "denied", "preempted", "resumed", "released"]), st.sampled_from("ab"))))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_active_and_paused_never_fall_below_zero(make, steps, request):
     backend = request.getfixturevalue("backend").__class__()
     telemetry = request.getfixturevalue("telemetry").__class__(backend.pipeline())

@@ -169,7 +169,7 @@ ids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).map(lambda 
 counts = st.integers(0, 2**40)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
 @given(
     reply=st.builds(
         Reply, id=ids, model=st.none() | st.text(max_size=8), system_fingerprint=ids, service_tier=st.none() | ids, conversation_id=ids,

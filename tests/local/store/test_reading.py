@@ -350,7 +350,9 @@ json_values = st.recursive(
 
 
 @settings(
-    max_examples=100 if os.environ.get("RAVI_LONG") else 40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=100 if os.environ.get("RAVI_LONG") else 40,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(st.lists(json_values | st.fixed_dictionaries({"resourceSpans": st.lists(json_values)}), max_size=5))
 def test_no_json_makes_the_reader_fail(desk, values):
