@@ -21,6 +21,25 @@ def test_its_own_exit_status_is_kept(desk, args, status):
     assert (done.status, done.out) == (status, "done\n"), done.err
 
 
+EXITS = """
+import sys, ravi_otel
+with ravi_otel.run("inner"):
+    ravi_otel.tool(print)()
+    sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("code", "inner", "outcome"), [("0", "ok", "ok"), ("3", "error", "failed")])
+def test_a_run_that_sys_exit_leaves_ended_as_the_program_did_and_the_store_has_the_status(desk, code, inner, outcome):
+    done = desk.launch(sys.executable, "-c", EXITS, code)
+    lines = [json.loads(line) for path in desk.store.glob("runs/*/*.traces.jsonl") for line in path.read_text().splitlines()]
+    spans = [span for line in lines for each in line["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]
+    told = {span["name"]: {each["key"]: each["value"].get("stringValue") for each in span["attributes"]} for span in spans}
+    assert told["invoke_workflow inner"].get("ravi.status", "ok") == inner
+    assert "error.type" not in told["invoke_workflow python"]  # which is told from inside the program
+    assert (done.status, done.run["outcome"], done.run["status"]) == (int(code), outcome, int(code))
+
+
 @pytest.mark.parametrize("number", ["SIGKILL", *(["SIGTERM", "SIGSEGV"] if LONG else [])])
 def test_a_program_that_a_signal_ended_is_seen_to_have_been_ended_by_it(desk, number):
     done = desk.launch(*desk.program("exits", number))
