@@ -9,14 +9,18 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._enforcement.retry import RetryPolicy
     from ravi_otel._enforcement.scope import Scope, WrapUp
     from ravi_otel._enforcement.snapshot import Snapshot
-    from ravi_otel._enforcement.spawn.slots import SpawnTracker
+    from ravi_otel._enforcement.spawn.tracker import SpawnTracker
     from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel._instrumentation.tools import InstrumentedTools
     from ravi_otel._runtime.board import report_progress
     from ravi_otel._runtime.footers import footer
-    from ravi_otel._runtime.handles import Agent, Block, Handoff, Run, Suspension
     from ravi_otel._runtime.progress import Progress, ProgressEvent
     from ravi_otel._runtime.scopes import (
+        Agent,
+        Block,
+        Handoff,
+        Run,
+        Suspension,
         agent,
         apply_limits,
         current_scope,
@@ -189,7 +193,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "_enforcement.retry": ("RetryPolicy",),
     "_enforcement.scope": ("Scope", "WrapUp"),
     "_enforcement.snapshot": ("Snapshot",),
-    "_enforcement.spawn.slots": ("SpawnTracker",),
+    "_enforcement.spawn.tracker": ("SpawnTracker",),
     "_enforcement.tracker": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",
@@ -240,18 +244,16 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "_runtime.board": ("report_progress",),
     "_runtime.footers": ("footer",),
-    "_runtime.handles": (
-        "Agent",
-        "Block",
-        "Handoff",
-        "Run",
-        "Suspension",
-    ),
     "_runtime.progress": (
         "Progress",
         "ProgressEvent",
     ),
     "_runtime.scopes": (
+        "Agent",
+        "Block",
+        "Handoff",
+        "Run",
+        "Suspension",
         "agent",
         "apply_limits",
         "current_scope",

@@ -8,9 +8,8 @@ Where what is:
   `series` counts by window and by user, `last_call` keeps a rest for the end.
 * refusing: `errors_text` writes the errors, `retry` says how often a crashed agent begins again.
 * time: `clock` reads it, `deadlines` measures scopes by it and looks at their limits when they are due.
-* agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, `slots` decides who has one, `queue` who is next,
-  `limits` holds the other limits of agents, `shared` the slots that several processes give out, `reservations` slots that are
-  kept for agents to come.
+* agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, and keeps slots for agents to come, `slots` decides
+  who has one and who is next, `limits` holds the other limits of agents, `shared` the slots that several processes give out.
 * shared budgets: `shares` splits what is left, `tracker` is what an agent has spent.
 * going on later: `snapshot` photographs a run.
 """

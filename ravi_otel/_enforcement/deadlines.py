@@ -115,9 +115,10 @@ class ScopeClock:
         """Write how far the limits had come when the scope ended, and have them looked at no more."""
         if self.ended_ns is None:  # else it was left in a finaliser, and the rest comes later
             self.ended_ns = self.deadlines.now_ns()
-        for account in self.limits:
-            account.used = max(account.used, self.elapsed_ns(account, self.ended_ns))
-        self.forget()
+        if self.limits:
+            for account in self.limits:
+                account.used = max(account.used, self.elapsed_ns(account, self.ended_ns))
+            self.deadlines.forget(self)
 
     @classmethod
     def begin_wait(cls, clocks: Sequence[ScopeClock], now: int) -> None:

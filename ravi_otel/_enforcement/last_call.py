@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
@@ -10,13 +11,11 @@ from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 
 
+@dataclass(slots=True, eq=False)
 class KeptBack:
     """Know whether the last call of one scope, on what is kept back there, was made."""
 
-    __slots__ = ("taken",)
-
-    def __init__(self) -> None:
-        self.taken = False
+    taken: bool = False
 
 
 Finals = list[tuple[KeptBack, Account]]

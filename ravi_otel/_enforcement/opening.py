@@ -19,10 +19,9 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn import limits as agent_limits
-from ravi_otel._enforcement.spawn.limits import LiveAgentLimits
+from ravi_otel._enforcement.spawn.limits import AgentAdmission, LiveAgentLimits, count_agents
 from ravi_otel._enforcement.spawn.shared import shared_slots
-from ravi_otel._enforcement.spawn.slots import Seat, SpawnTracker, kept_seat
+from ravi_otel._enforcement.spawn.tracker import Seat, SpawnTracker, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
@@ -416,7 +415,9 @@ class _Opener:
 
     def _enter_agent(self) -> None:
         scope, ask, facts = self._scope, self._ask, self._scope.facts
-        agent_limits.admit(scope, ask.priority)
+        if count_agents(scope.upwards()):
+            scope.admission = AgentAdmission(facts.scope_id)
+            scope.admission.admit(scope, ask.priority)
         if ask.seat is not None:
             scope.seat, scope.lease = ask.seat, ask.seat.lease
             if scope.lease is not None:

@@ -36,7 +36,9 @@ from ravi_otel._enforcement.plan import PLAIN, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn.slots import Lease, Seat, SpawnTracker
+from ravi_otel._enforcement.spawn.limits import AgentAdmission
+from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.tracker import Seat, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
@@ -96,6 +98,7 @@ class Scope(LimitedScope):
         super().__init__(engine, facts, parent, spawn=spawn, also=also, rules=rules)
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
         self.tracker = tracker
+        self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.lease: Lease | None = None
         self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
         self.first_agent: str | None = None  # a run's root, by its id
@@ -602,7 +605,8 @@ class Scope(LimitedScope):
         swallowed = self.end(error, catch=catch)
         if self.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
             self.change_rules(suspended=frozenset())
-        self.give_back_share()
+        if self.rules.carved is not None or self.weighted_share is not None:
+            self.give_back_share()
         if self.admission is not None:
             self.admission.leave()
         if self.seat is not None:

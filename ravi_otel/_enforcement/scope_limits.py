@@ -18,10 +18,10 @@ from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newe
 from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
-from ravi_otel._enforcement.spawn.limits import AgentAdmission, children_of, most_children
-from ravi_otel._enforcement.spawn.slots import SpawnTracker
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel._enforcement.usage_counters import Tallies, UsageCounters
 from ravi_otel._flow import run_sync
+from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.records import LimitReading
 from ravi_otel.policy import checks
@@ -31,10 +31,17 @@ from ravi_otel.policy.grammar import NamedKind, read_kind
 from ravi_otel.policy.limits import CLOCKS, Kind, Limit, ScopeKind, format_limit, public_amount
 
 DeclaredT = TypeVar("DeclaredT", Account, Series)
+ScopeT = TypeVar("ScopeT", bound="LimitedScope")
 
 _UPWARDS: Final = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
 _COUNT_AGENTS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
 _OF_A_RUN: Final = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL})
+_INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
+"""Of these the innermost is the parent agent of what is opened inside, or says that there is none."""
+
+CHILDREN: Final = ForkLock()  # one thread may come again, in a signal handler: the count it finds is never too low
+"""Keeps counting the children of an agent, and asking whether one more fits, one step."""
+
 _WHOLE: Final = {Kind.INPUT_TOKENS.value: Kind.TOKENS.value, Kind.OUTPUT_TOKENS.value: Kind.TOKENS.value}
 """What a kind is a part of: a limit of the whole leaves no more of the part than it has left itself."""
 
@@ -80,7 +87,6 @@ class LimitedScope:
         self.parent = parent
         self.rules = rules
         self.spawn: SpawnTracker | None = spawn or (parent.spawn if parent else None)
-        self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.broods: dict[tuple[str, str], set[str]] = {}  # live children by their parent agent, where limits of scopes here count them
         self.usage = UsageCounters()
         self.accounts: list[Account] = []
@@ -433,7 +439,12 @@ class LimitedScope:
             return max(used, self.clock.elapsed_ns(account, self.clock.until_ns))
         if kind == Kind.AGENTS and self.spawn is not None:
             return self.spawn.stats().active
-        return most_children(self, account) if kind == Kind.FAN_OUT else used
+        return self._most_children(account.limit.agent) if kind == Kind.FAN_OUT else used
+
+    def _most_children(self, agent: str | None) -> int:
+        """Return how many live children the agent of that name, or any, has that has most of them, by what is counted here."""
+        with CHILDREN.own:
+            return max((len(brood) for (name, _), brood in self.broods.items() if agent in (None, name)), default=0)
 
     def remaining(self, kind: str) -> float | None:
         """Return what is left of `kind` for what is done in here: the least that any limit around leaves, None where none limits it.
@@ -469,12 +480,28 @@ class LimitedScope:
             supervision = self.facts.supervision
             return account.value - (0 if supervision is None else supervision.depth)
         if kind == Kind.FAN_OUT:
-            children = children_of(self, owner)
-            return None if children is None else account.value - children
+            parent = agent_among(self.upwards())
+            if parent is None:
+                return None
+            with CHILDREN.own:
+                return account.value - len(owner.broods.get(brood_of(parent), ()))
         mine = {meter for each in self.upwards() for meter, _ in each.rules.metered}
         promised = account.promised(but=mine) if account.claims else 0
         kept_back = account.reserved if self.wrapping is None else 0
         return account.value - owner.used_of(account) - account.held - promised - kept_back
+
+
+def agent_among(places: Sequence[ScopeT]) -> ScopeT | None:
+    """Return the innermost agent of these places, as far as the innermost run goes; None where there is none."""
+    for place in places:
+        if place.facts.kind in _INNERMOST:
+            return place if place.facts.kind is ScopeKind.AGENT else None
+    return None
+
+
+def brood_of(parent: LimitedScope) -> tuple[str, str]:
+    """Return what the live children of an agent are counted under."""
+    return str(parent.facts.agent_name), parent.facts.scope_id
 
 
 def _bounds(asked: NamedKind, account: Account) -> bool:

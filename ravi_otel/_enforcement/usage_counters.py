@@ -6,6 +6,7 @@ import bisect
 import heapq
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -22,50 +23,29 @@ _lock: Final = ForkLock()
 _MOST_KINDS = 1_000
 OTHER: Final = "_other"
 """What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
-_NOTHING: Final[Mapping[str, int]] = {}
 
 
+@dataclass(slots=True, eq=False)
 class UsageCounters:
     """Count for one scope; read it with `photograph()`."""
 
-    __slots__ = (
-        "agents",
-        "cached_input_tokens",
-        "charged",
-        "consumed",
-        "cost_nano",
-        "errors",
-        "estimated_calls",
-        "input_tokens",
-        "output_tokens",
-        "priced_calls",
-        "refused",
-        "requests",
-        "tool_calls",
-        "turns",
-        "unpriced_calls",
-        "unreported_calls",
-        "unsplit_tokens",
-    )
-
-    def __init__(self) -> None:
-        self.requests = 0
-        self.turns = 0
-        self.input_tokens = 0
-        self.output_tokens = 0
-        self.cached_input_tokens = 0
-        self.cost_nano = 0
-        self.priced_calls = 0
-        self.unpriced_calls = 0
-        self.unreported_calls = 0
-        self.estimated_calls = 0
-        self.tool_calls = 0
-        self.refused = 0
-        self.errors = 0
-        self.agents = 0
-        self.unsplit_tokens = 0
-        self.charged: Mapping[str, int] = _NOTHING
-        self.consumed: tuple[int, int, int] = (0, 0, 0)
+    requests: int = 0
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cost_nano: int = 0
+    priced_calls: int = 0
+    unpriced_calls: int = 0
+    unreported_calls: int = 0
+    estimated_calls: int = 0
+    tool_calls: int = 0
+    refused: int = 0
+    errors: int = 0
+    agents: int = 0
+    unsplit_tokens: int = 0
+    charged: Mapping[str, int] = field(default_factory=dict[str, int])
+    consumed: tuple[int, int, int] = (0, 0, 0)
 
     @property
     def tokens(self) -> int:

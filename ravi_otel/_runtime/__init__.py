@@ -2,8 +2,8 @@
 
 Where what is:
 
-* what a program writes: `scopes` has the factories, `asking` checks their words, `handles` is what they give; `spawning` and
-  `supervising` take and keep slots, `waiting` has all that waits, `family` draws the tree, `resuming` reads snapshots.
+* what a program writes: `scopes` has the factories, checks their words, and has the handles that they give; `spawning` and
+  `supervising` take and keep slots, `waiting` has all that waits, `family` draws the tree.
 * one model call: `model_call` is its life, from the request to the settlement, `charging` prices it, its retries and its caps. What only
   some calls need: `guard` for open streams, `background_calls` for answers made in the background and for conversations,
   `unwrapped_calls` for a client that no wrapper sees and for connections of many calls.

@@ -139,12 +139,11 @@ def leave(scope: Scope) -> None:
     node.ended = True
     if node.outer is not None:
         node.family.ended.append(node)
-        _fold(node.family)
+        if len(node.family.ended) > MOST_ENDED:
+            _fold(node.family)
 
 
 def _fold(family: _Family) -> None:
-    if len(family.ended) <= MOST_ENDED:
-        return
     try:
         family.turn.pop()
     except IndexError:

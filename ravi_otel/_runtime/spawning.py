@@ -9,11 +9,12 @@ from ravi_otel import _current
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn.limits import agent_ahead
-from ravi_otel._enforcement.spawn.slots import Lease, Seat
+from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.tracker import Seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, run_async, run_sync
-from ravi_otel._runtime.asking import tab
 from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.scopes import tab
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import in_time, resumption
 from ravi_otel.errors import ConfigurationError
@@ -145,7 +146,7 @@ def spawn(
     return Spawned(
         AgentId.checked(agent_id, "spawn(agent_id)", "researcher"),
         None if priority is None else checks.member("spawn(priority)", priority, Priority),
-        tab("spawn(budget)", budget),
+        None if budget is None else tab("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,
         checks.member("spawn(retention)", retention, HistoryRetention),
     )

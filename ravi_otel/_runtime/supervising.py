@@ -13,11 +13,10 @@ from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.retry import RetryPolicy
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn.slots import Seat, kept_seat
+from ravi_otel._enforcement.spawn.tracker import Seat, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
-from ravi_otel._runtime.asking import tab
-from ravi_otel._runtime.handles import Agent
+from ravi_otel._runtime.scopes import Agent, tab
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError

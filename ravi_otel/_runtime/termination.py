@@ -16,8 +16,8 @@ from typing import Any, Final
 from ravi_otel._enforcement.ending import Ending
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.handles import finish_open
 from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.scopes import finish_open
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import end_under_way
 from ravi_otel.errors import CancellationError

@@ -12,10 +12,8 @@ from typing import Any, Final, Protocol, runtime_checkable
 import anyio
 
 from ravi_otel._enforcement.ending import Ending
-from ravi_otel._runtime.asking import Limits, read_limits
 from ravi_otel._runtime.footers import without_footer
-from ravi_otel._runtime.handles import ScopeHandle
-from ravi_otel._runtime.scopes import apply_limits
+from ravi_otel._runtime.scopes import Limits, ScopeHandle, apply_limits, read_limits
 from ravi_otel._runtime.scopes import handoff as open_handoff
 from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.results import AgentResult, ToolReport

@@ -12,8 +12,7 @@ import anyio.lowlevel
 
 from ravi_otel._enforcement.ending import COMPLETED, Ending
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._runtime.asking import Limits, read_limits, slots
-from ravi_otel._runtime.scopes import run
+from ravi_otel._runtime.scopes import Limits, read_limits, run, slots
 from ravi_otel.agents.delegation import Delegate, check_delegate
 from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus

@@ -7,9 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from ravi_otel._enforcement.tracker import ExecutionTracker
-from ravi_otel._runtime.asking import Limits, slots
-from ravi_otel._runtime.handles import Run
-from ravi_otel._runtime.scopes import apply_limits, current_scope, run
+from ravi_otel._runtime.scopes import Limits, Run, apply_limits, current_scope, run, slots
 from ravi_otel.agents.delegation import SubAgentConfig, delegation_tool
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent

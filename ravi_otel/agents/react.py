@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from ravi_otel._enforcement.tracker import ExecutionTracker
-from ravi_otel._runtime.asking import Limits, read_limits, tab
+from ravi_otel._runtime.scopes import Limits, read_limits, tab
 from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast, overload
 import anyio
 
 from ravi_otel._enforcement.ending import Ending, read_group
-from ravi_otel._runtime.asking import Limits, read_limits, scope_name
 from ravi_otel._runtime.footers import with_footer
+from ravi_otel._runtime.scopes import Limits, apply_limits, read_limits, scope_name
 from ravi_otel._runtime.scopes import agent as open_agent
-from ravi_otel._runtime.scopes import apply_limits
 from ravi_otel._runtime.scopes import run as open_run
 from ravi_otel._runtime.state import STATE
 from ravi_otel.agents.cancelling import AwaitedCancelledError, counting

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.tracker import ExecutionTracker
-from ravi_otel._runtime.asking import Limits
+from ravi_otel._runtime.scopes import Limits
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent

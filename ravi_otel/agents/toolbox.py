@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
-from ravi_otel._runtime.handles import ScopeHandle
+from ravi_otel._runtime.scopes import ScopeHandle
 from ravi_otel._runtime.tool import LABEL, MARK, bare
 from ravi_otel._runtime.tool_call import ToolCall, is_captured
 from ravi_otel._runtime.tool_timeout import is_async

@@ -16,8 +16,7 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import Series
 from ravi_otel._flow import Flow, run_sync
-from ravi_otel._runtime.asking import Limits, read_limits, scope_name
-from ravi_otel._runtime.handles import Run
+from ravi_otel._runtime.scopes import Limits, Run, read_limits, scope_name
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.ambient import undressed
 from ravi_otel.carrier.ceilings import MODEL

@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from opentelemetry import context as otel_context
 
 from ravi_otel._flow import run_sync
-from ravi_otel._runtime.asking import Limits, read_limits, scope_name
+from ravi_otel._runtime.scopes import Limits, read_limits, scope_name
 from ravi_otel.carrier.continuing import ContinuedRun, continue_run
 from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.errors import RaviError

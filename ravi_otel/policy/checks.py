@@ -127,7 +127,7 @@ def nanoseconds(parameter: str, value: object, *, way_out: str = "0 is no time a
     """Turn seconds into whole nanoseconds; a positive time is at least one."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= MAX_NANO // _NANO:
         raise ConfigurationError(f"{parameter}={show(value)} must be a number of seconds such as 90 or 0.5, from 0 ({way_out}).")
-    return _nano(Decimal(str(value)))[0] or int(value > 0)
+    return value * _NANO if isinstance(value, int) else _nano(Decimal(str(value)))[0] or int(value > 0)
 
 
 def _decimal(value: float | str | Decimal) -> Decimal | None:

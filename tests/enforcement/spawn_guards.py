@@ -21,11 +21,17 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel._enforcement.spawn import slots
+from ravi_otel._enforcement.spawn import slots, tracker
 
 SOURCE = Path(slots.__file__)
+MODULES = {"Slots": slots, "PriorityQueue": slots, "SpawnTracker": tracker}
 METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_wait", "_served", "admit", "resumption")}
 """Whose guards are taken away, by class: those of some methods, or of all."""
+
+
+def parsed(name):
+    """Give the tree of the module in which a class is."""
+    return ast.parse(Path(MODULES[name].__file__).read_text(encoding="utf-8"))
 
 
 def classes(tree):
@@ -63,13 +69,13 @@ def parts(test):
 
 def guards(name="Slots"):
     """List the guards of a class: line, text, and the truth it is nailed to."""
-    nodes = conditions(ast.parse(SOURCE.read_text(encoding="utf-8")), name)
+    nodes = conditions(parsed(name), name)
     return [(node.lineno, ast.unparse(node), truth) for node in nodes for truth in (True, False)]
 
 
 def without(name, number):
     """Give the tree of the source in which one guard of a class, by its number, always has one truth."""
-    tree = ast.parse(SOURCE.read_text(encoding="utf-8"))
+    tree = parsed(name)
     node, truth = [(node, truth) for node in conditions(tree, name) for truth in (True, False)][number]
 
     class Nail(ast.NodeTransformer):
@@ -89,14 +95,14 @@ def without(name, number):
 
 def tracker_without(name, number):
     """Give a SpawnTracker that misses one guard of a class; nothing else in the process is touched."""
-    space = dict(vars(slots))  # leases and who waits are the tracker's own all the same
+    space = dict(vars(MODULES[name]))  # leases and who waits are the tracker's own all the same
     only = ast.Module([classes(without(name, number))[name]], [])
     exec(compile(only, "without_a_guard", "exec", flags=__future__.annotations.compiler_flag), space)
     mutant = types.SimpleNamespace(**space)
     if name == "SpawnTracker":
         return mutant.SpawnTracker
 
-    class Tracker(slots.SpawnTracker):
+    class Tracker(tracker.SpawnTracker):
         def __init__(self, budget=None, *, observe=False, run_id=None, clock=lambda: 0, **rest):
             super().__init__(budget, observe=observe, run_id=run_id, clock=clock, **rest)
             if name == "Slots":
@@ -112,10 +118,10 @@ def found_out(name, number, last=None):
 
     The one by that name, which found the guard before, is tried first.
     """
-    tracker = tracker_without(name, number)
+    without_it = tracker_without(name, number)
     for instance in sorted(INSTANCES, key=lambda each: each.name != last):
         try:
-            explore(instance, tracker)
+            explore(instance, without_it)
         except Exception as error:
             return instance.name, str(error)
     return None

@@ -7,7 +7,8 @@ from spawn_model import Ask, Model, Slot
 from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.spawn.slots import Lease, SpawnTracker
+from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.policy.budgets import AgentId, Priority, SpawnBudget

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from ravi_otel._enforcement.spawn.slots import PriorityQueue, SpawnTracker
+from ravi_otel._enforcement.spawn.slots import PriorityQueue
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 

@@ -8,7 +8,7 @@ import anyio.to_thread
 import pytest
 
 from ravi_otel._enforcement.sleeper import Sleeper
-from ravi_otel._enforcement.spawn.slots import SpawnTracker
+from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy.budgets import Priority, SpawnBudget
 

@@ -8,14 +8,14 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, DeadlineExceededError, time_limit
-from ravi_otel._runtime import handles
+from ravi_otel._runtime import scopes
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks.listener import Listener
 
 
 @pytest.fixture
 def told_once(monkeypatch):
-    monkeypatch.setattr(handles, "_said", set())
+    monkeypatch.setattr(scopes, "_said", set())
 
 
 def limit(run, kind):

@@ -8,22 +8,21 @@ agent lives in one process, and so does this count.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final, Protocol
+from typing import Final
 
 from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, owned
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, new_op_id
-from ravi_otel._enforcement.spawn.slots import SpawnTracker
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.scope_limits import CHILDREN, LimitedScope, agent_among, brood_of
 from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync
-from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import BudgetError, BudgetExhaustedError, SpawnDeniedError
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.hooks.records import Counted, SpawnEvent
+from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, ScopeKind
@@ -34,94 +33,15 @@ _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 _ASKED: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds that are asked before an agent comes."""
 
-_INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
-"""Of these the innermost is the parent agent of what is opened inside, or says that there is none."""
-
-_lock: Final = ForkLock()  # one thread may come again, in a signal handler: the count it finds is never too low
-"""Keeps counting the children of an agent, and asking whether one more fits, one step."""
-
-
-# -- what is asked of the tree and of who counts -----------------------------------------------------------------------
-
-
-class Counting(Protocol):
-    """Be what limits are counted by, and who is told of them."""
-
-    ledger: Ledger
-    listeners: Listeners
-
-    def answered(self, answer: Grant | Denied) -> None:
-        """Tell what came of asking the ledger."""
-        ...
-
-    def tell(self, crossings: Sequence[Crossing]) -> None:
-        """Tell what accounts crossed."""
-        ...
-
-    def count(self, what: Counted, account: Account | None = None, amount: float = 1, *, observed: bool = False) -> None:
-        """Tell one thing that is only counted."""
-        ...
-
-    def settle(self, op_id: str, actual: Mapping[str, int] | None) -> None:
-        """Settle an operation."""
-        ...
-
-
-class ChargedLimits(Protocol):
-    """Be the limits that are charged for what is done in one place."""
-
-    def accounts(self) -> tuple[Account, ...]:
-        """Return the counters of this moment, root to leaf."""
-        ...
-
-
-class Place(Protocol):
-    """Be one place in the tree of runs and agents: whose it is, and the limits that are declared there."""
-
-    broods: dict[tuple[str, str], set[str]]
-    admission: AgentAdmission | None
-    tallies: Tallies
-
-    @property
-    def facts(self) -> ScopeFacts:
-        """Return whose it is."""
-        ...
-
-    @property
-    def engine(self) -> Counting:
-        """Return by what its limits are counted."""
-        ...
-
-    @property
-    def accounts(self) -> list[Account]:
-        """Return its own limits."""
-        ...
-
-    @property
-    def plan(self) -> ChargedLimits:
-        """Return the limits that are charged for what is done here."""
-        ...
-
-    @property
-    def suspended(self) -> frozenset[str]:
-        """Return the kinds of limits that are set aside here."""
-        ...
-
-    @property
-    def spawn(self) -> SpawnTracker | None:
-        """Return the slots of its run; None outside any."""
-        ...
-
-    def upwards(self) -> Sequence[Place]:
-        """Return the places from here to the root."""
-        ...
-
 
 # -- one agent's way in ------------------------------------------------------------------------------------------------
 
 
 class AgentAdmission:
-    """Be one agent's way in: undone when the agent is not let in after all, ended when it closes."""
+    """Be one agent's way in, past every limit of agents but the slots.
+
+    `admit` asks the limits; `confirm` or `undo` follows, and `leave` when the agent is over.
+    """
 
     __slots__ = ("_brood", "_op_id", "_owners", "_scope_id")
 
@@ -129,15 +49,38 @@ class AgentAdmission:
         self._scope_id = scope_id
         self._brood = ("", "")
         self._op_id: str | None = None
-        self._owners: list[Place] = []
+        self._owners: list[LimitedScope] = []
 
-    def ask(self, scope: Place, lines: list[Line], parent: Place | None, fans: list[tuple[Place, Account]]) -> Grant | Denied:
+    def admit(self, scope: LimitedScope, priority: Priority) -> None:
+        """Ask the limits whether the agent of `scope` may be.
+
+        Raises SpawnDeniedError for one too many in all or under its parent agent, BudgetExhaustedError for one too deep; emits the limit
+        events of what that crosses.
+        """
+        around, facts, engine = scope.upwards(), scope.facts, scope.engine
+        lines = _asked_of(scope.plan.accounts(), 0 if facts.supervision is None else facts.supervision.depth)
+        parent = agent_among(around[1:])
+        fans = _fans(around, parent)
+        if not lines and not fans:
+            return
+        answer = self.ask(scope, lines, parent, fans)
+        engine.answered(answer)
+        if isinstance(answer, Denied):
+            raise _refused(scope, facts, parent, answer, priority)
+        if answer.observed is not None:
+            engine.count("denied", answer.observed, observed=True)
+            if answer.observed.kind in _SPAWNS:
+                _tell_denied(scope, facts, priority, answer.observed.kind)
+
+    def ask(
+        self, scope: LimitedScope, lines: list[Line], parent: LimitedScope | None, fans: list[tuple[LimitedScope, Account]]
+    ) -> Grant | Denied:
         """Ask all limits at once; the agent is its parent's child from now on, unless it was denied."""
         self._op_id = new_op_id()
         if parent is None or not fans:
             return self._reserve(scope, lines)
-        self._brood = _brood_of(parent)
-        with _lock.own:  # over the ledger's step as well: whoever is counted in between would be refused for one that is refused itself
+        self._brood = brood_of(parent)
+        with CHILDREN.own:  # over the ledger's step as well: whoever is counted in between would be refused for one that is refused itself
             self._owners = list(dict.fromkeys(owner for owner, _ in fans))
             for owner in self._owners:
                 owner.broods.setdefault(self._brood, set()).add(self._scope_id)
@@ -149,7 +92,7 @@ class AgentAdmission:
                 self.leave()
         return answer
 
-    def _reserve(self, scope: Place, lines: list[Line]) -> Grant | Denied:
+    def _reserve(self, scope: LimitedScope, lines: list[Line]) -> Grant | Denied:
         around = scope.upwards()
         kinds = {kind for each in around for kind in each.suspended}
         rank = {each.facts.scope_id: depth for depth, each in enumerate(reversed(around))}
@@ -158,13 +101,13 @@ class AgentAdmission:
             line.free = line.account.limit.may_be_set_aside(line.account.kind, kinds)
         return run_sync(scope.engine.ledger.reserve(Reservation(str(self._op_id), lines)))
 
-    def confirm(self, scope: Place) -> None:
+    def confirm(self, scope: LimitedScope) -> None:
         """Note that the agent is in."""
         op_id, self._op_id = self._op_id, None
         if op_id is not None:
             scope.engine.settle(op_id, None)
 
-    def undo(self, scope: Place) -> None:
+    def undo(self, scope: LimitedScope) -> None:
         """Give back what was counted for an agent that was not let in."""
         self.leave()
         if self._op_id is not None:
@@ -174,7 +117,7 @@ class AgentAdmission:
         """Be its parent's child no more; more than once does no harm."""
         if not self._owners:
             return
-        with _lock.own:
+        with CHILDREN.own:
             for owner in self._owners:
                 brood = owner.broods.get(self._brood, set())
                 brood.discard(self._scope_id)
@@ -182,45 +125,16 @@ class AgentAdmission:
                     owner.broods.pop(self._brood, None)
 
 
-def admit(scope: Place, priority: Priority) -> None:
-    """Ask every limit of agents but the slots whether the agent of `scope` may be.
-
-    Raises SpawnDeniedError for one too many in all or under its parent agent, BudgetExhaustedError for one too deep; emits the limit
-    events of what that crosses. Where there is such a limit it leaves a `scope.admission`: follow it with
-    `confirm` of that, or with `undo`.
-    """
-    around = scope.upwards()
-    if not _count_agents(around):
-        return
-    supervision = scope.facts.supervision
-    depth = 0 if supervision is None else supervision.depth
-    wants = {Kind.DEPTH.value: depth, Kind.AGENTS_TOTAL.value: 1}
-    lines = [Line(account, wants[account.kind], wants[account.kind]) for account in scope.plan.accounts() if account.kind in wants]
-    parent = _agent_among(around[1:])
-    fans = _fans(around, parent)
-    entry = scope.admission = AgentAdmission(scope.facts.scope_id)
-    if not lines and not fans:
-        return
-    answer = entry.ask(scope, lines, parent, fans)
-    scope.engine.answered(answer)
-    if isinstance(answer, Denied):
-        raise _refused(scope, scope.facts, parent, answer, priority)
-    if answer.observed is not None:
-        scope.engine.count("denied", answer.observed, observed=True)
-        if answer.observed.kind in _SPAWNS:
-            _tell_denied(scope, scope.facts, priority, answer.observed.kind)
-
-
-def agent_ahead(around: Place, agent_id: AgentId, priority: Priority, *, children: bool) -> AgentAhead | None:
+def agent_ahead(around: LimitedScope, agent_id: AgentId, priority: Priority, *, children: bool) -> AgentAhead | None:
     """Return what asks the same limits of an agent that is to come in `around`; None where there is no limit to ask.
 
     Without `children`, who lives under one agent is not looked at: some may end while it waits.
     """
     places = around.upwards()
-    return AgentAhead(around, places, agent_id, priority, children=children) if _count_agents(places) else None
+    return AgentAhead(around, places, agent_id, priority, children=children) if count_agents(places) else None
 
 
-def _count_agents(places: Sequence[Place]) -> bool:
+def count_agents(places: Sequence[LimitedScope]) -> bool:
     """Whether a limit of these places is asked before an agent comes."""
     for place in places:
         for account in place.accounts:
@@ -234,23 +148,20 @@ class AgentAhead:
 
     __slots__ = ("_agent_id", "_around", "_fans", "_lines", "_parent", "_priority")
 
-    def __init__(self, around: Place, places: Sequence[Place], agent_id: AgentId, priority: Priority, *, children: bool) -> None:
+    def __init__(
+        self, around: LimitedScope, places: Sequence[LimitedScope], agent_id: AgentId, priority: Priority, *, children: bool
+    ) -> None:
         self._around, self._agent_id, self._priority = around, agent_id, priority
-        self._parent = _agent_among(places)
+        self._parent = agent_among(places)
         self._fans = _fans(places, self._parent) if children else []
         supervision = None if self._parent is None else self._parent.facts.supervision
-        wants = {Kind.DEPTH.value: 0 if supervision is None else supervision.depth + 1, Kind.AGENTS_TOTAL.value: 1}
-        self._lines = [
-            Line(account, wants[account.kind], wants[account.kind])
-            for place in places
-            if place.facts.kind is not ScopeKind.AGENT
-            for account in tuple(place.accounts)
-            if account.kind in wants and account.limit.agent in (None, agent_id)
-        ]
+        charged = [account for place in places if place.facts.kind is not ScopeKind.AGENT for account in tuple(place.accounts)]
+        for_it = [account for account in charged if account.limit.agent in (None, agent_id)]
+        self._lines = _asked_of(for_it, 0 if supervision is None else supervision.depth + 1)
 
     def is_past(self) -> bool:
         """Return whether a limit would be passed, as far as this process knows: then `refuse`. Changes nothing, and asks no store."""
-        brood = ("", "") if self._parent is None else _brood_of(self._parent)
+        brood = ("", "") if self._parent is None else brood_of(self._parent)
         full = any(len(owner.broods.get(brood, ())) >= account.value and not account.observe for owner, account in self._fans)
         return full or any(_is_past(line) for line in self._lines)
 
@@ -274,35 +185,13 @@ def _is_past(line: Line) -> bool:
     return not account.observe and (account.draining or before + line.want > account.value)
 
 
-def most_children(owner: Place, account: Account) -> int:
-    """Return how many live children the agent with most of them has, of those that a limit declared on `owner` is about."""
-    agent = account.limit.agent
-    with _lock.own:
-        return max((len(brood) for (name, _), brood in owner.broods.items() if agent in (None, name)), default=0)
+def _asked_of(accounts: Iterable[Account], depth: int) -> list[Line]:
+    """Return what an agent so deep in its tree asks of these limits."""
+    wants = {Kind.DEPTH.value: depth, Kind.AGENTS_TOTAL.value: 1}
+    return [Line(account, wants[account.kind], wants[account.kind]) for account in accounts if account.kind in wants]
 
 
-def children_of(scope: Place, owner: Place) -> int | None:
-    """Return how many live children the agent has that `scope` is in, by the count of `owner`; None where it is in none."""
-    parent = _agent_among(scope.upwards())
-    if parent is None:
-        return None
-    with _lock.own:
-        return len(owner.broods.get(_brood_of(parent), ()))
-
-
-def _agent_among(places: Sequence[Place]) -> Place | None:
-    """Return the innermost agent of these places, as far as the innermost run goes; None where there is none."""
-    for place in places:
-        if place.facts.kind in _INNERMOST:
-            return place if place.facts.kind is ScopeKind.AGENT else None
-    return None
-
-
-def _brood_of(parent: Place) -> tuple[str, str]:
-    return str(parent.facts.agent_name), parent.facts.scope_id
-
-
-def _fans(places: Sequence[Place], parent: Place | None) -> list[tuple[Place, Account]]:
+def _fans(places: Sequence[LimitedScope], parent: LimitedScope | None) -> list[tuple[LimitedScope, Account]]:
     """List the limits of children around an agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
     if parent is None:
         return []
@@ -316,7 +205,7 @@ def _fans(places: Sequence[Place], parent: Place | None) -> list[tuple[Place, Ac
     ]
 
 
-def _show(scope: Place, counts: list[tuple[Account, int]]) -> Sequence[Crossing]:
+def _show(scope: LimitedScope, counts: list[tuple[Account, int]]) -> Sequence[Crossing]:
     """Have the limits that are about to refuse say how many there are: they show the agent that was asked about last."""
     lines = [Line(account, count - 1, 0) for account, count in counts if count > account.value]
     if not lines:
@@ -327,7 +216,9 @@ def _show(scope: Place, counts: list[tuple[Account, int]]) -> Sequence[Crossing]
     return shown.crossings
 
 
-def _refused(scope: Place, facts: ScopeFacts, parent: Place | None, denied: Denied, priority: Priority) -> BudgetError | SpawnDeniedError:
+def _refused(
+    scope: LimitedScope, facts: ScopeFacts, parent: LimitedScope | None, denied: Denied, priority: Priority
+) -> BudgetError | SpawnDeniedError:
     account = denied.account
     scope.engine.count("denied", account)
     add_counts(scope.tallies, refused=1)
@@ -337,7 +228,7 @@ def _refused(scope: Place, facts: ScopeFacts, parent: Place | None, denied: Deni
     return owned(errors_text.no_room(denied, facts, None if parent is None else parent.facts), account)
 
 
-def _tell_denied(scope: Place, facts: ScopeFacts, priority: Priority, kind: str) -> None:
+def _tell_denied(scope: LimitedScope, facts: ScopeFacts, priority: Priority, kind: str) -> None:
     """Tell it as any denied spawn is told, with the kind of limit that refused."""
     if scope.spawn is not None:
         scope.spawn.count_denied()
@@ -356,13 +247,13 @@ class LiveAgentLimits:
     The slots themselves are the `SpawnTracker`'s. Nothing here is asked before somebody was refused.
     """
 
-    def __init__(self, engine: Counting) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine: Final = engine
         self._accounts: list[Account] = []
         self._tallies: Tallies = ()
         self._run_id: str | None = None
 
-    def watch(self, scope: Place) -> None:
+    def watch(self, scope: LimitedScope) -> None:
         """Count for the run of this scope; its list of accounts is shared, the scope itself is not kept."""
         self._accounts, self._tallies, self._run_id = scope.accounts, scope.tallies, scope.facts.run_id
 

@@ -9,10 +9,11 @@ for one of another process, and who waits looks a few times a second whether a s
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
+from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
@@ -24,13 +25,7 @@ _KIND: Final = "agent_slots"
 """What is counted, under a name of its own: a limit of agents is a level that each process shows, and not what is held."""
 
 
-class HasLedger(Protocol):
-    """Be what has the ledger that the slots are counted by."""
-
-    ledger: Ledger
-
-
-def shared_slots(engine: HasLedger, facts: ScopeFacts, most: int) -> SharedSlots | None:
+def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
     """Give the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
     slots = SharedSlots(engine, facts, most)
     return slots if engine.ledger.spans(slots.account) else None
@@ -39,7 +34,7 @@ def shared_slots(engine: HasLedger, facts: ScopeFacts, most: int) -> SharedSlots
 class SharedSlots:
     """Take units of a run's headcount and give them back; under the lock of whoever gives out the slots."""
 
-    def __init__(self, engine: HasLedger, facts: ScopeFacts, most: int) -> None:
+    def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
         self._engine: Final = engine
         self.account: Final = Account(Limit(kind=_KIND, value=most - 1), facts, origin="SpawnBudget.max_agents", part=("slots",))
         self._root: Final = Account(Limit(kind=_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime.handles import Run
+from ravi_otel._runtime.scopes import Run
 
 STEPS = (
     "ledger/memory.py",
