@@ -163,8 +163,8 @@ class LedgerFile:
 
     # -- one transaction ------------------------------------------------------------------------------------------
 
-    def begin(self) -> Execute:
-        """Start a transaction that may write, on the file this process has counted in all along; return what runs its statements."""
+    def begin(self) -> sqlite3.Connection:
+        """Start a transaction that may write, on the file this process has counted in all along."""
         connection = self._own()
         if connection is None:
             connection = self._open()
@@ -179,7 +179,7 @@ class LedgerFile:
             self._patiently(connection, "BEGIN IMMEDIATE")
         else:
             self.patience.failures = 0
-        return connection.execute
+        return connection
 
     @property
     def in_transaction(self) -> bool:

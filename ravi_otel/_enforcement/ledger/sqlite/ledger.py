@@ -258,8 +258,8 @@ class SqliteStore(WaitQueue[Stander]):
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        settled, spent = judge.PLAIN, self._pending.spent and self._taken_out(op_id)
-        if spent:
+        settled, spent = judge.PLAIN, self._taken_out(op_id) if self._pending.spent else None
+        if spent is not None:
             self._pending.settle(spent, actual or {}, guessed=guessed)
         elif op_id in self.operations or self._pending:
             try:

@@ -95,7 +95,8 @@ class Transaction:
 
     def begin(self) -> None:
         """Begin on the file; what this process was called in another one that was there before, it is not here."""
-        self.execute, leases = self.file.begin(), self.leases
+        connection, leases = self.file.begin(), self.leases
+        self.execute, self._execute_many = connection.execute, connection.executemany
         if leases.epoch != self.file.epoch:
             leases.process, leases.epoch = 0, self.file.epoch
         self._undo.append(partial(setattr, leases, "process", leases.process))
@@ -452,7 +453,7 @@ class Transaction:
 
     def write(self) -> None:
         """Write what became of the accounts, and who stands in line."""
-        now_s = self.now_s
+        now_s, sums = self.now_s, list[tuple[int, int, int, int]]()
         if self._lined:
             self._write_line()
         for number, account in self._at_hand.items():
@@ -462,13 +463,15 @@ class Transaction:
             same = account.changes == row.changes and account.denied == row.denied and not account.roll_ns
             if same and 0 <= used < _LARGEST and 0 <= held < _LARGEST:
                 if used != values[2] or held != values[3]:
-                    self.execute(_ADD, (used, held, now_s, number))
+                    sums.append((used, held, now_s, number))
                 continue
             steady = _steady_of(account)
             amounts = to_sql(used), to_sql(held)
             if amounts != values[2:4] or steady != values[_STEADY]:
                 self.execute(_UPDATE, (*amounts, *steady, now_s, number))
             row.steady, row.changes, row.denied = steady, account.changes, account.denied
+        if sums:
+            self._execute_many(_ADD, sums)
         for twin in self._twins:
             self._note(twin)
             twin.restore(state_of(self._counting(twin)))
