@@ -30,7 +30,9 @@ class Nature(IntEnum):
     """Time since the scope opened; never reserved."""
 
 
-_SUMS = frozenset({Nature.COUNTED, Nature.HELD})
+_OPEN = frozenset({Nature.COUNTED, Nature.HELD})
+SUMS: Final = frozenset({*_OPEN, Nature.AFTER})
+"""How a kind is counted whose uses add up, whoever has them."""
 
 _DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
 _DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
@@ -324,7 +326,7 @@ class Account:
             self.quiet_until: float = self.warn_value
         else:
             self.quiet_until = _NEVER if self._exceeded else self.value + 1
-        plain = self.nature in _SUMS and not (self.observe or self._draining or self._claims or self.roll_ns)
+        plain = self.nature in _OPEN and not (self.observe or self._draining or self._claims or self.roll_ns)
         self.open_to = min(self.value - self.reserved, self.quiet_until - 1) if plain else -1
 
     @property

@@ -231,7 +231,7 @@ class Settled:
     overage: Sequence[tuple[Account, int]] = ()
 
 
-def merged(*settled: Settled) -> Settled:
+def settled_together(*settled: Settled) -> Settled:
     """Return all that several settlements brought."""
     return Settled([one for each in settled for one in each.crossings], [one for each in settled for one in each.overage])
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from ravi_otel._enforcement.clock import Clock
-from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.account import SUMS, Account, Nature
 from ravi_otel._enforcement.ledger.contract import (
     Crossing,
     Denied,
@@ -31,6 +31,7 @@ from ravi_otel._enforcement.ledger.contract import (
     SharedStore,
     Told,
     new_op_id,
+    settled_together,
 )
 from ravi_otel._enforcement.ledger.judge import PLAIN
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -40,7 +41,6 @@ from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.limits import ScopeKind
 
 _log = logging.getLogger("ravi_otel")
-_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 _SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
 
 
@@ -50,14 +50,15 @@ def is_shared(account: Account) -> bool:
     Those of agents, blocks and handoffs live in one process. Clocks travel as deadlines, and heights such as messages and depth are
     one conversation's.
     """
-    return account.facts.kind in _SHARED and account.nature in _SUMS
+    return account.facts.kind in _SHARED and account.nature in SUMS
 
 
 @dataclass(slots=True)
-class _Passed:
-    """Be an operation that was let pass without the store; `grown` is how much more of each kind it was given meanwhile."""
+class _Lenient:
+    """Be an operation that goes on while the store fails; `passed` was let pass without it, and `grown` is what it was given since."""
 
     request: Reservation
+    passed: bool
     grown: dict[str, int] = field(default_factory=dict[str, int])
 
 
@@ -71,8 +72,7 @@ class SharedLedger:
         self._renew()
 
     def _renew(self) -> None:
-        self._passed: dict[str, _Passed] = {}
-        self._lenient: dict[str, Reservation] = {}
+        self._lenient: dict[str, _Lenient] = {}
         self._renamed: dict[str, str] = {}  # the store's id of an operation that was given back and asked for again
         self._warned = False
 
@@ -88,7 +88,7 @@ class SharedLedger:
 
     def _there(self, op_id: str) -> str:
         """Return how the store knows an operation."""
-        return self._renamed.get(op_id, op_id) if self._renamed else op_id
+        return self._renamed.get(op_id, op_id)
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -114,36 +114,31 @@ class SharedLedger:
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """See `Ledger.extend`."""
-        passed = self._passed.get(op_id)
-        if passed is not None:
-            return self._extend_passed(op_id, passed, more)
+        lenient = self._lenient.get(op_id)
+        if lenient is not None and lenient.passed:
+            return self._extend_passed(op_id, lenient, more)
         there = self._there(op_id)
         if there not in self.store:
             return self._own.extend(op_id, more)
-        if op_id not in self._own.operations and op_id not in self._lenient:
+        if op_id not in self._own.operations and lenient is None:
             return self.store.extend(there, more)
         return self._extend_both(op_id, more)
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        passed = None
-        if self._lenient or self._passed:
-            self._lenient.pop(op_id, None)
-            passed = self._passed.pop(op_id, None)
+        lenient = self._lenient.pop(op_id, None)
         own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else PLAIN
-        if passed is not None:
-            self._renamed.pop(op_id, None)
-            return self._settle_passed(passed, actual or {}, own, guessed=guessed)
-        there = self._renamed.pop(op_id, op_id) if self._renamed else op_id
+        there = self._renamed.pop(op_id, op_id)
+        if lenient is not None and lenient.passed:
+            return self._settle_passed(lenient, actual or {}, own, guessed=guessed)
         flow = self.store.settle(there, actual, guessed=guessed)
         return flow if own is PLAIN else _with_own(flow, own)
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
-        self._lenient.pop(op_id, None)
+        lenient, there = self._lenient.pop(op_id, None), self._renamed.pop(op_id, op_id)
         flow = self._own.release(op_id)
-        there = self._renamed.pop(op_id, op_id) if self._renamed else op_id
-        return flow if self._passed.pop(op_id, None) is not None else self.store.release(there)
+        return flow if lenient is not None and lenient.passed else self.store.release(there)
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
@@ -261,7 +256,7 @@ class SharedLedger:
             shared = yield from self.store.extend(self._there(op_id), given)
         except BudgetExhaustedError as error:
             lenient = self._lenient.get(op_id)
-            if lenient is None or not self._may_pass(error, lenient, lost_too=True):
+            if lenient is None or not self._may_pass(error, lenient.request, lost_too=True):
                 raise
             self._warn(error)
             shared = Extended(given)  # what is open in the store goes on, and says at its end what it used
@@ -284,11 +279,11 @@ class SharedLedger:
             self._warn(error)
         else:
             if isinstance(answer, Grant):
-                self._lenient[request.op_id] = request
+                self._lenient[request.op_id] = _Lenient(request, passed=False)
             return answer
         answer = yield from self._own.reserve(request.on(own))
         if isinstance(answer, Grant):
-            self._passed[request.op_id] = _Passed(request)
+            self._lenient[request.op_id] = _Lenient(request, passed=True)
         return answer
 
     def _may_pass(self, error: BudgetExhaustedError, request: Reservation, *, lost_too: bool = False) -> bool:
@@ -306,7 +301,7 @@ class SharedLedger:
             why = (str(error).partition(SO)[2] or str(error)).removesuffix(MEANWHILE)
             _log.warning("ravi-otel: calls go on as their limits say by on_store_failure, without the store: %s", why)
 
-    def _extend_passed(self, op_id: str, passed: _Passed, more: Mapping[str, int]) -> Flow[Extended]:
+    def _extend_passed(self, op_id: str, passed: _Lenient, more: Mapping[str, int]) -> Flow[Extended]:
         extended = yield from self._own.extend(op_id, more)
         if extended.short is not None:
             return extended
@@ -315,7 +310,7 @@ class SharedLedger:
             passed.grown[kind] = passed.grown.get(kind, 0) + amount
         return Extended(given, None, extended.crossings)
 
-    def _settle_passed(self, passed: _Passed, actual: Mapping[str, int], own: Settled, *, guessed: bool) -> Flow[Settled]:
+    def _settle_passed(self, passed: _Lenient, actual: Mapping[str, int], own: Settled, *, guessed: bool) -> Flow[Settled]:
         """Charge the store what an operation cost that was let pass."""
         crossings: list[Crossing] = list(own.crossings)
         lines, amounts = self._owed(passed, actual, guessed=guessed)
@@ -325,11 +320,11 @@ class SharedLedger:
             crossings += (yield from self.store.settle(op_id, amounts)).crossings
         return Settled(crossings, own.overage)
 
-    def _owed(self, passed: _Passed, actual: Mapping[str, int], *, guessed: bool) -> tuple[list[Line], dict[str, int]]:
+    def _owed(self, passed: _Lenient, actual: Mapping[str, int], *, guessed: bool) -> tuple[list[Line], dict[str, int]]:
         lines, amounts = list[Line](), dict[str, int]()
         for line in passed.request.lines:
             account = line.account
-            if passed.request.slot or account.nature not in _SUMS or not self.spans(account):
+            if passed.request.slot or account.nature not in SUMS or not self.spans(account):
                 continue
             counted = account.nature is Nature.COUNTED and not line.carved
             least = 0 if account.nature is Nature.AFTER else line.want + passed.grown.get(account.kind, 0)
@@ -355,5 +350,4 @@ def _merged(request: Reservation, shared: Grant, own: Grant) -> Grant:
 
 
 def _with_own(flow: Flow[Settled], own: Settled) -> Flow[Settled]:
-    settled = yield from flow
-    return Settled([*settled.crossings, *own.crossings], [*settled.overage, *own.overage])
+    return settled_together((yield from flow), own)

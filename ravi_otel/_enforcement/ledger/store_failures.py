@@ -124,6 +124,14 @@ def begin_anew(account: Account) -> None:
     account.revalue(account.declared)
 
 
+def scope_of(account: Account) -> str:
+    """Return which scope an account counts for, in words of a warning."""
+    facts = account.facts
+    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.PROCESS: None}
+    name = own.get(facts.kind, facts.run_name or facts.run_id)
+    return str(facts.kind) if name is None else f"{facts.kind} {name!r}"
+
+
 def warn_begun_anew(account: Account, why: Beginning, shown: str) -> None:
     """Say that it begins anew in the store that is `shown` so: of one that expired each time, of those that were lost together once."""
     now = time.monotonic()
@@ -131,12 +139,11 @@ def warn_begun_anew(account: Account, why: Beginning, shown: str) -> None:
         if now - _told.get(why, -_TELLS_EVERY_S) < _TELLS_EVERY_S:
             return
         _told[why] = now
-    facts = account.facts
-    name = {ScopeKind.TENANT: facts.tenant_id, ScopeKind.SESSION: facts.session_id}.get(facts.kind) or facts.run_name or facts.run_id
-    whose = str(facts.kind) if name is None else f"{facts.kind} {name!r}"
     more = "" if why == "expired" else "; others that were lost with it are not told one by one"
     with contextlib.suppress(Exception):  # a broken log handler is the application's
-        _log.warning("ravi-otel: the counter of %s of %s in the shared ledger %s %s%s.", account.origin, whose, shown, _WHY[why], more)
+        _log.warning(
+            "ravi-otel: the counter of %s of %s in the shared ledger %s %s%s.", account.origin, scope_of(account), shown, _WHY[why], more
+        )
 
 
 # -- a store that does not answer ------------------------------------------------------------------------------------

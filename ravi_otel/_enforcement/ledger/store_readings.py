@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Protocol, cast
 
-from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.account import SUMS, Account
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 
@@ -18,7 +18,6 @@ OLD_NS: Final = 1_000_000_000
 """How old what is known may be before a reading asks for it, and how long it is before it asks again."""
 
 _NS: Final = 1_000_000_000
-_SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 
 Amounts = tuple[str | None, int, int, int, int]
 
@@ -66,7 +65,7 @@ def refresh(ledger: Ledger, accounts: Iterable[Account]) -> None:
     if store is None:
         return
     now_ns = store.now_ns()
-    old = [each for each in dict.fromkeys(accounts) if each.nature in _SUMS and ledger.spans(each) and _is_old(store, each, now_ns)]
+    old = [each for each in dict.fromkeys(accounts) if each.nature in SUMS and ledger.spans(each) and _is_old(store, each, now_ns)]
     if not old:
         return
     for each in old:

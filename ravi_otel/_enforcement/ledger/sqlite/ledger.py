@@ -28,20 +28,20 @@ from weakref import WeakSet
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, merged, new_op_id
+from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, new_op_id, settled_together
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import ALIVE, Execute, LedgerFile, from_sql, sentence, to_sql
 from ravi_otel._enforcement.ledger.sqlite.process import BATCH, Leases, SettledIds
 from ravi_otel._enforcement.ledger.sqlite.transaction import Row, Stander, Transaction, copies, look
-from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, KEEP_S, Heartbeat, StoreError, unkept, warn_uncounted
+from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, KEEP_S, Heartbeat, StoreError, scope_of, unkept, warn_uncounted
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, is_contended, wake
 from ravi_otel._flow import Done, Flow, trio_here
 from ravi_otel._forksafe import around_fork, renew_while_alive
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.limits import ScopeKind, public_amount
+from ravi_otel.policy.limits import public_amount
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -124,7 +124,7 @@ class PendingWrites:
             for op_id in begun:
                 self.spent.pop(op_id, None)
             self._charges.clear()
-            self.untold = merged(self.untold, *settled)
+            self.untold = settled_together(self.untold, *settled)
             if forgotten:
                 warn_uncounted(FORGOTTEN)
 
@@ -268,7 +268,7 @@ class SqliteStore(WaitQueue[Stander]):
                 self.failed()
                 self._pending.add(lambda step: step.settle(op_id, actual or {}, guessed))
             if self._pending.untold is not judge.PLAIN:
-                settled = merged(self._pending.take_untold(), settled)
+                settled = settled_together(self._pending.take_untold(), settled)
         return Done(settled)  # type: ignore[return-value]  # as in `reserve`
 
     def release(self, op_id: str) -> Flow[None]:
@@ -341,7 +341,10 @@ class SqliteStore(WaitQueue[Stander]):
 
     def _tell_uncharged(self) -> None:
         """Say what was spent without the file, now that nobody is left to write it."""
-        left = [f"{_amount(account, amount)} of {_place(account)}" for account, amount in self._locally(self._pending.uncharged).items()]
+        left = [
+            f"{public_amount(account.limit.kind, amount):,g} {account.kind} of {scope_of(account)}"
+            for account, amount in self._locally(self._pending.uncharged).items()
+        ]
         if left:
             more = f" and {len(left) - _MOST_TOLD:,} more" if len(left) > _MOST_TOLD else ""
             warn_uncounted(f"{str(self.path)!r} could not be written, the process ended, and it lacks {', '.join(left[:_MOST_TOLD])}{more}")
@@ -618,14 +621,3 @@ def _counter(row: Sequence[Any]) -> Counter:
     flags = {"near": near == 1, "exceeded": exceeded == 1, "draining": draining == 1}
     value, used, held, denied, declared = map(from_sql, (value, used, held, denied, declared))
     return Counter(str(number), key, value, used, held, denied, **flags, declared=declared, used_s=float(seen), epoch=epoch)
-
-
-def _amount(account: Account, amount: int) -> str:
-    return f"{public_amount(account.limit.kind, amount):,g} {account.kind}"
-
-
-def _place(account: Account) -> str:
-    facts = account.facts
-    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.RUN: facts.run_name or facts.run_id}
-    name = own.get(facts.kind)
-    return str(facts.kind) if name is None else f"{facts.kind} {name!r}"
