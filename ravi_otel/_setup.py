@@ -30,14 +30,24 @@ from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.carrying import Carrying
-from ravi_otel._runtime.engines import Surroundings, close_ledger, limits_of, make_engine, service_of
 from ravi_otel._runtime.footers import FOOTERS
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.options import Options
 from ravi_otel._runtime.patching import LEAVING, WORKERS
 from ravi_otel._runtime.scopes import read_limits
-from ravi_otel._runtime.settings import NOTHING, Settings, choices_of, clients_of, ledger_of
+from ravi_otel._runtime.settings import (
+    NOTHING,
+    Settings,
+    Surroundings,
+    choices_of,
+    clients_of,
+    close_ledger,
+    ledger_of,
+    limits_of,
+    make_engine,
+    service_of,
+)
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.termination import TERMINATION
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry

@@ -14,7 +14,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.opening import Opening
-from ravi_otel._runtime.engines import Surroundings
+from ravi_otel._runtime.settings import Surroundings
 from ravi_otel._setup import surround
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.local.store.writing import FileSink

@@ -11,7 +11,7 @@ Where what is:
   `tool_timeout` gives it up after its time; `inferred_tools` remembers what models asked for, and tells what nobody saw run.
 * time and ends: `stopping` ends what is in flight, `late` what was dropped.
 * being followed: `board` hears, `progress` reads.
-* the process: `state` knows the engine and the open runs, `engines` makes the one, `settings` and `options` say what was chosen;
+* the process: `state` knows the engine and the open runs, `settings` and `options` say what was chosen, and make the one;
   `config/` reads limits, `carrying` is for threads, `patching` for other people's packages, `footers` the line under an answer that was
   cut.
 """

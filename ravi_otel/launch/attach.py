@@ -16,7 +16,7 @@ from typing import Final
 from ravi_otel._enforcement.ending import is_unkept
 from ravi_otel._instrumentation.uncovered import UNCOVERED
 from ravi_otel._instrumentation.uncovered_hosts import Uncovered
-from ravi_otel._runtime.engines import Surroundings
+from ravi_otel._runtime.settings import Surroundings
 from ravi_otel._runtime.state import STATE
 from ravi_otel._setup import outside, surround, wrap_again
 from ravi_otel.errors import BudgetError, RaviError

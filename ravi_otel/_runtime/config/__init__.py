@@ -30,9 +30,8 @@ A limit may be a table too, with the keywords of the constructors: `kind`, `valu
 `warn_at`, `on_exceed` and so on. `policy.schema.json` beside this module says all of it to an editor.
 """
 
-from ravi_otel._runtime.config.document import load_document
 from ravi_otel._runtime.config.effective import Policy, effective, read_tags, service_in, with_ledger
-from ravi_otel._runtime.config.file import SCHEMA, GateSection, Sourced, read_document
+from ravi_otel._runtime.config.file import SCHEMA, GateSection, Sourced, load_document, read_document
 
 __all__ = [
     "SCHEMA",

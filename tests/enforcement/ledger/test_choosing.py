@@ -13,8 +13,7 @@ from ravi_otel._enforcement.ledger.choosing import MEMORY, is_shared, lease_of, 
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._runtime.config import effective, with_ledger
-from ravi_otel._runtime.engines import service_of
-from ravi_otel._runtime.settings import Settings
+from ravi_otel._runtime.settings import Settings, service_of
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy.facts import ScopeFacts
