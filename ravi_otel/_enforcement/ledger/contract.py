@@ -266,10 +266,6 @@ class Counting(Protocol):
         """Have a living account hold a limit that was declared again with less than it ever was here, of which its store may know less."""
         ...
 
-    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing."""
-        ...
-
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: fresh locks, and nothing of the parent's in flight. Runs inside the fork: no I/O."""
         ...
@@ -281,6 +277,13 @@ class Ledger(Counting, Protocol):
     One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
     told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
     """
+
+    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
+        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing.
+
+        It is counted in this process alone, whatever is shared.
+        """
+        ...
 
     def spans(self, account: Account) -> bool:
         """Tell that other processes count in this account too."""

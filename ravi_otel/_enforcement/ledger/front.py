@@ -150,8 +150,7 @@ class SharedLedger:
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
-        counts = self.store.clocked if self.spans(account) else self._own.clocked
-        return counts(account, elapsed, refuses=refuses)
+        return self._own.clocked(account, elapsed, refuses=refuses)
 
     def spans(self, account: Account) -> bool:
         """See `Ledger.spans`."""

@@ -484,13 +484,6 @@ def test_what_is_only_observed_goes_on_without_the_store(failing):
     assert said
 
 
-def test_time_passes_without_the_store(failing):
-    ledger, said = failing
-    clock = twin(kind="time", value=10)
-    assert [one.event for one in run_sync(ledger.clocked(clock, 20))] == ["limit_nearing", "limit_exceeded"]
-    assert said
-
-
 @pytest.mark.parametrize("observed", [True, False])
 def test_more_is_held_without_the_store_for_what_is_only_observed(new, proxy, observed):
     ledger = new(f"{proxy.url}?timeout_s=0.2")
@@ -624,12 +617,6 @@ def test_a_script_that_is_sent_has_a_number_wherever_it_was_written_with_a_name_
 def test_an_answer_that_no_script_of_ours_gives_is_an_error_of_the_store(said):
     with pytest.raises(StoreError, match="no script of ours"):
         Reply(said, "GODLUNSEX", [None])
-
-
-def test_time_that_passes_is_told_once_by_all_processes(new):
-    first, second = new(), new()
-    told = [one.event for ledger in (first, second) for one in run_sync(ledger.clocked(twin(kind="time", value=10), 20))]
-    assert told == ["limit_nearing", "limit_exceeded"]
 
 
 def test_the_store_says_what_time_it_is(new):

@@ -190,37 +190,28 @@ class DeadlineSocket:
 
     async def readable(self) -> None:
         """Wait until there is something to read; raise TimeoutError where there is nothing by `until`."""
-        left_s, number = self.left_s(), self._socket.fileno()
-        if not await (_readable_in_asyncio(number, left_s) if in_asyncio_task() else _readable_anywhere(self._socket, left_s)):
-            raise TimeoutError
+        left_s = self.left_s()
+        if not in_asyncio_task():
+            anyio = _extras.load("anyio")
+            with anyio.fail_after(left_s):
+                await (anyio.wait_readable if hasattr(anyio, "wait_readable") else anyio.wait_socket_readable)(self._socket)
+            return
+        loop, number = asyncio.get_running_loop(), self._socket.fileno()
+        there: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(number, _settle, there)
+        try:
+            async with asyncio.timeout(left_s):
+                await there
+        finally:
+            loop.remove_reader(number)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
 
 
-async def _readable_in_asyncio(number: int, left_s: float) -> bool:
-    loop = asyncio.get_running_loop()
-    there: asyncio.Future[bool] = loop.create_future()
-    loop.add_reader(number, _settle, there, True)  # noqa: FBT003 - a callback takes no keyword
-    alarm = loop.call_later(left_s, _settle, there, False)  # noqa: FBT003 - the same
-    try:
-        return await there
-    finally:
-        loop.remove_reader(number)
-        alarm.cancel()
-
-
-def _settle(there: asyncio.Future[bool], value: bool) -> None:
+def _settle(there: asyncio.Future[None]) -> None:
     if not there.done():
-        there.set_result(value)
-
-
-async def _readable_anywhere(socket: Any, left_s: float) -> bool:
-    anyio = _extras.load("anyio")
-    with anyio.move_on_after(left_s):
-        await (anyio.wait_readable if hasattr(anyio, "wait_readable") else anyio.wait_socket_readable)(socket)
-        return True
-    return False
+        there.set_result(None)
 
 
 class Connection:

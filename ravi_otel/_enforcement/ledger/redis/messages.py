@@ -48,7 +48,6 @@ _NEEDS: Final = {
     "release": ("account", "record", "operation"),
     "extend": ("account", "record"),
     "retune": ("account",),
-    "clock": ("account",),
     "leave": ("account",),
     "reap": ("account", "record"),
     "operate": ("account",),
@@ -186,9 +185,12 @@ NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST, OBSERVED = 1, 2, 4,
 
 
 class Lease:
-    """Be one lease of this process on one hash tag; `made` once the store has it."""
+    """Be one lease of this process on one hash tag; `made` once the store has it.
 
-    __slots__ = ("made", "name", "operations", "seen_ns", "tag")
+    `reaped_ns` is when those who are silent on the tag were looked for.
+    """
+
+    __slots__ = ("made", "name", "operations", "reaped_ns", "seen_ns", "tag")
 
     def __init__(self, tag: str, now_ns: int) -> None:
         self.tag = tag
@@ -196,6 +198,7 @@ class Lease:
         self.operations = f"{tag}:o:{self.name}"
         self.made = False
         self.seen_ns = now_ns
+        self.reaped_ns: int | None = None
 
 
 class Name(NamedTuple):

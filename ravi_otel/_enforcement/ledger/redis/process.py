@@ -37,14 +37,12 @@ class Leases:
         self._clock = clock
         self._by_tag: dict[str, Lease] = {}
         self._older: list[Lease] = []
-        self._reaped: dict[str, int] = {}
 
     def on(self, tag: str) -> Lease:
         """Return the lease to hold something under now: another one where the last may be over."""
         lease = self._by_tag.get(tag)
         if lease is None and len(self._by_tag) >= _MOST_TAGS:  # leave those alone that hold nothing any more
             self._by_tag = {tag: lease for tag, lease in self._by_tag.items() if self._silent_ns(lease) <= self._lease_ns // 2}
-            self._reaped.clear()
         if lease is None or self._is_doubtful(lease):
             if lease is not None:
                 self._older.append(lease)  # what is held under it is kept alive, should it live after all
@@ -88,15 +86,15 @@ class Leases:
 
     def may_reap(self, tag: str) -> bool:
         """Whether it is time, once a second, to look for the dead of this tag."""
-        now, last = self._clock.monotonic_ns(), self._reaped.get(tag)
-        if last is not None and 0 <= now - last < min(_REAP_EVERY_NS, self._lease_ns):
+        lease, now = self.on(tag), self._clock.monotonic_ns()
+        if lease.reaped_ns is not None and 0 <= now - lease.reaped_ns < min(_REAP_EVERY_NS, self._lease_ns):
             return False
-        self._reaped[tag] = now
+        lease.reaped_ns = now
         return True
 
     def tags(self) -> list[str]:
-        """Return the tags this process has looked at."""
-        return list(dict.fromkeys((*self._by_tag, *self._reaped)))
+        """Return the tags this process holds something on, or looked at."""
+        return list(self._by_tag)
 
 
 # -- what could not be written ----------------------------------------------------------------------------------------

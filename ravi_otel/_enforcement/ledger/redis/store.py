@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import (
@@ -549,20 +549,6 @@ class RedisStore:
         with self.lock:
             judge.declare(account, value)
         return cast("Flow[None]", Done(None))
-
-    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """See `Ledger.clocked`."""
-        sight = self._sight(account)
-        word = f"{sight.word(account)} {bounded(elapsed)} {int(refuses)}{sight.birth(account)}"
-        try:
-            reply = Reply((yield from self._run("clock", [sight.key], [self._day(), word])), "S", [(account, sight)])
-            with self.lock:
-                reply.show()
-        except StoreError:
-            self.failed()
-            with self.lock:
-                return judge.clock(account, elapsed, refuses=refuses)  # time passes without the store
-        return reply.crossings("timer", "denied" if reply.at else "admitted")
 
     def _begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
         """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""

@@ -28,7 +28,7 @@ from weakref import WeakSet
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled, new_op_id, settled_together
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Reservation, Settled, new_op_id, settled_together
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
@@ -311,15 +311,6 @@ class SqliteStore(WaitQueue[Stander]):
 
         self._told(act, account)
         return _RELEASED
-
-    def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """See `Ledger.clocked`."""
-        try:
-            crossings = self._step(lambda step: judge.clock(step.at_hand(account), elapsed, refuses=refuses))
-        except StoreError:
-            self.failed()
-            crossings = judge.clock(account, elapsed, refuses=refuses)  # time passes without the file
-        return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     def read(self, account: Account) -> bool:
         """Show in the account what the file says, changing nothing, also when it cannot be written; False when it says nothing."""
