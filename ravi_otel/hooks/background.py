@@ -128,8 +128,7 @@ class Background:
 
     def __init__(self) -> None:
         self._lock = ForkLock()
-        self._tasks: dict[asyncio.Task[None], Pending] = {}
-        self._queued: dict[int, Pending] = {}
+        self._under_way: dict[Pending, asyncio.Task[None] | None] = {}  # None: it is on its way to the thread of ours
         self._loop: asyncio.AbstractEventLoop | None = None
         self._parents: list[object] = []
         self._registered = False
@@ -140,7 +139,7 @@ class Background:
         return pending, self._start(pending, contextvars.copy_context())
 
     def _start(self, pending: Pending, context: contextvars.Context) -> asyncio.Task[None] | None:
-        if len(self._tasks) + len(self._queued) >= _MOST and not self.sweep():
+        if len(self._under_way) >= _MOST and not self.sweep():
             pending.drop(f"was not run: {_MOST:,} callbacks are under way")
             return None
         if not self._registered:
@@ -172,18 +171,17 @@ class Background:
     def tasks(self) -> list[asyncio.Task[None]]:
         """List what is under way on the loop that runs here."""
         loop = asyncio.get_running_loop()
-        return [task for task in list(self._tasks) if task.get_loop() is loop]
+        return [task for task in list(self._under_way.values()) if task is not None and task.get_loop() is loop]
 
     def renew(self) -> None:
         """Start anew in a forked child: the thread, and the tasks of the loops that ran, are the parent's."""
-        self._parents.append((self._loop, self._tasks, self._queued))  # kept: asyncio would complain that they were not ended
-        self._tasks, self._queued, self._loop = {}, {}, None
+        self._parents.append((self._loop, self._under_way))  # kept: asyncio would complain that they were not ended
+        self._under_way, self._loop = {}, None
 
     def elsewhere(self) -> list[Pending]:
         """List what is under way in the thread of ours."""
-        ours, queued = self._loop, list(self._queued.values())  # before the tasks: what arrives meanwhile becomes one
-        running = [pending for task, pending in list(self._tasks.items()) if task.get_loop() is ours]
-        return [each for each in dict.fromkeys((*queued, *running)) if not each.over]
+        under_way = list(self._under_way.items())
+        return [pending for pending, task in under_way if not pending.over and (task is None or task.get_loop() is self._loop)]
 
     def runs_here(self) -> bool:
         """Tell that this is the thread of ours."""
@@ -191,25 +189,24 @@ class Background:
 
     def sweep(self) -> bool:
         """Forget tasks whose loop is closed: nothing will end them any more. Tell whether that made room."""
-        for task in [task for task in list(self._tasks) if task.get_loop().is_closed()]:
-            pending = self._tasks.pop(task, None)
-            if pending is not None:
+        for pending, task in list(self._under_way.items()):
+            if task is not None and task.get_loop().is_closed() and self._under_way.pop(pending, None) is not None:
                 if not pending.late:
                     pending.blame("lost", "was not over when its event loop was closed", None)
                 pending.over = True
-        return len(self._tasks) + len(self._queued) < _MOST
+        return len(self._under_way) < _MOST
 
     def _begin(self, loop: asyncio.AbstractEventLoop, pending: Pending, context: contextvars.Context) -> asyncio.Task[None]:
         made: Coroutine[Any, Any, None] = pending.run()
         task = asyncio.Task(made, loop=loop, context=context, name="ravi-otel-hook")  # whatever factory the program has set
-        self._tasks[task] = pending
-        task.add_done_callback(self._ended)
+        self._under_way[pending] = task
+        task.add_done_callback(partial(self._ended, pending))
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        pending = self._tasks.pop(task, None)
-        if pending is None:
-            return
+    def _ended(self, pending: Pending, task: asyncio.Task[None]) -> None:
+        if self._under_way.get(pending) is not task:
+            return  # it was swept up, or is the parent's of this process
+        del self._under_way[pending]
         if task.cancelled():
             if not pending.started and task.get_loop() is not self._loop:
                 # Its loop ended before its first step, as at the end of `asyncio.run`: nothing of it has run yet.
@@ -220,19 +217,16 @@ class Background:
         pending.over = True
 
     def _send(self, pending: Pending, context: contextvars.Context) -> None:
-        key = id(pending)
-        self._queued[key] = pending
+        self._under_way[pending] = None
         try:
-            self._running().call_soon_threadsafe(partial(self._arrive, key, context))
+            self._running().call_soon_threadsafe(self._arrive, pending, context)
         except RuntimeError:  # no thread can be started: the interpreter is ending
-            if self._queued.pop(key, None) is not None:
-                pending.drop("was not run: the process is ending, and can start no thread")
+            del self._under_way[pending]
+            pending.drop("was not run: the process is ending, and can start no thread")
 
-    def _arrive(self, key: int, context: contextvars.Context) -> None:
-        pending = self._queued.get(key)
-        if pending is not None:
+    def _arrive(self, pending: Pending, context: contextvars.Context) -> None:
+        if pending in self._under_way:
             self._begin(asyncio.get_running_loop(), pending, context)
-            del self._queued[key]
 
     def _running(self) -> asyncio.AbstractEventLoop:
         loop = self._loop

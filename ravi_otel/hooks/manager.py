@@ -300,18 +300,16 @@ def read_hooks(parameter: str, given: Hooks) -> tuple[HookManager, ...]:
         return ()
     if isinstance(given, HookManager):
         return (given,)
-    if is_attached(given):
-        raise ConfigurationError(_attach_it(parameter, given))
-    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping))  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-    found: list[object] | None = list(cast("Any", given)) if several else None
-    if found is None or not all(isinstance(each, HookManager) for each in found):
-        listens = next(filter(is_attached, found or ()), None)
-        if listens is not None:
-            raise ConfigurationError(_attach_it(parameter, listens))
-        raise ConfigurationError(
-            f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. "
-            "Register callbacks with HookManager().on(...)."
-        )
+    plain = not isinstance(given, Iterable) or isinstance(given, (str, bytes, Mapping)) or is_attached(given)  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
+    found: list[object] = [given] if plain else list(cast("Any", given))
+    for each in found:
+        if is_attached(each):
+            raise ConfigurationError(_attach_it(parameter, each))
+        if not isinstance(each, HookManager):
+            raise ConfigurationError(
+                f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. "
+                "Register callbacks with HookManager().on(...)."
+            )
     return merged(found, ())
 
 

@@ -125,11 +125,12 @@ def soon_here():
 @pytest.fixture(autouse=True)
 def _no_callback_is_left_running():
     yield
-    for task in list(BACKGROUND._tasks):
+    left = [task for task in BACKGROUND._under_way.values() if task is not None]
+    for task in left:
         loop = task.get_loop()
         if not loop.is_closed():
             loop.call_soon_threadsafe(task.cancel)
-    assert seen(lambda: all(task.get_loop().is_closed() or task.done() for task in list(BACKGROUND._tasks)))
+    assert seen(lambda: all(task.get_loop().is_closed() or task.done() for task in left))
 
 
 @pytest.fixture
