@@ -7,9 +7,12 @@ the stack.
 from __future__ import annotations
 
 import contextlib
+import email.utils
+import math
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Mapping
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection
@@ -20,7 +23,7 @@ from urllib.request import HTTPErrorProcessor, HTTPHandler, HTTPSHandler, Opener
 from opentelemetry import context as otel_context
 
 _LONGEST_REASON: Final = 200
-_UNSEEN: Final = otel_context.Context(
+UNSEEN: Final = otel_context.Context(
     dict.fromkeys(
         (
             "suppress_instrumentation",
@@ -72,7 +75,7 @@ def send(
     handlers = (_Http(clock), _Https(clock, context), _AsItIs(), UnknownHandler(), *(() if direct else (ProxyHandler(),)))
     for handler in handlers:
         opener.add_handler(handler)
-    token = otel_context.attach(_UNSEEN)
+    token = otel_context.attach(UNSEEN)
     try:
         with clock, opener.open(Request(url, body, dict(headers or {})), timeout=timeout_s) as response:  # noqa: S310 - no handler for other schemes
             said = _read(response, most_bytes + 1)
@@ -85,6 +88,20 @@ def send(
         raise UnansweredError(f"no answer {waited}" if clock.over else reason(error, waited)) from None
     finally:
         otel_context.detach(token)
+
+
+def seconds_until(value: str | None) -> float | None:
+    """Give the seconds from now that a Retry-After names, as a number or a date, negative for the past; None for no time at all."""
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            return None
+    return seconds if math.isfinite(seconds) else None
 
 
 def reason(error: BaseException, waited: str = "in time") -> str:

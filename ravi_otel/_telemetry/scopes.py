@@ -58,7 +58,7 @@ class Scopes(Listener):
         self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
         self._lock = ForkLock()
-        self._guards = {names.INVOKE_WORKFLOW: Guard(), names.INVOKE_AGENT: Guard()}
+        self._timed = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
         self._ended = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
         self._handed = Guard()
         self._reasons = status.StopReasons()
@@ -190,28 +190,24 @@ class Scopes(Listener):
         return None if state is None else state.agent
 
     def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
+        """Record how long it took, and count its end: status and reason stay what they are however many names there are."""
+        facts, histograms, counters = scope.facts, instruments.histograms, instruments.counters
         seconds = (time.perf_counter_ns() - state.started_ns) / NANO
-        if scope.facts.kind is ScopeKind.RUN:
-            attributes = self._attributes(names.INVOKE_WORKFLOW, names.WORKFLOW_NAME, scope.facts.name, error)
-            instruments.histograms[names.WORKFLOW_DURATION].record(seconds, attributes, context)
-            instruments.counters[names.RUN_ENDS].add(1, self._end(scope, names.WORKFLOW_NAME, scope.facts.name), context)
-            return
-        attributes = self._attributes(names.INVOKE_AGENT, names.AGENT_NAME, scope.facts.agent_name, error)
-        instruments.histograms[names.AGENT_DURATION].record(seconds, attributes, context)
-        instruments.histograms[names.AGENT_INFERENCE_CALLS].record(state.calls, attributes, context)
-        instruments.histograms[names.AGENT_TOOL_CALLS].record(state.tools, attributes, context)
-        instruments.counters[names.AGENT_ENDS].add(1, self._end(scope, names.AGENT_NAME, scope.facts.agent_name), context)
-
-    def _end(self, scope: ScopeView, key: str, name: str | None) -> dict[str, AttributeValue]:
-        """Give the attributes of an end, of which status and reason stay what they are however many names there are."""
-        reason = self._reasons.admit(scope.stop_reason)
-        admitted, _ = self._ended[scope.facts.kind].admit(optional_text(name), reason)
-        ended: dict[str, AttributeValue] = {names.STATUS: scope.status, names.STOP_REASON: reason}
-        return ended if admitted is None else {**ended, key: admitted}
-
-    def _attributes(self, operation: str, key: str, name: str | None, error: str | None) -> dict[str, AttributeValue]:
-        admitted, failed = self._guards[operation].admit(optional_text(name), error)
-        return present({key: admitted, names.ERROR_TYPE: failed})
+        is_run = facts.kind is ScopeKind.RUN
+        key, name = (names.WORKFLOW_NAME, facts.name) if is_run else (names.AGENT_NAME, facts.agent_name)
+        called, reason = optional_text(name), self._reasons.admit(scope.stop_reason)
+        timed_as, failed = self._timed[facts.kind].admit(called, error)
+        ended_as, _ = self._ended[facts.kind].admit(called, reason)
+        timed = present({key: timed_as, names.ERROR_TYPE: failed})
+        ended = present({names.STATUS: scope.status, names.STOP_REASON: reason, key: ended_as})
+        if is_run:
+            histograms[names.WORKFLOW_DURATION].record(seconds, timed, context)
+            counters[names.RUN_ENDS].add(1, ended, context)
+        else:
+            histograms[names.AGENT_DURATION].record(seconds, timed, context)
+            histograms[names.AGENT_INFERENCE_CALLS].record(state.calls, timed, context)
+            histograms[names.AGENT_TOOL_CALLS].record(state.tools, timed, context)
+            counters[names.AGENT_ENDS].add(1, ended, context)
 
 
 def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:

@@ -35,8 +35,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from ravi_otel._extras import load
+from ravi_otel._http import UNSEEN, seconds_until
 from ravi_otel._telemetry.export.drop_counters import DropCounters
-from ravi_otel._telemetry.export.retry_after import seconds_until
 from ravi_otel._threads import without_signals
 
 _log = logging.getLogger("ravi_otel")
@@ -80,16 +80,6 @@ _OTLP: Final[dict[str, tuple[Any, Any, str, tuple[str, str, str]]]] = {
     "logs": (ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", ("resource_logs", "scope_logs", "log_records")),
 }
 _LOGGERS: Final = ("opentelemetry.", "urllib3.")
-_SUPPRESSED: Final = otel_context.Context(
-    dict.fromkeys(
-        (
-            "suppress_instrumentation",
-            str(getattr(otel_context, "_SUPPRESS_INSTRUMENTATION_KEY", "suppress_instrumentation")),
-            str(getattr(otel_context, "_SUPPRESS_HTTP_INSTRUMENTATION_KEY", "suppress_http_instrumentation")),
-        ),
-        True,
-    )
-)
 
 _here = threading.local()
 
@@ -199,7 +189,7 @@ def suppressed() -> Generator[list[str]]:
     before: list[str] | None = getattr(_here, "warned", None)
     warned: list[str] = []
     _here.warned = warned
-    token = otel_context.attach(_SUPPRESSED)
+    token = otel_context.attach(UNSEEN)
     try:
         yield warned
     finally:

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from ravi_otel._http import Answer, UnansweredError, send
-from ravi_otel._telemetry.export.retry_after import seconds_until
+from ravi_otel._http import Answer, UnansweredError, seconds_until, send
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
 from ravi_otel.local.wording import clean

@@ -9,7 +9,7 @@ import pytest
 from misbehaving import status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from ravi_otel._telemetry.export.retry_after import seconds_until
+from ravi_otel._http import seconds_until
 from ravi_otel._telemetry.export.sender import LONGEST_WAIT_S
 
 
