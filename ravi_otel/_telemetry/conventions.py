@@ -22,64 +22,23 @@ STEP_SPANS: Final = "RAVI_STEP_SPANS"
 _LATEST_OPT_IN: Final = "gen_ai_latest_experimental"
 _BOTH_OPT_IN: Final = f"{_LATEST_OPT_IN}/dup"
 
-Keys = tuple[str, ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """Say under which names a call is told; made once, read at every call.
-
-    The `Keys` are the attributes that a kind of tokens is put under, where conventions differ.
-    """
+    """Say under which names a call is told, where conventions differ; made once, read at every call."""
 
     schema_url: str
     released: bool
     latest: bool
-    cache_write: Keys
-    audio_input: Keys
-    audio_output: Keys
-    image_input: Keys
-    image_output: Keys
-    image_cache_read: Keys
 
 
-RELEASED: Final = Convention(
-    names.SCHEMA_URL,
-    released=True,
-    latest=False,
-    cache_write=(names.USAGE_CACHE_CREATION,),
-    audio_input=(names.OWN_AUDIO_INPUT,),
-    audio_output=(names.OWN_AUDIO_OUTPUT,),
-    image_input=(names.OWN_IMAGE_INPUT,),
-    image_output=(names.OWN_IMAGE_OUTPUT,),
-    image_cache_read=(names.OWN_IMAGE_CACHE_READ,),
-)
+RELEASED: Final = Convention(names.SCHEMA_URL, released=True, latest=False)
 """The names of semconv 1.41, and ours where it has none."""
 
-LATEST: Final = Convention(
-    names.LATEST_SCHEMA_URL,
-    released=False,
-    latest=True,
-    cache_write=(names.USAGE_CACHE_WRITE,),
-    audio_input=(names.USAGE_AUDIO_INPUT,),
-    audio_output=(names.USAGE_AUDIO_OUTPUT,),
-    image_input=(names.USAGE_IMAGE_INPUT,),
-    image_output=(names.USAGE_IMAGE_OUTPUT,),
-    image_cache_read=(names.USAGE_IMAGE_CACHE_READ,),
-)
+LATEST: Final = Convention(names.LATEST_SCHEMA_URL, released=False, latest=True)
 """The names of the GenAI conventions' main branch."""
 
-BOTH: Final = Convention(
-    names.LATEST_SCHEMA_URL,
-    released=True,
-    latest=True,
-    cache_write=RELEASED.cache_write + LATEST.cache_write,
-    audio_input=RELEASED.audio_input + LATEST.audio_input,
-    audio_output=RELEASED.audio_output + LATEST.audio_output,
-    image_input=RELEASED.image_input + LATEST.image_input,
-    image_output=RELEASED.image_output + LATEST.image_output,
-    image_cache_read=RELEASED.image_cache_read + LATEST.image_cache_read,
-)
+BOTH: Final = Convention(names.LATEST_SCHEMA_URL, released=True, latest=True)
 """Every name of either; the schema is the later one's."""
 
 

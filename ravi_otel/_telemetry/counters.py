@@ -6,7 +6,6 @@ from typing import Final
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
@@ -108,17 +107,8 @@ class Slots(Listener):
         attributes = _spawn_attributes(event)
         if found.span.is_recording():
             found.span.add_event(name, attributes)
-        resumed = event.outcome == "resumed"
-        self._pipeline.signals().logger.emit(
-            LogRecord(
-                context=found.context,
-                severity_number=SeverityNumber.INFO if resumed else SeverityNumber.WARN,
-                severity_text="INFO" if resumed else "WARN",
-                body=f"spawn_denied: agent {text(event.agent_id)}" if denied else f"{event.outcome}: agent {text(event.agent_id)}",
-                attributes=attributes,
-                event_name=name,
-            )
-        )
+        body = f"{'spawn_denied' if denied else event.outcome}: agent {text(event.agent_id)}"
+        self._pipeline.signals().emit(name, "INFO" if event.outcome == "resumed" else "WARN", attributes, found.context, body)
 
     def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
         """Give the priority and what to add to active and paused."""

@@ -19,7 +19,6 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
-from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
 from opentelemetry.metrics import CallbackOptions, Counter, Observation, UpDownCounter
 from opentelemetry.trace import Span
@@ -312,18 +311,9 @@ class LimitEvents(Listener):
         if event.tracker is None:  # the scope has no such limit: counted there, an alert would name it
             counted = self._gauges.event_attributes(event.event, event.agent_name, event.scope.value, event.limit_kind, event.decision)
             signals.instruments.counters[names.LIMIT_EVENTS].add(1, counted, found.context)
-        nearing = event.event == "limit_nearing"
         asked = "" if payload["requested"] is None else f" used, {payload['requested']} more asked for"
-        signals.logger.emit(
-            LogRecord(
-                context=found.context,
-                severity_number=SeverityNumber.WARN if nearing else SeverityNumber.ERROR,
-                severity_text="WARN" if nearing else "ERROR",
-                body=f"{event.event} {_limit_of(event, payload)}: {payload['used']} of {payload['threshold']}{asked}",
-                attributes=attributes,
-                event_name=_EVENTS[event.event],
-            )
-        )
+        body = f"{event.event} {_limit_of(event, payload)}: {payload['used']} of {payload['threshold']}{asked}"
+        signals.emit(_EVENTS[event.event], "WARN" if event.event == "limit_nearing" else "ERROR", attributes, found.context, body)
 
     def _where(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> Open:
         """Find the span: the operation's, else the current one, else the scope's that owns the limit (a timer has no context)."""
@@ -347,8 +337,14 @@ def _limit_of(event: LimitEvent, payload: dict[str, Any]) -> str:
 def _payload(event: LimitEvent) -> dict[str, Any]:
     """Give the payload by its names; unknown and not finite are None. Windows, whose part it is, and a tracker are there if any."""
     again = None if event.resets_at is None else f"{event.resets_at:%Y-%m-%dT%H:%M:%SZ}"
-    given = {"per": event.per, "window": event.window, "by": event.by, "counted_for": event.counted_for, "resets_at": again}
-    given["tracker"] = event.tracker
+    given = {
+        "per": event.per,
+        "window": event.window,
+        "by": event.by,
+        "counted_for": event.counted_for,
+        "resets_at": again,
+        "tracker": event.tracker,
+    }
     return {
         "agent_name": optional_text(event.agent_name),
         "agent_id": optional_text(event.agent_id),

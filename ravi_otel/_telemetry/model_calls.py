@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 from opentelemetry import trace
-from opentelemetry._logs import LogRecord, SeverityNumber
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
@@ -265,21 +264,23 @@ class CallAttributes:
             _add_measures(attributes, usage)
 
     def _add_details(self, attributes: Attributes, usage: Usage) -> None:
-        spoken = self._names
         if usage.cache_write_tokens and usage.cache_write_1h_tokens:
             attributes[names.USAGE_CACHE_WRITE_1H] = usage.cache_write_1h_tokens
         if usage.rejected_prediction_tokens:
             attributes[names.USAGE_REJECTED] = usage.rejected_prediction_tokens
-        for amount, several in (
-            (usage.cache_write_tokens, spoken.cache_write),
-            (usage.audio_input_tokens, spoken.audio_input),
-            (usage.audio_output_tokens, spoken.audio_output),
-            (usage.image_input_tokens, spoken.image_input),
-            (usage.cached_image_tokens if usage.image_input_tokens else 0, spoken.image_cache_read),
-            (usage.image_output_tokens, spoken.image_output),
+        cached_image_tokens = usage.cached_image_tokens if usage.image_input_tokens else 0
+        for amount, released, latest in (
+            (usage.cache_write_tokens, names.USAGE_CACHE_CREATION, names.USAGE_CACHE_WRITE),
+            (usage.audio_input_tokens, names.OWN_AUDIO_INPUT, names.USAGE_AUDIO_INPUT),
+            (usage.audio_output_tokens, names.OWN_AUDIO_OUTPUT, names.USAGE_AUDIO_OUTPUT),
+            (usage.image_input_tokens, names.OWN_IMAGE_INPUT, names.USAGE_IMAGE_INPUT),
+            (cached_image_tokens, names.OWN_IMAGE_CACHE_READ, names.USAGE_IMAGE_CACHE_READ),
+            (usage.image_output_tokens, names.OWN_IMAGE_OUTPUT, names.USAGE_IMAGE_OUTPUT),
         ):
-            if amount:
-                attributes.update(dict.fromkeys(several, amount))
+            if amount and self._names.released:
+                attributes[released] = amount
+            if amount and self._names.latest:
+                attributes[latest] = amount
 
     def _add_unknown(self, attributes: Attributes, record: CallRecord) -> None:
         """Add what is known where nobody told input and output: their sum, what was charged, or whether a later look brings it."""
@@ -473,7 +474,7 @@ class ModelCallTelemetry(Listener):
                 self._metrics.record(instruments, record, error, context)
             if record.status == "error" and record.error is not None and self._attributes.is_told(record.call):
                 raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(record.call), names.ERROR_TYPE: error}
-                self._emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
+                self._pipeline.signals().emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 
     def _instruments(self, record: CallRecord) -> Instruments | None:
         """Return what a call is measured with: nothing of what was refused and never sent, of a connection, and where nobody hears it."""
@@ -535,12 +536,7 @@ class ModelCallTelemetry(Listener):
             attributes = {**self._attributes.about(record.call), **self._attributes.at_start(record.call), **at_end, **copied, **said}
             if error is not None:
                 attributes[names.ERROR_TYPE] = error
-            self._emit(names.DETAILS_EVENT, "INFO", attributes, context)
-
-    def _emit(self, event: str, severity: Literal["INFO", "WARN"], attributes: dict[str, Any], context: Context | None) -> None:
-        number = SeverityNumber[severity]
-        told = LogRecord(context=context, severity_number=number, severity_text=severity, attributes=attributes, event_name=event)
-        self._pipeline.signals().logger.emit(told)
+            self._pipeline.signals().emit(names.DETAILS_EVENT, "INFO", attributes, context)
 
 
 def _raised(error: BaseException) -> str:

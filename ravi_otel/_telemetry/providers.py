@@ -6,12 +6,13 @@ import atexit
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from opentelemetry import _logs, metrics, trace
-from opentelemetry._logs import Logger, LoggerProvider
+from opentelemetry._logs import Logger, LoggerProvider, LogRecord, SeverityNumber
+from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Tracer, TracerProvider
 
@@ -45,6 +46,26 @@ class Signals:
     tracer: Tracer | None
     instruments: Instruments
     logger: Logger
+
+    def emit(
+        self,
+        event: str,
+        severity: Literal["INFO", "WARN", "ERROR"],
+        attributes: Mapping[str, Any],
+        context: Context | None,
+        body: str | None = None,
+    ) -> None:
+        """Emit an event, as of the span in `context`."""
+        self.logger.emit(
+            LogRecord(
+                context=context,
+                severity_number=SeverityNumber[severity],
+                severity_text=severity,
+                body=body,
+                attributes=attributes,
+                event_name=event,
+            )
+        )
 
 
 class Pipeline:
