@@ -10,8 +10,7 @@ import logging
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nlargest
 from json import dumps  # as it is now: the program may make tools of that module's functions
@@ -57,12 +56,8 @@ _Group = tuple[str, str, str | None, str | None]
 """A scope's kind, a limit's kind, its window, and what it counts by: what is ranked against each other."""
 
 
-@dataclass(slots=True)
-class _Snapshot:
-    """Hold one reading of all limits: the fullest of each series, and the fullest of each name within a group."""
-
-    rows: dict[_Row, LimitReading] = field(default_factory=dict[_Row, LimitReading])
-    named: defaultdict[_Group, dict[str | None, LimitReading]] = field(default_factory=lambda: defaultdict(dict))
+_Rows = list[tuple[dict[str, AttributeValue], LimitReading]]
+"""What one reading of all limits shows: each limit with its attributes."""
 
 
 def _used(reading: LimitReading) -> float | None:
@@ -85,6 +80,9 @@ _OF_NAMES: Final = {
 }
 
 
+_ROW_OF_NAMES: Final = (names.LIMIT_SCOPE, names.LIMIT_KIND, names.LIMIT_SCOPE_NAME, names.LIMIT_PER, names.LIMIT_BY)
+
+
 def kind_of(limit: Limit) -> str:
     """Give the kind as limit events name it: `tokens`, `tool.search`, `tokens(uncached)`."""
     return text(limit.counted)
@@ -102,7 +100,7 @@ class LimitGauges(Listener):
         self._names_guard = Guard()
         self._events_guard = Guard()
         self._ratio_guard = Guard()
-        self._snapshots: dict[str, _Snapshot] = {}
+        self._read: dict[str, _Rows] = {}
         self._left: dict[str, tuple[ScopeView, float | None]] = {}
         pipeline.observe.update({name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)})
         pipeline.when_decided = self._touch_waiting
@@ -162,33 +160,14 @@ class LimitGauges(Listener):
 
     def _observe(self, name: str, options: CallbackOptions) -> Iterator[Observation]:  # noqa: ARG002 - the callback's signature
         """Read once for all gauges, so that used, threshold and window of a series come from one scope."""
-        snapshot = self._snapshots.pop(name, None)
-        if snapshot is None:
-            snapshot = self._read()
-            self._snapshots.update((other, snapshot) for other in (*_OF_SERIES, *_OF_NAMES) if other != name)
-        if name in _OF_SERIES:
-            return self._observe_series(_OF_SERIES[name], snapshot)
-        return self._observe_names(_OF_NAMES[name], snapshot)
-
-    def _observe_series(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
-        for (agent, scope, kind), reading in snapshot.rows.items():
+        if name not in self._read:
+            fullest, named = self._fullest()
+            self._read = {**dict.fromkeys(_OF_SERIES, fullest), **dict.fromkeys(_OF_NAMES, named)}
+        value_of = _OF_SERIES.get(name) or _OF_NAMES[name]
+        for attributes, reading in self._read.pop(name):
             value = value_of(reading)
             if value is not None:
-                yield Observation(value, _attributes(agent, scope, kind))
-
-    def _observe_names(self, value_of: Callable[[LimitReading], float | None], snapshot: _Snapshot) -> Iterator[Observation]:
-        """Observe the ten fullest of each group; those whose names are too many share a series, which is the fullest of them."""
-        seen: set[tuple[str | None, ...]] = set()
-        for (scope, kind, per, by), named in snapshot.named.items():
-            for name, reading in nlargest(_BY_NAME, named.items(), key=lambda item: item[1].fullness):
-                value = value_of(reading)
-                known_name, known_kind = self._names_guard.admit(name, kind)
-                row = (scope, known_name, known_kind, per, by)
-                if value is None or row in seen:
-                    continue
-                seen.add(row)
-                more = {names.LIMIT_SCOPE_NAME: known_name, names.LIMIT_PER: per, names.LIMIT_BY: by}
-                yield Observation(value, present({names.LIMIT_SCOPE: scope, names.LIMIT_KIND: known_kind, **more}))
+                yield Observation(value, attributes)
 
     def _shown(self) -> Iterable[ScopeView]:
         """Give what is open, what is around it, and what was around something that has closed by now, each once."""
@@ -206,16 +185,26 @@ class LimitGauges(Listener):
             shown.update((outer.facts.scope_id, outer) for outer in _outer(scope))
         return shown.values()
 
-    def _read(self) -> _Snapshot:
-        snapshot = _Snapshot()
+    def _fullest(self) -> tuple[_Rows, _Rows]:
+        """Read all limits; return the fullest of each series, and the ten fullest by name of each group."""
+        fullest: dict[_Row, LimitReading] = {}
+        groups: defaultdict[_Group, dict[str | None, LimitReading]] = defaultdict(dict)
         for scope in self._shown():
             for reading in _readings(scope):
                 kind = kind_of(reading.limit)
                 agent, known_kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind)
-                _keep_fuller(snapshot.rows, (agent, reading.scope.value, known_kind or ""), reading)
+                _keep_fuller(fullest, (agent, reading.scope.value, known_kind or ""), reading)
                 group = (reading.scope.value, kind, optional_text(reading.limit.per), optional_text(reading.limit.by))
-                _keep_fuller(snapshot.named[group], _name_of(reading), reading)
-        return snapshot
+                _keep_fuller(groups[group], _name_of(reading), reading)
+        named: dict[tuple[str | None, ...], LimitReading] = {}  # those whose names are too many share a row
+        for (scope_kind, kind, per, by), by_name in groups.items():
+            for name, reading in nlargest(_BY_NAME, by_name.items(), key=lambda item: item[1].fullness):
+                known_name, known_kind = self._names_guard.admit(name, kind)
+                named.setdefault((scope_kind, known_kind, known_name, per, by), reading)
+        return (
+            [(_attributes(*row), reading) for row, reading in fullest.items()],
+            [(present(dict(zip(_ROW_OF_NAMES, row, strict=True))), reading) for row, reading in named.items()],
+        )
 
 
 def _readings(scope: ScopeView) -> Sequence[LimitReading]:
