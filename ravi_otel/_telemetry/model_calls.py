@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -34,7 +34,7 @@ from ravi_otel._telemetry.attributes import (
     word,
     words,
 )
-from ravi_otel._telemetry.content import Content, as_text
+from ravi_otel._telemetry.content import Content, Structured, as_text
 from ravi_otel._telemetry.conventions import Convention
 from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
 from ravi_otel._telemetry.providers import Pipeline
@@ -516,27 +516,39 @@ class ModelCallTelemetry(Listener):
 
     def _add_asked(self, record: CallRecord, asked: Asked, span: Span | None) -> None:
         """Copy what is asked before the program can change it."""
-        on_span = span is not None and span.is_recording() and self._content.on_spans
-        if on_span or self._content.on_events:
+        span = self._span_for_content(span)
+        if span is not None or self._content.on_events:
             copied = self._content.asked(asked)
-            if span is not None and on_span:
+            if span is not None:
                 span.set_attributes(as_text(copied))
             if self._content.on_events:
                 record.marks[_ASKED] = copied
 
     def _add_answered(self, record: CallRecord, error: str | None, span: Span | None, context: Context | None) -> None:
         """Add the answer, and emit the event of both."""
-        output, copied = None if record.reply is None else record.reply.output, record.marks.pop(_ASKED, None)
-        on_span = span is not None and span.is_recording() and self._content.on_spans
-        said = self._content.answered(output, ended="stop" if record.status == "ok" else "error") if on_span or copied is not None else {}
-        if span is not None and on_span:
+        output = None if record.reply is None else record.reply.output
+        copied = cast("Structured | None", record.marks.pop(_ASKED, None))
+        span = self._span_for_content(span)
+        if span is None and copied is None:
+            return
+        said = self._content.answered(output, ended="stop" if record.status == "ok" else "error")
+        if span is not None:
             span.set_attributes(as_text(said))
-        if isinstance(copied, dict):
+        if copied is not None:
             at_end = {name: found for name, found in self._attributes.at_end(record).items() if name.startswith(names.GEN_AI)}
-            attributes = {**self._attributes.about(record.call), **self._attributes.at_start(record.call), **at_end, **copied, **said}
+            attributes: Structured = {
+                **self._attributes.about(record.call),
+                **self._attributes.at_start(record.call),
+                **at_end,
+                **copied,
+                **said,
+            }
             if error is not None:
                 attributes[names.ERROR_TYPE] = error
             self._pipeline.signals().emit(names.DETAILS_EVENT, "INFO", attributes, context)
+
+    def _span_for_content(self, span: Span | None) -> Span | None:
+        return span if span is not None and span.is_recording() and self._content.on_spans else None
 
 
 def _raised(error: BaseException) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ class Telemetry(telemetry.Telemetry):
 
 
 @contextmanager
-def _together(managers: Sequence[AbstractContextManager[object]]) -> Iterator[None]:
+def _together(managers: Sequence[AbstractContextManager[object]]) -> Generator[None]:
     with ExitStack() as stack:
         for each in managers:
             stack.enter_context(each)
