@@ -19,8 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
-import anyio
-
+from ravi_otel._extras import load
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._threads import without_signals
@@ -293,7 +292,7 @@ async def wait_for_all(timeout_s: float) -> None:
 
 async def _until_over(pending: list[Pending], timeout_s: float) -> None:
     """Wait, in a task of asyncio's or trio's, for callbacks that run in our thread: ever less often, as they take longer."""
-    step_s = _FIRST_STEP_S
+    anyio, step_s = load("anyio"), _FIRST_STEP_S  # imported when somebody waits, and not when the first callback begins
     with anyio.move_on_after(timeout_s):
         while not all(each.over for each in pending):
             await anyio.sleep(step_s)
