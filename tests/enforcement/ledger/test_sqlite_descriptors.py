@@ -97,3 +97,69 @@ def test_a_process_that_became_another_user_is_told_what_to_do(tmp_path):
     assert refused.value.reason == "store_failed"
     ledger.prepare()
     ledger.close()
+
+
+CONNECTIONS = """
+import functools, os, sqlite3, sys, threading
+
+class Told(sqlite3.Connection):
+    open = 0
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.is_open = True
+        Told.open += 1
+
+    def close(self):
+        super().close()
+        Told.open -= self.is_open
+        self.is_open = False
+
+sqlite3.connect = functools.partial(sqlite3.connect, factory=Told)
+import ravi_otel
+
+@ravi_otel.tool
+def work():
+    pass
+
+def ask():
+    with ravi_otel.run("r", tenant_id="acme", limits=["tenant.tool_calls=1000"]):
+        work()
+
+ravi_otel.instrument(ledger=f"sqlite:{sys.argv[1]}")
+ask()
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+print("in use", Told.open > 0, flush=True)
+if not os.fork():
+    Told.open = 0  # the parent's are closed there
+    ask()
+    ravi_otel.uninstrument()
+    print("in a child", Told.open, flush=True)
+    os._exit(0)
+os.wait()
+ravi_otel.uninstrument()
+print("afterwards", Told.open)
+ravi_otel.instrument(ledger=f"sqlite:{sys.argv[2]}")
+try:
+    ask()
+except ravi_otel.BudgetError as error:
+    print(error.reason)
+ravi_otel.uninstrument()
+print("of a file that is none", Told.open)
+"""
+
+
+def test_every_connection_is_closed_by_its_owner(tmp_path: Path) -> None:
+    """On CPython 3.13 and later a program with -W error would fail of one that is not."""
+    none = tmp_path / "none.db"
+    none.write_text("this is no database, and long enough to be read as one\n" * 100)
+    none.chmod(0o600)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CONNECTIONS, str(tmp_path / "ledger.db"), str(none)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["in use True", "in a child 0", "afterwards 0", "store_failed", "of a file that is none 0"], (
+        done.stderr
+    )
