@@ -6,7 +6,6 @@ from ravi_otel._lazy import lazy_names as _lazy_names
 from ravi_otel._version import __version__
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel._enforcement.retry import RetryPolicy
     from ravi_otel._enforcement.scope import Scope, WrapUp
     from ravi_otel._enforcement.snapshot import Snapshot
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
@@ -30,7 +29,7 @@ if _typing.TYPE_CHECKING:
         suspend_limits,
     )
     from ravi_otel._runtime.spawning import Spawned, spawn
-    from ravi_otel._runtime.supervising import supervise
+    from ravi_otel._runtime.supervising import RetryPolicy, supervise
     from ravi_otel._runtime.tool import tool
     from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
@@ -190,7 +189,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "child_environment",
         "task_headers",
     ),
-    "_enforcement.retry": ("RetryPolicy",),
     "_enforcement.scope": ("Scope", "WrapUp"),
     "_enforcement.snapshot": ("Snapshot",),
     "_enforcement.spawn.tracker": ("SpawnTracker",),
@@ -266,7 +264,10 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Spawned",
         "spawn",
     ),
-    "_runtime.supervising": ("supervise",),
+    "_runtime.supervising": (
+        "RetryPolicy",
+        "supervise",
+    ),
     "_runtime.tool": ("tool",),
     "_runtime.waiting": (
         "Waiting",

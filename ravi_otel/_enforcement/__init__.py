@@ -6,7 +6,7 @@ Where what is:
   `engine` is what all share, `plan` what a call must satisfy there.
 * counting: `ledger/` keeps the accounts; `admission` says what a call asks of them, `usage_counters` what was used whatever was allowed,
   `series` counts by window and by user, `last_call` keeps a rest for the end.
-* refusing: `errors_text` writes the errors, `retry` says how often a crashed agent begins again.
+* refusing: `errors_text` writes the errors.
 * time: `clock` reads it, `deadlines` measures scopes by it and looks at their limits when they are due.
 * agents: `spawn/` gives out the slots of a run: its `tracker` is what users call, and keeps slots for agents to come, `slots` decides
   who has one and who is next, `limits` holds the other limits of agents, `shared` the slots that several processes give out.

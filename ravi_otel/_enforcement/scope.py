@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -30,7 +30,7 @@ from ravi_otel._enforcement.ending import (
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import Claim, KeptBack, LastCall
-from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import PLAIN, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
@@ -40,7 +40,7 @@ from ravi_otel._enforcement.spawn.limits import AgentAdmission
 from ravi_otel._enforcement.spawn.slots import Lease
 from ravi_otel._enforcement.spawn.tracker import Seat, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
-from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_charged, add_counts, whole
+from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.hooks.listener import Entered
@@ -106,7 +106,6 @@ class Scope(LimitedScope):
         self.trace_id: str | None = None
         self.pauses = 0  # refusals because its slot went to others
         self.weighted_share: WeightedShare | None = None
-        self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
         self.stranded = False
         self.status: Status = "open"
         self.stop_reason: str | None = None
@@ -115,7 +114,6 @@ class Scope(LimitedScope):
         self._concluded: Ending | None = None
         self.closed = False
         self.partial: str | None = None
-        self._remembered: Remembered | None = None
         self._stops: dict[object, Callable[[], object]] = {}
         self.when_dropped: Callable[[Scope], object] | None = None
 
@@ -286,23 +284,6 @@ class Scope(LimitedScope):
             if scope.closed:
                 raise errors_text.closed(scope.facts)
 
-    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
-        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
-        plan = self.plan
-        for account in plan.accounts():
-            aside = account.observe or account in but or plan.sets_aside(account)
-            if account.kind in kinds and account.used > account.value and not aside:
-                raise owned(errors_text.used_up(account), account)
-
-    def leaves_room(self, kind: str, amount: int) -> bool:
-        """Whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
-        plan = self.plan
-        for account in plan.accounts():
-            aside = account.observe or plan.sets_aside(account) or account.limit.on_exceed is Outcome.ASK
-            if account.kind == kind and account.used + amount > account.value and not aside:
-                return False
-        return True
-
     def close(self) -> None:
         """Stop everything in here: the next call, tool or charge is refused, what waits in line is let go, what is in flight is ended."""
         self.closed = True
@@ -468,54 +449,6 @@ class Scope(LimitedScope):
         ledger = self.engine.ledger
         with suppress(Exception):  # what goes to the caller is what interrupted him
             run_sync(ledger.settle(op_id, None)) if keeps else run_sync(ledger.release(op_id))
-
-    def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
-        """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
-        self.absorb_untold(amounts, model)()
-
-    def absorb_untold(self, amounts: Mapping[str, int], model: str | None = None) -> Callable[[], None]:
-        """Record it, and return the function that tells what was crossed: for who holds a lock."""
-        lines = [
-            Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
-            for account in self.plan.accounts(model)
-            if amounts.get(account.kind)
-        ]
-        op_id, engine = new_op_id(), self.engine
-        try:
-            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True)))
-            settled = run_sync(engine.ledger.settle(op_id, amounts))
-        except BaseException:  # a signal's: what was begun is ended, once, as what it was
-            with suppress(Exception):  # what goes to the caller is what interrupted him
-                run_sync(engine.ledger.settle(op_id, amounts))
-            raise
-
-        def tell() -> None:
-            engine.tell(begun.crossings)
-            engine.settled(settled)
-
-        return tell
-
-    def is_charged_by_calls(self) -> bool:
-        """Whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
-        around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
-        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).usage.requests > 0
-
-    def reported_in(self) -> UsageCounters:
-        """Return the counters of the innermost run or agent around, else of the process: whose span says what was reported in it."""
-        around = self.upwards()
-        return next((scope for scope in around if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}), around[-1]).usage
-
-    @property
-    def remembered(self) -> Remembered:
-        """Return the operation ids that the innermost run around has charged, or the process outside any run."""
-        owner = self.innermost(ScopeKind.RUN) or self.upwards()[-1]
-        with self.engine.lock:
-            return owner._own_memory()  # noqa: SLF001 - another scope of this class
-
-    def _own_memory(self) -> Remembered:
-        if self._remembered is None:
-            self._remembered = Remembered()
-        return self._remembered
 
     # -- reading it -------------------------------------------------------------------------------------------------
 

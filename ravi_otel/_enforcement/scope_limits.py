@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final, Self, TypeVar
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import KeptBack, LastCall
 from ravi_otel._enforcement.ledger.account import Account, Nature
+from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.store_identity import store_id
 from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newest, refresh
@@ -19,7 +22,7 @@ from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel._enforcement.usage_counters import Tallies, UsageCounters
+from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
@@ -28,7 +31,7 @@ from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.grammar import NamedKind, read_kind
-from ravi_otel.policy.limits import CLOCKS, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
 
 DeclaredT = TypeVar("DeclaredT", Account, Series)
 ScopeT = TypeVar("ScopeT", bound="LimitedScope")
@@ -95,6 +98,8 @@ class LimitedScope:
         self.clock = ScopeClock(engine.deadlines)
         self.wrapping: LastCall | None = None if parent is None else parent.wrapping
         self.kept_back = KeptBack()
+        self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
+        self._remembered: Remembered | None = None
         self._plan: Plan | None = None
         self._outer: tuple[Self, ...] = (*also, *(() if parent is None else (parent, *parent._outer)))  # noqa: SLF001 - of this class
         self.tallies: Tallies = tuple([scope.usage for scope in self.charged()])
@@ -345,6 +350,73 @@ class LimitedScope:
             self.clock.watch(account)
         for each in series:
             each.retune(inner)
+
+    # -- what was spent elsewhere -------------------------------------------------------------------------------------------
+
+    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
+        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed: it was spent already."""
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or account in but or plan.sets_aside(account)
+            if account.kind in kinds and account.used > account.value and not aside:
+                raise owned(errors_text.used_up(account), account)
+
+    def leaves_room(self, kind: str, amount: int) -> bool:
+        """Whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""
+        plan = self.plan
+        for account in plan.accounts():
+            aside = account.observe or plan.sets_aside(account) or account.limit.on_exceed is Outcome.ASK
+            if account.kind == kind and account.used + amount > account.value and not aside:
+                return False
+        return True
+
+    def absorb(self, amounts: Mapping[str, int], model: str | None = None) -> None:
+        """Record spend that was made elsewhere, by kind in inner units; it is never refused. `model` is who was asked, if known."""
+        self.absorb_untold(amounts, model)()
+
+    def absorb_untold(self, amounts: Mapping[str, int], model: str | None = None) -> Callable[[], None]:
+        """Record it, and return the function that tells what was crossed: for who holds a lock."""
+        lines = [
+            Line(account, amounts[account.kind] if account.nature is Nature.COUNTED else 0, 0)
+            for account in self.plan.accounts(model)
+            if amounts.get(account.kind)
+        ]
+        op_id, engine = new_op_id(), self.engine
+        try:
+            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True)))
+            settled = run_sync(engine.ledger.settle(op_id, amounts))
+        except BaseException:  # a signal's: what was begun is ended, once, as what it was
+            with suppress(Exception):  # what goes to the caller is what interrupted him
+                run_sync(engine.ledger.settle(op_id, amounts))
+            raise
+
+        def tell() -> None:
+            engine.tell(begun.crossings)
+            engine.settled(settled)
+
+        return tell
+
+    def is_charged_by_calls(self) -> bool:
+        """Whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
+        around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
+        return next((scope for scope in around if scope.facts.kind is ScopeKind.RUN), around[-1]).usage.requests > 0
+
+    def reported_in(self) -> UsageCounters:
+        """Return the counters of the innermost run or agent around, else of the process: whose span says what was reported in it."""
+        around = self.upwards()
+        return next((scope for scope in around if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}), around[-1]).usage
+
+    @property
+    def remembered(self) -> Remembered:
+        """Return the operation ids that the innermost run around has charged, or the process outside any run."""
+        owner = self.innermost(ScopeKind.RUN) or self.upwards()[-1]
+        with self.engine.lock:
+            return owner._own_memory()  # noqa: SLF001 - another scope of this class
+
+    def _own_memory(self) -> Remembered:
+        if self._remembered is None:
+            self._remembered = Remembered()
+        return self._remembered
 
     # -- time -------------------------------------------------------------------------------------------------------
 

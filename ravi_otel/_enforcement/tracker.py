@@ -3,63 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing
 from ravi_otel._enforcement.ledger.judge import rise
-from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_consumed, whole
+from ravi_otel._enforcement.scope_limits import LimitedScope
+from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_consumed, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.budgets import ExecutionBudget
-from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO, Kind, cost_limit, token_limit, turn_limit
-
-
-class Bound(Protocol):
-    """Be a scope, as much of it as its tab knows."""
-
-    facts: ScopeFacts
-    usage: UsageCounters
-    tallies: Tallies
-    turns_told: dict[object, tuple[int, Key | None]]
-
-    @property
-    def remembered(self) -> Remembered:
-        """Return the operation ids that its run has charged."""
-        ...
-
-    @property
-    def observes(self) -> bool:
-        """Whether its limits only observe."""
-        ...
-
-    def absorb_untold(self, amounts: Mapping[str, int]) -> Callable[[], None]:
-        """Record spend that was made elsewhere, and give the function that tells what was crossed."""
-        ...
-
-    def reported_in(self) -> UsageCounters:
-        """Return the counters of the innermost run or agent around, whose span says what was reported in it."""
-        ...
-
-    def is_charged_by_calls(self) -> bool:
-        """Whether a model call was begun in its run that is charged by itself."""
-        ...
-
-    def leaves_room(self, kind: str, amount: int) -> bool:
-        """Whether so much more of `kind` passes no limit that would refuse a call for it."""
-        ...
-
-    def refuse_passed(self, kinds: Collection[str], but: Collection[Account]) -> None:
-        """Raise for the outermost limit of `kinds`, `but` for some, of which more is used than is allowed."""
-        ...
-
 
 _CONSUMED = "consume"
 _UNLIMITED = ExecutionBudget()
@@ -90,7 +50,7 @@ class ExecutionTracker:
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
         given = (max_tokens, max_cost_usd, max_turns) != (None, None, None)
         self.budget = ExecutionBudget(max_tokens=max_tokens, max_cost_usd=max_cost_usd, max_turns=max_turns) if given else _UNLIMITED
-        self._scopes: list[Bound] = []  # that live
+        self._scopes: list[LimitedScope] = []  # that live
         self._tallies: list[UsageCounters] = []  # of those that live, and of the last that lived, whose streams may go on
         self._owner: object = None
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
@@ -183,7 +143,7 @@ class ExecutionTracker:
         if bound is None or not bound.observes:
             self._check()
 
-    def _charge(self, scope: Bound, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
+    def _charge(self, scope: LimitedScope, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
         """Charge a scope what its calls are not charged with by themselves, and hold it to the limits around."""
         tell: list[Callable[[], None]] = []
         with whole():
@@ -207,7 +167,7 @@ class ExecutionTracker:
                 errors_text.place(scope.facts),
             )
 
-    def _waits(self, scope: Bound, added: tuple[int, int, int], key: Key | None) -> bool:
+    def _waits(self, scope: LimitedScope, added: tuple[int, int, int], key: Key | None) -> bool:
         """Have turns wait that are told alone, where they fit; until the next of them nobody knows whether calls are charged here."""
         turns, most, bound = added[2], self.budget.max_turns, any(each is scope for each in self._scopes)
         if any(added[:2]) or (key is not None and key in scope.remembered):
@@ -219,7 +179,7 @@ class ExecutionTracker:
         scope.turns_told[self] = turns, key
         return True
 
-    def end_turns(self, scope: Bound) -> list[Callable[[], None]]:
+    def end_turns(self, scope: LimitedScope) -> list[Callable[[], None]]:
         """Charge the turns that wait in a scope, unless it is charged by its calls; give what tells what was crossed."""
         turns, key = scope.turns_told.pop(self, (0, None))
         if not turns:
@@ -281,7 +241,7 @@ class ExecutionTracker:
                 )
             self._owner = owner
 
-    def bind(self, scope: Bound, owner: object = None) -> tuple[int, int, int]:
+    def bind(self, scope: LimitedScope, owner: object = None) -> tuple[int, int, int]:
         """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
         with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
@@ -310,18 +270,18 @@ class ExecutionTracker:
                 self._turns += tally.turns
         self._tallies = living
 
-    def _bound_here(self) -> Bound | None:
+    def _bound_here(self) -> LimitedScope | None:
         """Return the scope it is the tab of: of several the one around the caller."""
         if len(self._scopes) > 1:
             scope: Any = _current.leaf()
             while scope is not None:
                 if scope.tracker is self:
-                    found: Bound = scope
+                    found: LimitedScope = scope
                     return found
                 scope = scope.parent
         return self._scopes[-1] if self._scopes else None
 
-    def unbind(self, scope: Bound) -> None:
+    def unbind(self, scope: LimitedScope) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
         with _lock.own:
             self._scopes = [each for each in self._scopes if each is not scope]
@@ -337,12 +297,12 @@ def _seen(memory: Remembered | None, key: Key | None) -> bool:
         return known
 
 
-def _around() -> Bound | None:
+def _around() -> LimitedScope | None:
     """Return the scope around the caller; None outside any."""
-    return cast("Bound | None", _current.leaf())
+    return cast("LimitedScope | None", _current.leaf())
 
 
-def end_turns(scope: Bound, *, quiet: bool) -> None:
+def end_turns(scope: LimitedScope, *, quiet: bool) -> None:
     """Charge a scope that ends the turns that wait in it; when quiet, nobody is told what was crossed."""
     tell: list[Callable[[], None]] = []
     with whole():
@@ -353,7 +313,7 @@ def end_turns(scope: Bound, *, quiet: bool) -> None:
         each()
 
 
-def _absorb(bound: Bound, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
+def _absorb(bound: LimitedScope, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
     """Charge a scope what was spent elsewhere, unless its run has charged it before; give what tells what was crossed."""
     memory = None if key is None else bound.remembered
     with whole():
