@@ -254,6 +254,7 @@ class Account:
             setattr(self, name, value)
         self.buckets = dict(self.buckets)
         self.revalue(self.value)
+        self.flag(near=self._near, exceeded=self._exceeded, draining=self._draining)
 
     @property
     def claims(self) -> tuple[Claim, ...]:

@@ -19,6 +19,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.testing import ManualClock
 
 RUN = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run", run_name="triage")
 
@@ -257,6 +258,24 @@ def test_a_lock_that_ends_in_time_is_waited_for(path, locked):
     shared = account()
     ask(patient, shared)
     timer = threading.Timer(0.05, locked())
+    timer.start()
+    assert isinstance(ask(patient, shared)[1], Grant)
+    timer.join()
+    patient.close()
+
+
+def test_who_waited_for_the_file_counts_in_the_window_of_when_it_is_had(path, locked):
+    clock = ManualClock()
+    patient = SqliteLedger(path, busy_s=30.0, clock=clock)
+    shared = Account(Limit(kind=Kind.REQUESTS, value=5, per="90m"), RUN, origin="the limit")
+    ask(patient, shared, want=5)
+    unlock = locked()
+
+    def later():
+        clock.advance(2 * 3600)
+        unlock()
+
+    timer = threading.Timer(0.05, later)
     timer.start()
     assert isinstance(ask(patient, shared)[1], Grant)
     timer.join()

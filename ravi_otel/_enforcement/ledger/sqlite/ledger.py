@@ -437,7 +437,7 @@ class SqliteStore(WaitQueue[Stander]):
         """Do something in one transaction, or not at all; with `reaps` the dead are looked for as well."""
         self._come_in()
         file, leases = self.file, self._leases
-        step = Transaction(file, self.operations, self._waiters, leases, (int(self._clock.time() * _NS), self._clock.monotonic_ns()))
+        step = Transaction(file, self.operations, self._waiters, leases, self._clock)
         with self._lock:
             try:
                 step.begin()

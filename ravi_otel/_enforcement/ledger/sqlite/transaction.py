@@ -9,6 +9,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, cast
 
+from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature, state_of
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, Told, asked_once
@@ -73,14 +74,13 @@ class Transaction:
     """
 
     def __init__(
-        self, file: LedgerFile, operations: dict[str, Operation], waiters: dict[Stander, None], leases: Leases, times: tuple[int, int]
+        self, file: LedgerFile, operations: dict[str, Operation], waiters: dict[Stander, None], leases: Leases, clock: Clock
     ) -> None:
         self.file = file
         self.operations = operations
         self.waiters = waiters
         self.leases = leases
-        self.now_ns, self.alive_ns = times  # the wall clock, by which windows roll, and the one that all processes share
-        self.now_s = self.now_ns // _NS
+        self._clock = clock
         self.execute: Execute
         self.then: list[Callable[[], object]] = []
         self.woken: deque[Waiter] = deque()
@@ -94,10 +94,12 @@ class Transaction:
         self._lined = False
 
     def begin(self) -> None:
-        """Begin on the file; what this process was called in another one that was there before, it is not here."""
+        """Begin on the file, and read the clocks: one by which windows roll, and the one that all processes share."""
         connection, leases = self.file.begin(), self.leases
+        self.now_ns, self.alive_ns = int(self._clock.time() * _NS), self._clock.monotonic_ns()
+        self.now_s = self.now_ns // _NS
         self.execute, self._execute_many = connection.execute, connection.executemany
-        if leases.epoch != self.file.epoch:
+        if leases.epoch != self.file.epoch:  # there was another file before, in which this process had a number
             leases.process, leases.epoch = 0, self.file.epoch
         self._undo.append(partial(setattr, leases, "process", leases.process))
 
