@@ -149,14 +149,19 @@ def read_choice(parameter: str, given: object) -> Choice:
 
 def lease_of(written: str, parameter: str = LEASE) -> float:
     """Read for how many seconds a silent process keeps what it holds, 30 unless it is said; ConfigurationError for what is no such time."""
-    least, most = _LEASES_S
+    return _within(_LEASES_S, parameter, written or "30", "seconds", "30")
+
+
+def _within(bounds: tuple[float, float], parameter: str, written: str, unit: str, example: str) -> float:
+    """Read a number within bounds; ConfigurationError for what is none."""
+    least, most = bounds
     try:
-        seconds = float(written or 30.0)
+        number = float(written)
     except ValueError:
-        seconds = 0.0
-    if not least <= seconds <= most:
-        raise ConfigurationError(f"{parameter}={checks.show(written)} must be seconds from {least:g} to {most:g}, such as 30.")
-    return seconds
+        number = 0.0
+    if not least <= number <= most:
+        raise ConfigurationError(f"{parameter}={checks.show(written)} must be {unit} from {least:g} to {most:,g}, such as {example}.")
+    return number
 
 
 # -- a URL --------------------------------------------------------------------------------------------------------
@@ -187,8 +192,8 @@ def _read_url(parameter: str, given: str) -> Choice:
         store,
         shown,
         url=target,
-        namespace=_namespace(parameter, ours.get("namespace", "default")),
-        keep_days=_days(f"{parameter}: keep_days", ours["keep_days"]) if "keep_days" in ours else None,
+        namespace=checks.name(f"{parameter}: namespace", ours.get("namespace", "default")),
+        keep_days=_within(_KEPT_DAYS, f"{parameter}: keep_days", ours["keep_days"], "days", "400") if "keep_days" in ours else None,
         lease_s=lease_of(ours["lease_s"], f"{parameter}: lease_s") if "lease_s" in ours else None,
     )
 
@@ -261,21 +266,6 @@ def _file(parameter: str, path: str) -> Path:
             f"{parameter}: there is no home folder to put for '~'; give the whole path, such as {example!r}."
         ) from None
     return checks.file_path(f"{parameter}: sqlite", path, example)
-
-
-def _namespace(parameter: str, text: str) -> str:
-    return checks.name(f"{parameter}: namespace", text)
-
-
-def _days(parameter: str, written: str) -> float:
-    least, most = _KEPT_DAYS
-    try:
-        days = float(written)
-    except ValueError:
-        days = 0.0
-    if not least <= days <= most:
-        raise ConfigurationError(f"{parameter}={checks.show(written)} must be days from {least:g} to {most:,g}, such as 400.")
-    return days
 
 
 def show_url(url: str) -> str:

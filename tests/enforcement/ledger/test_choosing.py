@@ -112,7 +112,7 @@ def test_a_ledger_that_was_made_is_taken_as_it_is(tmp_path):
         ("redis://h?namespace=a&namespace=b", "says namespace twice"),
         ("redis://h?namespace=", "is empty"),
         ("redis://h?namespace=a%07", "has a control character"),
-        ("redis://h?lease_s=0.1", "lease_s='0.1' must be seconds from 0.5 to 3600"),
+        ("redis://h?lease_s=0.1", "lease_s='0.1' must be seconds from 0.5 to 3,600"),
         ("redis://h?lease_s=nan", "must be seconds from"),
         ("redis://h?timeout_s=soon", "timeout_s= of the Redis store's URL is seconds"),
         ("redis://h?databse=1", "'databse', which is unknown here: there are keep_days, lease_s, namespace, timeout_s, db, "),
