@@ -34,8 +34,6 @@ _LARGEST: Final = 1 << 62
 _MOST_AT_ONCE: Final = 500
 _MOST_EVENTS: Final = 10_000
 _EVENTS: Final = frozenset({"limit_nearing", "limit_exceeded"})
-_TOKENS: Final = "tokens"
-_HELD: Final = Nature.HELD
 
 _COLUMNS: Final = "accounts.id, epoch, used, held, value, denied, near, exceeded, draining, events, rolling"
 _STEADY: Final = slice(4, 11)
@@ -264,10 +262,10 @@ class Transaction:
 
     def _hold(self, operation: Operation) -> None:
         """Write what an operation holds, under the number of this process; one that holds nothing needs none."""
-        granted, holds = _written(operation)
+        granted, holds = operation.granted, _held(operation)
         self.holds = self.holds or holds != "[]"
         process = self.leases.process or (self.leases.enrol(self.execute, self.alive_ns) if self.holds else 0)
-        self.execute(_HOLD, (operation.op_id, process, granted, holds, self.now_s))
+        self.execute(_HOLD, (operation.op_id, process, None if granted is None else to_sql(granted), holds, self.now_s))
 
     def settle(self, op_id: str, actual: Mapping[str, int], guessed: bool) -> Settled | None:
         """Replace what an operation holds by what was used; None when it is over."""
@@ -557,24 +555,17 @@ def _steady_of(account: Account) -> tuple[Any, ...]:
     )
 
 
-def _written(operation: Operation) -> tuple[int | str | None, str]:
-    """Return what was granted in tokens, and which rows an operation holds how much of, as `process.held_by` reads it.
+def _held(operation: Operation) -> str:
+    """Write which rows an operation holds how much of, as a burial reads it.
 
     Of a slot it also says what was charged at once: all of it is given back when its process dies.
     """
-    granted: int | None = None
-    holds: list[str] = []
-    slot = operation.request.slot
-    held = operation.held
-    for at, line in enumerate(operation.lines):
-        account = line.account
-        hold = held[at] if held is not None else line.want if account.nature is _HELD or line.carved else 0
-        if account.kind == _TOKENS and not account.observe and (granted is None or hold < granted):
-            granted = hold
-        charged = _charged_at_once(line) if slot else 0
-        if hold or charged:
-            holds.append(f"[{account.row.id}, {hold}, {charged}]" if slot else f"[{account.row.id}, {hold}]")
-    return (None if granted is None else to_sql(granted)), f"[{', '.join(holds)}]"
+    held = list[str]()
+    for line, hold in operation.holds:
+        charged = [_charged_at_once(line)] if operation.request.slot else []
+        if hold or any(charged):
+            held.append(str([line.account.row.id, hold, *charged]))
+    return f"[{', '.join(held)}]"
 
 
 def _charged_at_once(line: Line) -> int:
