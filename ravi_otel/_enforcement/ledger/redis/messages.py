@@ -290,7 +290,7 @@ class Ask:
         assert self.lease is not None
         return [self.lease.operations, self.named.tombstone, *(sight.key for _, sight in self.seen)]
 
-    def say(self) -> None:
+    def write_words(self) -> None:
         """Write down what each line asks."""
         self.words = [sight.asked(line, self.request) for line, (_, sight) in zip(self.lines, self.seen, strict=True)]
 
@@ -371,7 +371,7 @@ class Reply:
         if self.letter not in letters:
             raise {"L": lost(), "U": StoreError(UNREADABLE)}.get(self.letter, StoreError(STRANGE))
 
-    def take(self, count: int) -> list[int]:
+    def expect(self, count: int) -> list[int]:
         """Return the amounts, which are so many; StoreError where they are not."""
         if len(self.amounts) != count:
             raise StoreError(STRANGE)

@@ -230,7 +230,7 @@ class PendingWrites:
                 self._untold.append(settled)
             return True
 
-    def tell(self, answer: Grant | Denied | Settled) -> None:
+    def add_untold(self, answer: Grant | Denied | Settled) -> None:
         """Add to an answer what the store has told of earlier ends meanwhile."""
         if not self._untold:
             return
@@ -271,16 +271,16 @@ class Ticket:
         """Return at which account of the request it stands (from 1; 0: at none of them)."""
         return next((number for number, (_, sight) in enumerate(ask.seen, 1) if sight.key == self.key), 0)
 
-    def move(self, ask: Ask, account: Account) -> None:
+    def join(self, ask: Ask, account: Account) -> None:
         """Stand at the end of this account's line, if it does not stand there."""
         if account is self.account:
             return
-        self.go()
+        self.leave()
         self.account = account
         self.key = next(sight.key for each, sight in ask.seen if each is account)
         account.line.append(self)
 
-    def go(self) -> None:
+    def leave(self) -> None:
         """Leave the line, and have the next one look."""
         if self.account is not None and self in self.account.line:
             self.account.line.remove(self)

@@ -3,6 +3,10 @@
 A process that dies holding something is silent; when its lease runs out, whoever comes next settles that at its grant. Should it have
 been asleep only, the real amount corrects that later, once. A message that was lost is sent again: an operation counts once.
 
+A budget is one account there, whose key follows from its scope: whoever counts in that scope, in whatever process, finds it. `reserve` runs
+`lua/reserve.lua` over all accounts of a call, `settle` and `release` end what it held; each answer brings the accounts as they are then,
+which are written into this process's own.
+
 These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{ravi:NAMESPACE:TENANT}`:
 
 * `:a:…` an account; its `:l` is the line of those who wait for it, and `:s` when their processes were seen;
@@ -220,7 +224,7 @@ class RedisStore:
         answer = yield from self._attempt(ask, NEWCOMER)
         if ask.request.patience_s > 0 and wait_queue.is_contended(answer):
             answer = yield from self._wait(ask, cast("Denied", answer))
-        self.pending.tell(answer)
+        self.pending.add_untold(answer)
         return answer
 
     def _attempt(self, ask: Ask, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
@@ -264,17 +268,17 @@ class RedisStore:
         stands, ask.words = "- 0" if ticket is None else f"{ticket.id} {ticket.stands(ask)}", []
         for _ in range(_MOST_TURNS + len(ask.seen)):
             if ask.request.slot and not ask.request.spent:
-                yield from self._make_sure(ask.tag)
+                yield from self._check_leases(ask.tag)
                 yield from self._retake()
             with self.lock:
                 lease = self.leases.on(ask.tag)
                 ask.lease = lease
                 if not ask.words:
-                    ask.say()
+                    ask.write_words()
             write = self._beginning(ask, mode, stands, lives_ms=0 if lease.made else self.leases.lease_ms)
             reply = Reply((yield from self._run("reserve", write.keys, write.words)), "GODNL", ask.seen)
             if reply.letter == "N":
-                self._over(lease)
+                self._end_lease(lease)
             elif reply.letter == "L":
                 if not (yield from self._begin_anew(*ask.seen[reply.at - 1])):
                     raise lost()
@@ -289,13 +293,13 @@ class RedisStore:
         with self.lock:
             self._show(reply, ask)
             if reply.letter == "D":
-                used, held = reply.take(2)
+                used, held = reply.expect(2)
                 line, crossings = ask.lines[reply.at - 1], reply.crossings("admission", "denied")
                 return Denied(line.account, cast("Any", reply.reason), used, held, line.minimum, crossings)
             if reply.letter == "O":
                 least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
                 return Told(ask.request.op_id, min(least, default=None))
-            operation = Shared(ask, reply.take(len(ask.seen)) if reply.amounts else None, reply.at)
+            operation = Shared(ask, reply.expect(len(ask.seen)) if reply.amounts else None, reply.at)
             operation.crossings = reply.crossings("admission")
             self.operations[ask.request.op_id] = operation
             self.pulse.start()
@@ -337,7 +341,7 @@ class RedisStore:
         answer = yield from self._attempt(ask, NEWCOMER | STAND, ticket)  # again, now that it has a ticket
         if not wait_queue.is_contended(answer):
             return answer
-        ticket.move(ask, cast("Denied", answer).account)
+        ticket.join(ask, cast("Denied", answer).account)
         forget_stop = None if ask.request.on_stop is None else ask.request.on_stop(ticket.stop)
         try:
             return (yield from self._stand(ask, ticket, cast("Denied", answer)))
@@ -349,7 +353,7 @@ class RedisStore:
             self.send_now()
             raise
         finally:
-            ticket.go()
+            ticket.leave()
             if forget_stop is not None:
                 forget_stop()
 
@@ -377,7 +381,7 @@ class RedisStore:
             answer = cast("Denied", found)
             if answer.account is not ticket.account and self._blocks_itself(ask, answer.account):
                 return (yield from self._attempt(ask, LAST, ticket))
-            ticket.move(ask, answer.account)
+            ticket.join(ask, answer.account)
 
     def _blocks_itself(self, ask: Ask, account: Account) -> bool:
         with self.lock:
@@ -448,7 +452,7 @@ class RedisStore:
             return judge.PLAIN
         if write.forgotten:
             self.pending.give_up(write, FORGOTTEN)
-        self.pending.tell(settled)
+        self.pending.add_untold(settled)
         return settled
 
     def _taken(self, write: Write, reply: Reply) -> Settled:
@@ -494,13 +498,13 @@ class RedisStore:
         if reply.letter == "O":
             return Extended({})
         if reply.letter == "X":
-            used, held, observed = reply.take(3)
+            used, held, observed = reply.expect(3)
             if observed > len(ask.seen):
                 raise StoreError(STRANGE)
             operation.observe(observed)
             denied = Denied(ask.lines[reply.at - 1].account, cast("Any", reply.reason), used, held, 0)
             return Extended({}, denied, reply.crossings("stream", "denied"))
-        gives = reply.take(len(ask.seen))
+        gives = reply.expect(len(ask.seen))
         operation.observe(reply.at)
         extended = dict(given)
         with self.lock:
@@ -525,11 +529,11 @@ class RedisStore:
     def _retune(self, account: Account, value: int) -> Flow[None]:
         sight = self._sight(account)
         with self._refusing(account):
-            reply = yield from self._set(account, sight, value)
+            reply = yield from self._set_value(account, sight, value)
             if reply.letter == "L":
                 if not (yield from self._begin_anew(account, sight)):
                     raise lost()
-                reply = yield from self._set(account, sight, value)
+                reply = yield from self._set_value(account, sight, value)
             with self.lock:
                 reply.show(self._clock.monotonic_ns())
         with self.lock:
@@ -539,7 +543,7 @@ class RedisStore:
                 account.split()
         wake_first([account])
 
-    def _set(self, account: Account, sight: Sight, value: int) -> Flow[Reply]:
+    def _set_value(self, account: Account, sight: Sight, value: int) -> Flow[Reply]:
         word = f"{sight.word(account)} {bounded(value)}{sight.birth(account)}"
         return Reply((yield from self._run("retune", [sight.key], [self._day(), word])), "SL", [(account, sight)])
 
@@ -673,7 +677,7 @@ class RedisStore:
                     due = self.leases.due({each.ask.lease for each in self.operations.values()})
                     holds = bool(self.operations)
                 for lease in due if holds else ():
-                    run_sync(self._live_on(lease))
+                    run_sync(self._renew_lease(lease))
                 run_sync(self._retake())
                 run_sync(self.pending.send(for_s=_SENT_IN_A_BEAT_S))
         except StoreError:
@@ -687,20 +691,20 @@ class RedisStore:
             self.pulse.stopped()
             return None
 
-    def _live_on(self, lease: Lease) -> Flow[None]:
+    def _renew_lease(self, lease: Lease) -> Flow[None]:
         """Give a sign of life under a lease."""
-        if (yield from self._sign(lease, self.leases.lease_ms)):
+        if (yield from self._beat_lease(lease, self.leases.lease_ms)):
             self.leases.renewed(lease)
         else:
-            self._over(lease)
+            self._end_lease(lease)
 
-    def _sign(self, lease: Lease, lives_ms: int) -> Flow[bool]:
+    def _beat_lease(self, lease: Lease, lives_ms: int) -> Flow[bool]:
         """Have a lease end in so many ms; return False where the store has ended it before."""
         words = [lease.name, str(lives_ms), *map(str, self.leases.silence_ms)]
         (alive,) = listed([(yield from self._run("beat", [f"{lease.tag}:x", lease.operations], words))], 1, int)
         return bool(alive)
 
-    def _over(self, lease: Lease) -> None:
+    def _end_lease(self, lease: Lease) -> None:
         """Note that the store has ended a lease: the slots of agents that live are to be taken anew."""
         with self.lock:
             self.leases.over(lease)
@@ -708,12 +712,12 @@ class RedisStore:
                 if operation.request.slot and operation.ask.lease is lease:
                     self._lost[op_id] = operation
 
-    def _make_sure(self, tag: str) -> Flow[None]:
+    def _check_leases(self, tag: str) -> Flow[None]:
         """Find out which leases of a tag are over, before a slot is given out."""
         with self.lock:
             leases = self.leases.doubtful(tag)
         for lease in leases:
-            yield from self._live_on(lease)
+            yield from self._renew_lease(lease)
 
     def _retake(self) -> Flow[None]:
         """Hold again, whatever is left, the slots that were given away while their agents lived; nobody is let in until then."""
@@ -745,7 +749,7 @@ class RedisStore:
         for lease in leases:
             if time.monotonic() >= until:
                 break
-            yield from self._sign(lease, -1)
+            yield from self._beat_lease(lease, -1)
             with self.lock:
                 self.leases.over(lease)
             yield from self._reap_tag(lease.tag)
