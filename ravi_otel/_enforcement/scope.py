@@ -430,7 +430,8 @@ class Scope(LimitedScope):
     def _charged(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
         if answer is None:
             return None
-        self.engine.answered(answer, at)
+        if answer.crossings:
+            self.engine.answered(answer, at)
         if isinstance(answer, Denied):
             self.engine.count("denied", answer.account)
             add_counts(self.tallies, refused=1)

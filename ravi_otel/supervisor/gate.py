@@ -130,7 +130,7 @@ class Gate:
     def before(self, request: ToolRequest) -> Coloured[GateVerdict]:
         """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
         call = self._open(request)
-        flow = self._judged(call, partial(self._read, call))
+        flow = self._judged(call)
         return run_async(flow) if request.awaited else run_sync(flow)
 
     def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> GateVerdict:
@@ -194,7 +194,7 @@ class Gate:
             phase="finalize",
         )
         try:
-            verdict = yield from self._judged(call, partial(self._read, call))
+            verdict = yield from self._judged(call)
         except ToolDeniedError as denied:  # what was asked failed, and that has been told
             return _refusal(Refused(denied.stop_reason or "supervisor_block:not_decided", str(denied.reason)))
         yield from self._concluded(call, "ok" if verdict.allowed else "refused", None)
@@ -223,11 +223,11 @@ class Gate:
             self._calls[request.op_id] = call
         return call
 
-    def _judged(self, call: Call, read: Callable[[], None]) -> Flow[GateVerdict]:
+    def _judged(self, call: Call) -> Flow[GateVerdict]:
         """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
         try:
             try:
-                read()
+                self._read(call)
                 decision = yield from Review(self._terms, call).let_through()
                 arguments = call.values()
             except Refused as refused:
@@ -407,7 +407,8 @@ def _in_order(value: Any) -> Any:
     if type(value) is dict:
         return {key: _in_order(each) for key, each in cast("dict[str, Any]", value).items()}
     if type(value) is list:
-        return sorted(map(_in_order, value), key=canonical)
+        items = cast("list[Any]", value)  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+        return sorted(map(_in_order, items), key=canonical)
     return value
 
 

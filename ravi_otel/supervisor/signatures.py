@@ -139,16 +139,16 @@ class ToolSignature:
         result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
         read as what stands for it, and kept there beside the text of that.
         """
-        exact = self._exactly(arguments) if type(arguments) is dict else None
+        exact = self._exactly(arguments)
         if exact is not None:
             return Arguments(exact, written(exact), exact=True)
         with _Reading(self):
             read = self._read(arguments, may_lack, kept)
         return Arguments(read, written(read))
 
-    def _exactly(self, given: dict[Any, Any]) -> dict[str, Any] | None:
+    def _exactly(self, given: Any) -> dict[str, Any] | None:
         """Return arguments of which each is of the simple type that is asked for, as nearly always; None where one must look closer."""
-        table = flat({**given})
+        table = flat({**given}) if type(given) is dict else None
         if table is None:
             return None
         read: dict[str, Any] = {}
