@@ -122,6 +122,8 @@ local function know(a, facts, warn, today)
   end
 end
 
+local heard, now
+
 -- Give an account as it is now, and what else is said of it; nil when the store has forgotten it, nil and true when it cannot be read.
 -- What is said are its epoch ("-": this process has never seen it), its facts, its warning level, and what the script asks; behind a line
 -- feed how it begins if nobody has seen it yet. `today` begins with the time in seconds.
@@ -129,7 +131,7 @@ local function open(key, said, today)
   local epoch, facts, warn, asks, birth = match(said, '^(%S+) (%d+) (%S+) ?([^\n]*)\n?(.*)$')
   local a, odd = read(key)
   if odd then return nil, true end
-  local now = tonumber(match(today, '^%d+'))
+  if heard ~= today then heard, now = today, tonumber(match(today, '^%d+')) end
   if birth ~= '' then
     local e, value, used, seconds, width, name = match(birth, '^(%w+) (%d+) (%d+) (%d+) (%d+) (.*)$')
     if not a then
