@@ -84,7 +84,12 @@ def test_the_tree_shows_calls_tools_figures_and_the_reason_of_the_refusal(suppor
 def test_the_budget_table_has_the_runaway_first(demo):
     table = demo.stdout[demo.stdout.index("allowed") :].splitlines()
     assert table[2].split() == ["agent", "parcel-chaser", "tokens", "1,000", "988", "0", "98", "nearing,", "exceeded", "25"]
-    assert [row.split()[2] for row in table[3:6]] == ["turns", "tokens", "cost"]
+    kinds = [row.split()[2] for row in table[3:7]]
+    assert [kind for kind in kinds if kind != "time"][:3] == [
+        "turns",
+        "tokens",
+        "cost",
+    ]  # how much of its time it took depends on the machine
 
 
 def test_a_denied_spawn_goes_to_the_model_which_answers_without_it(incident):
