@@ -64,12 +64,11 @@ def transaction(connection: sqlite3.Connection) -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """Name what a file of ours holds: its application's id, its format, the statements that make it, and older formats that can be read."""
+    """Name what a file of ours holds: its application's id, its format, and the statements that make it."""
 
     application: int
     format: int
     statements: tuple[str, ...]
-    older: tuple[int, ...] = ()
 
     def format_in(self, execute: Callable[[str], sqlite3.Cursor]) -> int | None:
         """Return the format of a file of ours, None of one without contents; ForeignError for another program's or version's."""
@@ -82,7 +81,7 @@ class Schema:
             return None
         if application != self.application:
             raise ForeignError("it is a database of another program")
-        if version not in (self.format, *self.older):
+        if version != self.format:
             raise ForeignError(f"it has format {version}, and this version reads {self.format}")
         return int(version)
 

@@ -1,7 +1,7 @@
-"""How long what a file knows lives: counters and their epochs, what is over, slots of the dead, and files of an older version."""
+"""How long what a file knows lives: counters and their epochs, what is over, slots of the dead, and files of another version."""
 
+import contextlib
 import sqlite3
-import time
 
 import pytest
 
@@ -178,58 +178,13 @@ def test_a_counter_of_which_something_is_held_is_never_forgotten(opened):
     assert later.read(account())
 
 
-# an older version's file
-
-FORMAT_1 = """
-CREATE TABLE ledger (epoch TEXT NOT NULL);
-CREATE TABLE accounts (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, declared, value, used, held, denied,
-    near INTEGER, exceeded INTEGER, draining INTEGER, events TEXT);
-CREATE TABLE processes (id INTEGER PRIMARY KEY AUTOINCREMENT, pid INTEGER, seen INTEGER, lease INTEGER);
-CREATE TABLE operations (id INTEGER PRIMARY KEY, op TEXT NOT NULL UNIQUE, process INTEGER NOT NULL,
-    state INTEGER NOT NULL, granted, holds TEXT NOT NULL);
-CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL);
-INSERT INTO ledger VALUES ('0123456789abcdef');
-PRAGMA application_id=1380013641;
-PRAGMA user_version=1;
-"""
+# another version's file
 
 
-@pytest.fixture
-def old(path):
-    connection = sqlite3.connect(path)
-    connection.executescript(FORMAT_1)
-    connection.execute("INSERT INTO accounts VALUES (7, ?, 100, 100, 60, 30, 2, 1, 0, 0, 'limit_nearing')", (account().key,))
-    connection.execute("INSERT INTO processes VALUES (3, 1, 0, 1)")
-    connection.execute("INSERT INTO operations VALUES (1, 'lives', 3, 0, 30, '[[7, 30]]')")
-    connection.commit()
-    yield connection
-    connection.close()
-
-
-def test_a_file_of_the_format_before_is_brought_to_this_one_with_all_that_was_counted(old, path, opened):
-    old.close()
-    shared, ledger = account(), opened()
-    _, answer = ask(ledger, (shared, 5))
-    assert isinstance(answer, Grant)
-    assert (shared.used, shared.held, shared.denied, shared.near, shared.events) == (
-        90,
-        5,
-        2,
-        True,
-        ("limit_nearing",),
-    )  # its holder was dead
-    assert asked(path, "PRAGMA user_version") == [(2,)]
-
-
-def test_a_file_of_the_format_before_that_is_in_use_is_left_as_it_is(old, path, opened):
-    old.execute("UPDATE processes SET seen = ?, lease = 30000000000", (time.monotonic_ns(),))
-    old.commit()
-    with pytest.raises(BudgetExhaustedError, match="older version still count in it"):
-        ask(opened(), (account(), 5))
+def test_a_file_of_another_version_is_refused_and_left_as_it_is(path, opened):
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.executescript("CREATE TABLE accounts (id INTEGER PRIMARY KEY); PRAGMA application_id=1380013641; PRAGMA user_version=1")
+    for step in (lambda: ask(opened(), (account(), 5)), lambda: opened().read(account())):
+        with pytest.raises(BudgetExhaustedError, match="it has format 1, and this version reads 2"):
+            step()
     assert asked(path, "PRAGMA user_version") == [(1,)]
-
-
-def test_who_only_reads_a_file_of_the_format_before_is_told_so(old, opened):
-    old.close()
-    with pytest.raises(BudgetExhaustedError, match="brings it to 2"):
-        opened().read(account())

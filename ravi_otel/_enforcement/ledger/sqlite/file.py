@@ -28,9 +28,6 @@ from ravi_otel.policy import checks
 # -- its tables -----------------------------------------------------------------------------------------------------
 
 FORMAT: Final = 2
-OLD: Final = 1
-"""The format before: without epochs, windows and slots, and with an index of operations beside their table."""
-
 APPLICATION: Final = 0x52415649
 _TABLES: Final = (
     "CREATE TABLE ledger (epoch TEXT NOT NULL)",
@@ -48,42 +45,13 @@ _TABLES: Final = (
     "CREATE TABLE ended (prefix TEXT, part INTEGER, bits BLOB NOT NULL, at INTEGER NOT NULL, PRIMARY KEY (prefix, part)) WITHOUT ROWID",
     "CREATE TABLE line (ticket INTEGER PRIMARY KEY AUTOINCREMENT, process INTEGER NOT NULL, account INTEGER NOT NULL)",
 )
-SCHEMA: Final = Schema(APPLICATION, FORMAT, _TABLES, older=(OLD,))
-_RENEW: Final = (
-    """INSERT INTO accounts SELECT id, lower(hex(randomblob(6))), value, used, held, denied, near, exceeded, draining, events, '', 0, ?
-       FROM old_accounts""",
-    "INSERT INTO names SELECT key, id, declared FROM old_accounts",
-    "INSERT INTO operations SELECT op, process, state, granted, holds, ? FROM old_operations",
-)
+SCHEMA: Final = Schema(APPLICATION, FORMAT, _TABLES)
 ALIVE: Final = "SELECT count(*) FROM processes WHERE seen + lease >= ? AND seen <= ? + 1000000000"
 """How many processes have a lease that is not over, by the clock that all of them share, asked twice."""
 
 
 _INTEGER: Final = 1 << 63
 _LONGEST_NUMBER: Final = 400
-
-
-def renew(connection: sqlite3.Connection) -> None:
-    """Bring the tables of the format before to this one, with everything in them; inside a transaction.
-
-    StoreError while processes count in it by the old format: they would not know the new one.
-    """
-    if connection.execute("PRAGMA user_version").fetchone()[0] != OLD:
-        return  # another process did it meanwhile
-    now = time.monotonic_ns()
-    if connection.execute(ALIVE, (now, now)).fetchone()[0]:
-        raise StoreError(f"because it has format {OLD}, and processes of an older version still count in it: end them first")
-    for table in ("accounts", "operations"):
-        connection.execute(f"ALTER TABLE {table} RENAME TO old_{table}")
-    kept = ("ledger", "processes", "line")
-    for statement in _TABLES:
-        if statement.split()[2] not in kept:
-            connection.execute(statement)
-    for statement in _RENEW:
-        connection.execute(statement, (round(time.time()),) if "?" in statement else ())
-    connection.execute("DROP TABLE old_accounts")
-    connection.execute("DROP TABLE old_operations")
-    connection.execute(f"PRAGMA user_version={FORMAT}")
 
 
 def to_sql(amount: int) -> int | str:
@@ -346,16 +314,15 @@ class LedgerFile:
         return connection
 
     def _prepare(self, connection: sqlite3.Connection, *, fresh: bool) -> None:
-        """Bring an opened file to this version's format, and see that it is the one that was counted in before."""
-        version = self._recognize(connection, fresh=fresh, renews=True)
+        """Make what a new file has to hold, and see that the file is the one that was counted in before."""
+        known = self._recognize(connection, fresh=fresh)
         log_ahead(partial(self._patiently, connection))
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute(f"PRAGMA wal_autocheckpoint={_LOGGED_PAGES}")
-        if version != FORMAT:
+        if not known:
             self._patiently(connection, "BEGIN IMMEDIATE")
             if SCHEMA.write(connection):
                 connection.execute("INSERT INTO ledger (epoch) VALUES (?)", (secrets.token_hex(8),))
-            renew(connection)
             connection.execute("COMMIT")
         (epoch,) = connection.execute("SELECT epoch FROM ledger").fetchone() or (None,)
         if not isinstance(epoch, str):
@@ -366,14 +333,12 @@ class LedgerFile:
                 raise StoreError("because it was replaced while it was in use", "store_lost")
         self.epoch = epoch
 
-    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False, renews: bool = False) -> int | None:
-        """Return the format; refuse what is another program's, or another version's, but for one that can be brought to this one."""
-        version = SCHEMA.format_in(partial(self._patiently, connection))
-        if version is None and not fresh:
+    def _recognize(self, connection: sqlite3.Connection, *, fresh: bool = False) -> bool:
+        """Whether it has contents, of ours; refuse what is another program's or version's, and an empty file that is not `fresh`."""
+        known = SCHEMA.format_in(partial(self._patiently, connection)) is not None
+        if not known and not fresh:
             raise StoreError("because it is empty", "store_lost")
-        if version == OLD and not renews:
-            raise StoreError(f"because it has format {OLD}; the first process that counts in it brings it to {FORMAT}")
-        return version
+        return known
 
     def _patiently(self, connection: sqlite3.Connection, statement: str) -> sqlite3.Cursor:
         """Run a statement that another process's transaction may stand in the way of; wait as `Patience` says.
