@@ -12,7 +12,7 @@ from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._forksafe import renew_in_child
@@ -40,8 +40,6 @@ _Kwargs = dict[str, Any]
 
 _CLOSED: Final = "ConnectionClosed"
 _CLOSED_WELL: Final = "ConnectionClosedOK"
-_TRANSCRIBED: Final = "conversation.item.input_audio_transcription.completed"
-_CONFIGURED: Final = frozenset({"session.created", "session.updated", "session.started", "session.closed"})
 _LONGEST_S: Final = 31 * 86_400
 _BUSY: Final = "conversation_already_has_active_response"
 _BYTES_PER_TOKEN: Final = 4
@@ -102,8 +100,12 @@ def _parsed(data: str | bytes | bytearray | memoryview[int]) -> Mapping[str, Any
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Be one response on its way: `channel` is the lane it comes in where there are several, `event_id` the asking message's."""
+    """Be one response, from the message that asks for it on; that is sent as any call is (`_runtime.model_call.Transport`).
 
+    `channel` is the lane it comes in where there are several, `event_id` the asking message's, `message` sends that.
+    """
+
+    session: Session
     call: Call
     collector: Collector
     channel: str | None = None
@@ -111,6 +113,41 @@ class Turn:
     decides: bool = False
     live: ModelCall | None = None
     silent: bool = True
+    message: Any = None
+
+    def bound(self) -> None:
+        """See `Sizing.bound`: the provider keeps what was said on the connection, and the message goes out as it is."""
+        self.call.unbounded, self.call.least_cap = f"{self.call.endpoint} over a connection", 0
+
+    def send(self, live: ModelCall | None) -> Any:
+        """See `Transport.send`."""
+        return self._begin(live)()
+
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """See `Transport.send_async`."""
+        return await self._begin(live)()
+
+    def _begin(self, live: ModelCall | None) -> Any:
+        if live is not None:
+            live.sent()
+        self.live = live
+        self.session.pend(self)  # before it leaves: the answer may come in another thread at once
+        message, self.message = self.message, None  # which holds the connection
+        return message
+
+    def watch(self, live: ModelCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
+        """See `Transport.watch`; the response comes later, as events."""
+        self.session.watch(self)
+        return True
+
+    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
+        """See `Transport.reply`."""
+        return Reply()
+
+    def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
+        """See `Transport.ending`; a send that was cancelled may have left all the same."""
+        self.session.forget(self)
+        return Ending(type(error).__qualname__, sent=not isinstance(error, Exception))
 
 
 class Session:
@@ -147,7 +184,7 @@ class Session:
     def asking(self, event: Mapping[str, Any], *, decides: bool) -> Turn:
         """Read a message that asks for a response."""
         call = self.conversation.call(event, decides=decides)
-        return Turn(call, self.conversation.collector(call), text(event, "stream_id"), text(event, "event_id"), decides)
+        return Turn(self, call, self.conversation.collector(call), text(event, "stream_id"), text(event, "event_id"), decides)
 
     def pend(self, turn: Turn) -> None:
         """Expect its response from here on: the message is about to be sent."""
@@ -189,14 +226,8 @@ class Session:
             self._responded(inner, text(inner, "type") or "", text(told, "delegation_id"))
         elif kind.startswith("response."):
             self._responded(told, kind, text(told, "stream_id"))
-        elif kind == "error":
-            self._refused(told)
-        elif kind == _TRANSCRIBED:
-            self._transcribed(told)
-        elif kind == "decision.event":
-            self._decided(told)
-        elif kind in _CONFIGURED or kind == "session.usage.updated":
-            self._configured(told)
+        elif kind in self._readers:
+            self._readers[kind](self, told)
 
     def _responded(self, event: Any, kind: str, channel: str | None) -> None:
         told = get(event, "response")
@@ -217,8 +248,7 @@ class Session:
         turn = self._take(lambda one: not one.decides and one.channel in (None, channel))
         if turn is None:
             call = self.conversation.call({})
-            turn = Turn(call, self.conversation.collector(call), channel)
-            turn.live = begin_unasked(self._live.scope, call)
+            turn = Turn(self, call, self.conversation.collector(call), channel, live=begin_unasked(self._live.scope, call))
         with self._lock:
             self._running[key] = turn
             self._lanes[channel] = key
@@ -295,6 +325,15 @@ class Session:
         seconds = get(event.get("usage"), "seconds")
         if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= _LONGEST_S:  # no NaN is
             self._seconds = max(self._seconds, float(seconds))
+
+    _readers: ClassVar[Mapping[str, Callable[[Session, Mapping[str, Any]], None]]] = {
+        "error": _refused,
+        "conversation.item.input_audio_transcription.completed": _transcribed,
+        "decision.event": _decided,
+        **dict.fromkeys(("session.created", "session.updated", "session.started", "session.closed"), _configured),
+        "session.usage.updated": _configured,
+    }
+    """What reads an event that is of no response."""
 
     # -- how it ends ----------------------------------------------------------------------------------------------
 
@@ -424,54 +463,6 @@ def _leave_to_the_parent() -> None:
 # -- the wrappers -------------------------------------------------------------------------------------------------------
 
 
-class SentMessage:
-    """Send one message that asks for a response, over the connection it was given to."""
-
-    __slots__ = ("_args", "_kwargs", "_session", "_turn", "_wrapped", "call")
-
-    def __init__(self, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session: Session, turn: Turn) -> None:
-        self._wrapped = wrapped
-        self._args = args
-        self._kwargs = kwargs
-        self._session = session
-        self._turn = turn
-        self.call = turn.call
-
-    def bound(self) -> None:
-        """See `Sizing.bound`: the provider keeps what was said on the connection, and the message goes out as it is."""
-        self.call.unbounded, self.call.least_cap = f"{self.call.endpoint} over a connection", 0
-
-    def send(self, live: ModelCall | None) -> Any:
-        """See `Transport.send`."""
-        self._begin(live)
-        return self._wrapped(*self._args, **self._kwargs)
-
-    async def send_async(self, live: ModelCall | None) -> Any:
-        """See `Transport.send_async`."""
-        self._begin(live)
-        return await self._wrapped(*self._args, **self._kwargs)
-
-    def _begin(self, live: ModelCall | None) -> None:
-        if live is not None:
-            live.sent()
-        self._turn.live = live
-        self._session.pend(self._turn)  # before it leaves: the answer may come in another thread at once
-
-    def watch(self, live: ModelCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
-        """See `Transport.watch`; the response comes later, as events."""
-        self._session.watch(self._turn)
-        return True
-
-    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
-        """See `Transport.reply`."""
-        return Reply()
-
-    def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
-        """See `Transport.ending`; a send that was cancelled may have left all the same."""
-        self._session.forget(self._turn)
-        return Ending(type(error).__qualname__, sent=not isinstance(error, Exception))
-
-
 class _Queued:
     """Hold what a manager was given to send before it is entered: each message with what it was granted."""
 
@@ -547,9 +538,9 @@ class SocketSeam:
 
     def queue(self, wrapped: Callable[..., Any], manager: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap a manager's `send`, which keeps a message until the connection is open: what it asks for is held from now on."""
-        event, live = _queued(args, kwargs), None
-        client = _own(manager, "client")
-        if not self.active or event is None or not STATE.options.concerns(client):
+        event, live, client = _message_of(args, kwargs), None, _own(manager, "client")
+        # The manager writes the JSON itself, so that anything but an event is its to refuse.
+        if not self.active or not isinstance(event, Mapping) or not STATE.options.concerns(client):
             return wrapped(*args, **kwargs)
         try:
             kind = text(event, "type")
@@ -583,8 +574,8 @@ class SocketSeam:
     def send(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap what a blocking connection sends a message with."""
         session = session_of(connection) if self.active else None
-        message = None if session is None else _checked(wrapped, args, kwargs, session)
-        return wrapped(*args, **kwargs) if message is None else send_call(message.call, message)
+        turn = None if session is None else _checked(wrapped, args, kwargs, session)
+        return wrapped(*args, **kwargs) if turn is None else send_call(turn.call, turn)
 
     def send_async(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap what an awaiting connection sends a message with."""
@@ -592,8 +583,8 @@ class SocketSeam:
 
     async def _send(self, wrapped: Callable[..., Any], connection: Any, args: _Args, kwargs: _Kwargs) -> Any:
         session = session_of(connection) if self.active else None
-        message = None if session is None else _checked(wrapped, args, kwargs, session)
-        return await (wrapped(*args, **kwargs) if message is None else send_call_async(message.call, message))
+        turn = None if session is None else _checked(wrapped, args, kwargs, session)
+        return await (wrapped(*args, **kwargs) if turn is None else send_call_async(turn.call, turn))
 
     # -- receiving and closing ------------------------------------------------------------------------------------
 
@@ -622,16 +613,17 @@ def _received(session: Session, connection: Any) -> Iterator[Callable[[Any], Non
         raise
 
 
-def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session: Session) -> SentMessage | None:
+def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session: Session) -> Turn | None:
     """Read a message before it is sent; None when it asks for no response, and may go as it is."""
+    turn: Turn | None = None
     try:
-        event = read_message(args[0] if args else next(iter(kwargs.values()), None))
+        event = _message_of(args, kwargs)
+        kind = text(event, "type")
         if isinstance(event, Unread):
-            return SentMessage(wrapped, args, kwargs, session, session.unread(event.size))
-        kind = None if event is None else text(event, "type")
-        if event is not None and kind in CREATES:
-            return SentMessage(wrapped, args, kwargs, session, session.asking(event, decides=kind == DECISION))
-        if kind not in LESSENS:
+            turn = session.unread(event.size)
+        elif event is not None and kind in CREATES:
+            turn = session.asking(event, decides=kind == DECISION)
+        elif kind not in LESSENS:
             session.check()
             if event is not None:
                 session.conversation.sent(kind, event)
@@ -639,13 +631,13 @@ def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session:
         raise
     except Exception as error:  # noqa: BLE001 - our own bug never stops a message
         swallow("sockets", error)
-    return None
+    if turn is not None:
+        turn.message = partial(wrapped, *args, **kwargs)
+    return turn
 
 
-def _queued(args: _Args, kwargs: _Kwargs) -> Mapping[str, Any] | None:
-    """Read what a manager is given: it writes the JSON itself, so that anything but an event is its to refuse."""
-    event = read_message(args[0] if args else next(iter(kwargs.values()), None))
-    return None if isinstance(event, Unread) else event
+def _message_of(args: _Args, kwargs: _Kwargs) -> Mapping[str, Any] | Unread | None:
+    return read_message(args[0] if args else next(iter(kwargs.values()), None))
 
 
 def _conversation_of(manager: Any, client: Any) -> Conversation:
