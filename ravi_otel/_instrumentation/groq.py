@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.client_profile import ClientProfile
 from ravi_otel._instrumentation.formats import openai
-from ravi_otel._instrumentation.formats.chat import ChatCollector, ChatCompletions, usage
+from ravi_otel._instrumentation.formats.chat import ChatCollector, ChatCompletions
 from ravi_otel._instrumentation.formats.fields import get, text
 from ravi_otel._instrumentation.formats.format import WireFormat
 from ravi_otel._instrumentation.formats.paths import READS, segments
@@ -32,11 +32,10 @@ class GroqChat(ChatCompletions):
 class GroqCollector(ChatCollector):
     """Follow a chat stream, and what groq adds to it in any of its chunks."""
 
-    __slots__ = ("_failed", "_told")
+    __slots__ = ("_failed",)
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._told: Any = None
         self._failed = False
 
     def add(self, event: Any) -> bool | None:
@@ -44,15 +43,13 @@ class GroqCollector(ChatCollector):
         is_quiet, told = super().add(event), get(event, "x_groq")
         if told is None:
             return is_quiet
-        self._told = get(told, "usage") or self._told
+        self._usage = get(told, "usage") or self._usage
         self._failed = self._failed or bool(text(told, "error"))
         return None
 
     def reply(self) -> Reply:
         """See `Collector.reply`."""
         reply = super().reply()
-        if reply.usage is None or reply.usage.source != "reported":
-            reply.usage = usage(self._told) or reply.usage
         if self._failed:
             reply.error_type = FAILED
         return reply

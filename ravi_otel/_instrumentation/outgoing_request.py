@@ -100,7 +100,7 @@ class OutgoingRequest:
         host, listed = self._request.host, STATE.options.usage_hosts
         named = listed and ((host.address or "").lower() in listed or f"{host.address}:{host.port}".lower() in listed)
         if (named or profile.asks_usage(client)) and self._may_ask_for_usage(profile.package, cast_to):
-            self._write_usage_option()
+            self._write({_STREAM_OPTIONS: {**cast("Mapping[str, Any]", self._body.get(_STREAM_OPTIONS) or {}), INCLUDE_USAGE: True}})
             self.hides_usage = True
             self.call.changes = (INCLUDE_USAGE,)
 
@@ -122,13 +122,13 @@ class OutgoingRequest:
         known = getattr(cast_to, "model_fields", None)
         return isinstance(module, str) and module.partition(".")[0] == package and isinstance(known, Mapping) and "usage" in known
 
-    def _write_usage_option(self) -> None:
-        asked = {**cast("Mapping[str, Any]", self._body.get(_STREAM_OPTIONS) or {}), INCLUDE_USAGE: True}
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        """Send with other values of these fields: `extra_json` is merged over `json_data`, so that is where they win; else in the body."""
         changed, extra = copy.copy(self.options), self.options.extra_json
-        if isinstance(extra, Mapping) and _STREAM_OPTIONS in extra:
-            changed.extra_json = {**cast("Mapping[str, Any]", extra), _STREAM_OPTIONS: asked}
+        if isinstance(extra, Mapping):
+            changed.extra_json = {**cast("Mapping[str, Any]", extra), **fields}
         else:
-            changed.json_data = {**self.options.json_data, _STREAM_OPTIONS: asked}
+            changed.json_data = {**self.options.json_data, **fields}
         self.options = changed
 
     @property
@@ -156,19 +156,9 @@ class OutgoingRequest:
         return isinstance(options.json_data, Mapping) or (options.json_data is None and isinstance(options.extra_json, Mapping))
 
     def cap(self, tokens: int) -> None:
-        """Cap the output, whatever the caller's fields say.
-
-        `extra_json` is merged over `json_data`, so that is where a cap wins; where there is none, in the body itself.
-        """
-        if self._request is None:
-            return
-        fields = self.format.cap(self._request, tokens)
-        changed, extra = copy.copy(self.options), self.options.extra_json
-        if isinstance(extra, Mapping):
-            changed.extra_json = {**cast("Mapping[str, Any]", extra), **fields}
-        else:
-            changed.json_data = {**self.options.json_data, **fields}
-        self.options = changed
+        """Cap the output, whatever the caller's fields say."""
+        if self._request is not None:
+            self._write(self.format.cap(self._request, tokens))
 
     def refuse_grown(self, live: ModelCall, client: Any, built: Any) -> None:
         """Raise BudgetExhaustedError where a class derived from the client made the request more than what strict limits hold.

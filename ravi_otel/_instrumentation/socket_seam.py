@@ -16,10 +16,9 @@ from typing import Any, ClassVar, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.formats.field_shapes import code as plain_code
-from ravi_otel._instrumentation.formats.field_shapes import shaped
 from ravi_otel._instrumentation.formats.fields import class_of, get, items, text
-from ravi_otel._instrumentation.formats.format import Collector, Host
+from ravi_otel._instrumentation.formats.format import Collector, Host, shaped
+from ravi_otel._instrumentation.formats.format import code as plain_code
 from ravi_otel._instrumentation.formats.media import transcript_usage
 from ravi_otel._instrumentation.formats.realtime import CREATES, DECISION, LESSENS, LIVE, RESPONSES, TERMINAL, Conversation, dialect_of
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage

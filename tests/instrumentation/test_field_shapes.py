@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.formats.field_shapes import OTHER, code, shaped
+from ravi_otel._instrumentation.formats.format import OTHER, code, shaped
 from ravi_otel.policy.usage import Reply
 from ravi_otel.testing import Capture, Raw
 

@@ -309,10 +309,11 @@ class MessagesCollector(TextCollector):
         """See `Collector.reply`."""
         reason = _finish_reason(self._stop)
         reported = None if self._told is None else usage(self._told, self._started)
+        came = self._id is not None or self._started is not None or self._chunks > 0
         reply = Reply(
             id=self._id,
             model=self._model,
-            usage=reported or self._counted(),
+            usage=reported or (self._counted() if came else None),
             finish_reasons=() if reason is None else (reason,),
             service_tier=self._tier,
             answers=int(self._id is not None),
@@ -326,11 +327,9 @@ class MessagesCollector(TextCollector):
         known = None if self._started is None else usage(self._started)
         return None if known is None or known.total_only else known
 
-    def _counted(self) -> Usage | None:
-        """Count what came of a stream that did not tell: its input is told at the start, its output is not."""
-        if self._id is None and self._started is None and not self._chunks:
-            return None
-        known = self._told_first() or Usage(input_tokens=self._call.input_estimate)
+    def _counted(self) -> Usage:
+        """Count what came: the input is told at the start, the output is not."""
+        known = self._told_first() or super()._counted()
         output = max(known.output_tokens, self.produced)
         return replace(known, output_tokens=output, total_tokens=known.input_tokens + output, source="estimated")
 

@@ -35,7 +35,7 @@ from ravi_otel._instrumentation.formats.fields import (
 )
 from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
-from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
@@ -365,7 +365,7 @@ class ChatCollector(TextCollector):
         reply = Reply(
             id=as_text(first.get("id")) or None,
             model=as_text(first.get("model")) or None,
-            usage=usage(self._usage) or self._counted(),
+            usage=usage(self._usage) or (None if self._first is None else self._counted()),
             finish_reasons=tuple(self._finish[index] for index in sorted(self._finish)),
             service_tier=as_text(first.get("service_tier")),
             system_fingerprint=as_text(first.get("system_fingerprint")),
@@ -375,11 +375,6 @@ class ChatCollector(TextCollector):
         if self._assembly is not None and self._captured:
             reply.output = CHAT.answered(self._assembly.whole())
         return reply
-
-    def _counted(self) -> Usage | None:
-        if self._first is None:
-            return None
-        return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
 
 class CompletionsCollector(ChatCollector):

@@ -527,13 +527,11 @@ class TranscriptionCollector(TextCollector):
         """See `Collector.reply`."""
         said = text(self._whole, "text")
         output = None if self._call.content is None else [message_of("assistant", [words(self.text if said is None else said)], "stop")]
-        return Reply(usage=self._usage or self._counted(), answers=int(self.complete), output=output)
+        return Reply(usage=self._usage or self._heard_of(), answers=int(self.complete), output=output)
 
-    def _counted(self) -> Usage | None:
-        expected = self._call.expected
-        if expected is None or not self.produced:
-            return None
-        return replace(expected, output_tokens=self.produced, total_tokens=-1, source="estimated")
+    def _heard_of(self) -> Usage | None:
+        expected, made = self._call.expected, self.produced
+        return replace(expected, output_tokens=made, total_tokens=-1, source="estimated") if expected is not None and made else None
 
 
 def _heard(request: Request) -> Usage:

@@ -236,7 +236,8 @@ class Conversation:
         inputs = body.get("input")
         instructions, tools = body.get("instructions") or self.instructions, body.get("tools") or self.tools
         cap = body.get("max_output_tokens") or body.get("max_response_output_tokens")
-        size = tokens_in(instructions) + tokens_in(tools) + (self.context if inputs is None else _size(body))
+        said = self.context if inputs is None else sum(item_tokens(item) for item in items(body, "input")[:_MOST_ITEMS])
+        size = tokens_in(instructions) + tokens_in(tools) + said
         call = self._describe(
             "decision" if decides else "generate_content",
             f"{self.dialect}.decisions" if decides else self.dialect,
@@ -248,8 +249,8 @@ class Conversation:
             parameters={"temperature": body["temperature"]} if body.get("temperature") is not None else {},
         )
         if self.captured and not decides:
-            said = items(body, "input")[:_MOST_ITEMS] if inputs is not None else list(self.said)
-            call.content = asked(instructions, said, tools)
+            spoken = items(body, "input")[:_MOST_ITEMS] if inputs is not None else list(self.said)
+            call.content = asked(instructions, spoken, tools)
         return call
 
     def _responses(self, event: Mapping[str, Any]) -> Call:
@@ -277,7 +278,3 @@ class Conversation:
     def _describe(self, operation: str, endpoint: str, model: str | None, **known: Any) -> Call:
         request = Request("", "", {}, self.host, stream=False)
         return request.describe(operation, endpoint, model=model, **{"turn": False, **known})
-
-
-def _size(body: Mapping[str, Any]) -> int:
-    return sum(item_tokens(item) for item in items(body, "input")[:_MOST_ITEMS])

@@ -35,7 +35,7 @@ from ravi_otel._instrumentation.formats.fields import (
 from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted, lenient, searching
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of
-from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
+from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse
 
 _PER_ITEM: Final = 4
 _PER_REQUEST: Final = 3
@@ -335,9 +335,6 @@ class ResponsesCollector(TextCollector):
         if self._final or told.usage is not None:
             return False
         return self._begun or self._is_look
-
-    def _counted(self) -> Usage:
-        return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
     def _said(self, told: Reply) -> list[Message]:
         """Write the items that are whole, and of the others the text that came."""
