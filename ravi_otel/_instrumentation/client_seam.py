@@ -28,7 +28,7 @@ from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded, swallow
 from ravi_otel.hooks.records import RetryRecord
 from ravi_otel.policy.usage import Call, Reply
 
@@ -106,10 +106,8 @@ class ClientSeam:
         wait_s = wrapped(*args, **kwargs)
         sent = SENDING.get()
         if sent is not None:
-            try:
+            with Guarded("retry"):  # our own bug never stops a retry
                 wait_s = sent.pause_before_retry(wait_s, sys.exc_info()[1])
-            except Exception as error:  # noqa: BLE001 - our own bug never stops a retry
-                swallow("retry", error)
         return wait_s
 
     def answer(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
@@ -125,16 +123,12 @@ class ClientSeam:
         """Build the request of a call that did not come through `request` as we wrapped it."""
         raw = None
         if self.active and STATE.options.concerns(client):
-            try:
+            with Guarded("around", RaviError):  # our own bug never stops a request
                 options = args[0] if args else kwargs["options"]
                 outgoing = OutgoingRequest.read(self._profile, client, options, stream=get(options.json_data, "stream") is True)
                 raw = self._raw_requests.begin(outgoing, first=not kwargs.get("retries_taken"))
                 if outgoing.options is not options:
                     args, kwargs = ((outgoing.options, *args[1:]), kwargs) if args else (args, {**kwargs, "options": outgoing.options})
-            except RaviError:
-                raise
-            except Exception as error:  # noqa: BLE001 - our own bug never stops a request
-                swallow("around", error)
         try:
             built = wrapped(*args, **kwargs)
         except BaseException as error:
@@ -306,13 +300,11 @@ class SentCall:
         if self._refused is not None:
             error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
             return self._refused
-        try:
+        with Guarded("deadline"):  # our own bug never hides the client's error
             if stopped:
                 late = why_over(live.scope, live.record)
             elif self._shortened and is_timeout(error):
                 late = live.scope.overdue(live.record, EARLY_NS)
-        except Exception as bug:  # noqa: BLE001 - our own bug never hides the client's error
-            swallow("deadline", bug)
         self._late = late is not None
         return late
 
@@ -342,11 +334,9 @@ class SentCall:
         if live is None:
             return
         live.sent()
-        try:
-            if live.scope.plan.clocks and STATE.options.shorten_timeouts:
+        if live.scope.plan.clocks and STATE.options.shorten_timeouts:
+            with Guarded("timeout"):  # our own bug never stops an attempt
                 self._shortened = self._outgoing.shorten_timeouts(request, live.scope)
-        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
-            swallow("timeout", error)
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:
         """Note that an attempt failed, and return the pause before the next, which must not outlast the deadline.

@@ -22,7 +22,7 @@ from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry.redaction import is_redacting
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded, swallow
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Call
 
@@ -73,15 +73,11 @@ class OutgoingRequest:
         request = Request(method, path, body, host, stream, options.files)
         call = wire_format.call(request)
         if INFERRING.waiting:
-            try:
+            with Guarded("results"):  # the call is counted all the same
                 call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
-            except Exception as error:  # noqa: BLE001 - the call is counted all the same
-                swallow("results", error)
         if STATE.options.content and not is_redacting():
-            try:
+            with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
                 call.content = wire_format.asked(request)
-            except Exception as error:  # noqa: BLE001 - what cannot be captured is still counted, priced and limited
-                swallow("asked", error)
         return cls(options, call, wire_format, request)
 
     def leave_span_to(self, profile: ClientProfile, client: Any) -> None:
@@ -172,10 +168,8 @@ class OutgoingRequest:
         if self._request is None or package in _PACKAGES or account is None or call.input_bound is None:
             return
         fits = False
-        try:
+        with Guarded("grown"):  # our own bug loosens no strict limit
             fits = self._fits(replace(self._request, body=json.loads(built.content)), call, live.record.output_cap)
-        except Exception as error:  # noqa: BLE001 - our own bug loosens no strict limit
-            swallow("grown", error)
         if not fits:
             call.unbounded, call.least_cap = f"a request that {type(client).__name__[:64]}._prepare_options enlarges", 0
             raise owned(errors_text.unbounded(account, call), account)

@@ -20,7 +20,7 @@ from ravi_otel._instrumentation.streams import FollowedStream
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded
 
 UNKNOWN: Final = "unknown"
 """The `error.type` of a call that came around us and whose answer never did."""
@@ -107,10 +107,8 @@ class RawRequest:
     def refused(self, error: BaseException) -> None:
         """Give back what is held: the request could not be built, and nothing was sent."""
         self.over = True
-        try:
+        with Guarded("around"):  # our own bug never hides the user's error
             self.live.fail(error, Ending(type(error).__qualname__, sent=False))
-        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
-            swallow("around", bug)
 
 
 def is_known(extensions: object) -> bool:

@@ -31,7 +31,7 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED
 from ravi_otel._runtime.unwrapped_calls import begin_unasked, check_going_on
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded, swallow
 from ravi_otel.policy.usage import Call, Reply
 
 _Args = tuple[Any, ...]
@@ -541,7 +541,7 @@ class SocketSeam:
         # The manager writes the JSON itself, so that anything but an event is its to refuse.
         if not self.active or not isinstance(event, Mapping) or not STATE.options.concerns(client):
             return wrapped(*args, **kwargs)
-        try:
+        with Guarded("sockets", RaviError):  # our own bug never stops a message
             kind = text(event, "type")
             if kind in CREATES:
                 conversation = _conversation_of(manager, client)
@@ -550,10 +550,6 @@ class SocketSeam:
                 live = ModelCall.hold(conversation.call(event, decides=kind == DECISION))
             elif kind not in LESSENS:
                 check_going_on(STATE.locate()[0], None)
-        except RaviError:
-            raise
-        except Exception as error:  # noqa: BLE001 - our own bug never stops a message
-            swallow("sockets", error)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
@@ -615,7 +611,7 @@ def _received(session: Session, connection: Any) -> Iterator[Callable[[Any], Non
 def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session: Session) -> Turn | None:
     """Read a message before it is sent; None when it asks for no response, and may go as it is."""
     turn: Turn | None = None
-    try:
+    with Guarded("sockets", RaviError):  # our own bug never stops a message
         event = _message_of(args, kwargs)
         kind = text(event, "type")
         if isinstance(event, Unread):
@@ -626,10 +622,6 @@ def _checked(wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, session:
             session.check()
             if event is not None:
                 session.conversation.sent(kind, event)
-    except RaviError:
-        raise
-    except Exception as error:  # noqa: BLE001 - our own bug never stops a message
-        swallow("sockets", error)
     if turn is not None:
         turn.message = partial(wrapped, *args, **kwargs)
     return turn
@@ -659,7 +651,5 @@ def _own(manager: Any, name: str) -> Any:
 
 
 def _guarded(act: Callable[..., object], *args: Any) -> None:
-    try:
+    with Guarded("sockets"):  # our own bug never reaches the program's connection
         act(*args)
-    except Exception as error:  # noqa: BLE001 - our own bug never reaches the program's connection
-        swallow("sockets", error)

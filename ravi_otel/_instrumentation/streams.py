@@ -45,7 +45,7 @@ from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded, swallow
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Reply, ToolUse
 
@@ -389,10 +389,8 @@ class FollowedStream:
         """Begin a copy; None for a second reader, whom the HTTP library will refuse."""
         if self._body is not None:
             return None
-        try:
+        with Guarded("stream"):  # the bytes are the user's whatever we make of them
             self._body = BodyCopy(response)
-        except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
-            swallow("stream", error)
         return self._body
 
     def _keep(self, body: BodyCopy | None, data: bytes) -> bool:
@@ -460,10 +458,8 @@ class FollowedStream:
         if not self._end():
             return False
         self._cut = error
-        try:
+        with Guarded("stream"):  # it is settled all the same
             blame(self._live.record, error, None if self._guard is None else self._collector.text)
-        except Exception as bug:  # noqa: BLE001 - it is settled all the same
-            swallow("stream", bug)
         self._fail(error, type(error).__qualname__, self._reply())
         return True
 
@@ -500,13 +496,11 @@ class FollowedStream:
         self._over = True
         OPEN.discard(self)
         UNREAD.discard(self)
-        try:
+        with Guarded("settle"):  # the same bug, perhaps
             if error is None:
                 self._live.answered(Reply())
             else:
                 self._live.fail(error, Ending(type(error).__qualname__), Reply())
-        except Exception as bug:  # noqa: BLE001 - the same bug, perhaps
-            swallow("settle", bug)
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -516,12 +510,10 @@ class FollowedStream:
             return False
         OPEN.discard(self)
         UNREAD.discard(self)
-        try:
+        with Guarded("stream"):  # it is settled all the same
             response = self._response()
             if response is not None:
                 restore_methods(response, *_CLOSERS, *_READERS, *_ITERATORS)
-        except Exception as bug:  # noqa: BLE001 - it is settled all the same
-            swallow("stream", bug)
         return True
 
     def _settle(self, error: BaseException | None) -> None:
@@ -687,10 +679,8 @@ class FollowedStream:
 
 
 def _guarded(act: Callable[..., None], *args: Any) -> None:
-    try:
+    with Guarded("stream"):  # whoever reads, closes or drops a stream asks for nothing of ours
         act(*args)
-    except Exception as bug:  # noqa: BLE001 - whoever reads, closes or drops a stream asks for nothing of ours
-        swallow("stream", bug)
 
 
 class _UntilEnd:
@@ -781,13 +771,11 @@ class StreamHelpers:
         wrapped(*args, **kwargs)
         if not self._active:
             return
-        try:
+        with Guarded("helper"):  # the helper is the program's whatever we make of it
             iterator = get(get(helper, "_raw_stream"), "_iterator")
             followed = locals_of(iterator).get("self") if isinstance(iterator, (GeneratorType, AsyncGeneratorType)) else None
             if isinstance(followed, FollowedStream):
                 followed.read_by(helper)
-        except Exception as error:  # noqa: BLE001 - the helper is the program's whatever we make of it
-            swallow("helper", error)
 
 
 def observed_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) -> Callable[[Any], Any]:

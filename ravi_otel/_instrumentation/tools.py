@@ -20,7 +20,7 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.tool import GATED, LABEL, MARK, Refused, StandIn, Switch, as_tool, bare
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded
 from ravi_otel.policy import checks
 from ravi_otel.policy.checks import is_generator_function, show
 from ravi_otel.policy.contracts import ToolGate
@@ -444,11 +444,9 @@ class InstrumentedTools:
             placed = list(reversed(self._placed))
             self._placed.clear()
         for place, replacement in placed:
-            try:
+            with Guarded("tools"):  # the program's own mapping; the others are still to be put back
                 if place.now() is replacement:
                     place.put(place.held)
-            except Exception as error:  # noqa: BLE001 - the program's own mapping; the others are still to be put back
-                swallow("tools", error)
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allo
 from ravi_otel._runtime.patching import Package, Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unwrapped_calls import is_around
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks.guard import Guarded
 
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _MOST: Final = 256
@@ -49,15 +49,13 @@ class UncoveredCalls:
 
     def requested(self, url: str, method: str, target: str, headers: Sequence[tuple[bytes, bytes]]) -> None:
         """Look at a request that no wrapped client makes; never raises."""
-        try:
+        with Guarded("uncovered"):  # the request goes out as it is
             authority = _authority(url)
             library = self._libraries.get(authority, "")
             host = authority if library else _known(authority)
             asks = host and (asks_model(method, target) or (method == "GET" and any(name.lower() == b"upgrade" for name, _ in headers)))
             if asks and not is_sent_elsewhere(lambda sent: _authority(sent) == authority):
                 self._note(library, host, requests=1)
-        except Exception as bug:  # noqa: BLE001 - the request goes out as it is
-            swallow("uncovered", bug)
 
     def client_made(self, library: str, url: str, *, by_program: bool = True) -> None:
         """Take what a client of another package says of its host; one that the package makes for itself counts with its first request."""
@@ -253,12 +251,10 @@ class _Watched:
     def _made(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = wrapped(*args, **kwargs)
         if self._active:
-            try:
+            with Guarded("uncovered"):  # the client is the program's as it is
                 url = self._library.host(Made(instance, result, args, kwargs))
                 if url is not None:
                     UNCOVERED.client_made(self._library.name, str(url), by_program=self._library.method != "pre_call")
-            except Exception as bug:  # noqa: BLE001 - the client is the program's as it is
-                swallow("uncovered", bug)
         return result
 
 

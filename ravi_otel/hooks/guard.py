@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Hashable
+from types import TracebackType
 from typing import Final
 
 from ravi_otel._forksafe import ForkLock
@@ -52,6 +53,25 @@ def swallow(place: str, error: Exception) -> None:
     if count:
         with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
             _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
+
+
+class Guarded:
+    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant."""
+
+    __slots__ = ("_passing", "_place")
+
+    def __init__(self, place: str, *passing: type[Exception]) -> None:
+        self._place = place
+        self._passing = passing
+
+    def __enter__(self) -> None:
+        """Begin to keep it away."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
+            return False
+        swallow(self._place, error)
+        return True
 
 
 def from_signal(error: BaseException) -> bool:
