@@ -5,7 +5,7 @@ A transport of the program's own may send one several times, and from whichever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final
@@ -53,13 +53,13 @@ class HttpSeam:
 
 
 @contextmanager
-def _sent(sent: SentCall, client: Any, request: Any) -> Iterator[Callable[[Any], None]]:
+def _sent(sent: SentCall, client: Any, request: Any) -> Generator[Callable[[Any], None]]:
     sent.leaving(request, client)
     yield partial(sent.passed, request)
 
 
 @contextmanager
-def _handed(sent: SentCall, request: Any) -> Iterator[Callable[[Any], None]]:
+def _handed(sent: SentCall, request: Any) -> Generator[Callable[[Any], None]]:
     sent.resending(request)
     token = SENDING.set(sent)
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -325,7 +325,7 @@ class Session:
         if isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds <= _LONGEST_S:  # no NaN is
             self._seconds = max(self._seconds, float(seconds))
 
-    _readers: ClassVar[Mapping[str, Callable[[Session, Mapping[str, Any]], None]]] = {
+    _readers: ClassVar[Mapping[str, Callable[[Any, Mapping[str, Any]], None]]] = {
         "error": _refused,
         "conversation.item.input_audio_transcription.completed": _transcribed,
         "decision.event": _decided,
@@ -490,7 +490,7 @@ class SocketSeam:
     # -- opening --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def opening(self, manager: Any, _args: _Args, _kwargs: _Kwargs) -> Iterator[Callable[[Any], None]]:
+    def opening(self, manager: Any, _args: _Args, _kwargs: _Kwargs) -> Generator[Callable[[Any], None]]:
         """Go around what opens a connection: `__enter__`, `__aenter__` and `enter` of its manager."""
         session = self._begin(manager)
         if session is None:
@@ -589,7 +589,7 @@ class SocketSeam:
         return None if session is None else _received(session, connection)
 
     @contextmanager
-    def closing(self, connection: Any, _args: _Args, _kwargs: _Kwargs) -> Iterator[Callable[[Any], None]]:
+    def closing(self, connection: Any, _args: _Args, _kwargs: _Kwargs) -> Generator[Callable[[Any], None]]:
         """Go around `close` of a connection."""
         try:
             yield ignore
@@ -600,7 +600,7 @@ class SocketSeam:
 
 
 @contextmanager
-def _received(session: Session, connection: Any) -> Iterator[Callable[[Any], None]]:
+def _received(session: Session, connection: Any) -> Generator[Callable[[Any], None]]:
     try:
         yield partial(_guarded, session.received)
     except Exception as error:

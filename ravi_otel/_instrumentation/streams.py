@@ -9,7 +9,7 @@ import copy
 import functools
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
@@ -222,7 +222,7 @@ class FollowedStream:
         self.follow_response(raw.http_response)
 
     @contextmanager
-    def _parsing(self, raw: Any, _args: object, _kwargs: object) -> Iterator[Callable[[Any], None]]:
+    def _parsing(self, raw: Any, _args: object, _kwargs: object) -> Generator[Callable[[Any], None]]:
         yield functools.partial(_guarded, self._parsed, raw)
 
     def read_by(self, helper: Any) -> None:
@@ -536,7 +536,7 @@ class FollowedStream:
         return None if args or kwargs else self._read_whole(response)  # it takes none, and says so
 
     @contextmanager
-    def _read_whole(self, response: Any) -> Iterator[Callable[[Any], None]]:
+    def _read_whole(self, response: Any) -> Generator[Callable[[Any], None]]:
         """Settle a body that is read whole: that closes the response before the body can be had."""
         self._reading = True
         try:
@@ -553,7 +553,7 @@ class FollowedStream:
             self.failed(error)
 
     @contextmanager
-    def _closing(self, response: Any, _args: object, _kwargs: object) -> Iterator[Callable[[Any], None]]:
+    def _closing(self, response: Any, _args: object, _kwargs: object) -> Generator[Callable[[Any], None]]:
         _guarded(wait_for_shutdown)
         try:
             yield ignore

@@ -19,9 +19,7 @@ def test_a_bug_in_a_guarded_block_is_logged_and_goes_no_further(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("error", [BudgetExhaustedError("refused"), asyncio.CancelledError(), KeyboardInterrupt(), GeneratorExit()])
-def test_a_refusal_that_may_pass_and_what_is_no_exception_reach_the_caller(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_that_may_pass_and_what_is_no_exception_reach_the_caller(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAVI_RAISE_BUGS", raising=False)
     with pytest.raises(type(error)), Guarded("another place", RaviError):
         raise error
