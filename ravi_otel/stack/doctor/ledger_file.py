@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final
 
 from ravi_otel._enforcement.ledger.choosing import Choice
-from ravi_otel._enforcement.ledger.sqlite.file import APPLICATION, FORMAT, OLD
+from ravi_otel._enforcement.ledger.sqlite.file import APPLICATION, FORMAT
 from ravi_otel._sqlite import connect
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor.finding import Finding, broken, left_out, odd, well
@@ -130,12 +130,6 @@ def _format(path: Path, shown: str) -> Finding:
     application, number = (int.from_bytes(head[at : at + _WIDTH], "big") for at in (_APPLICATION_AT, _FORMAT_AT))
     if not head.startswith(_MAGIC) or application != APPLICATION:
         return broken("ledger.format", f"{shown} is no ledger of ravi-otel", "Name another file; this one was left as it is.")
-    if number == OLD:
-        return odd(
-            "ledger.format",
-            f"{shown} has format {OLD}, and the next program brings it to {FORMAT}",
-            "End programs of older versions first.",
-        )
     if number != FORMAT:
         return broken("ledger.format", f"{shown} has format {number}, and this version reads {FORMAT}", "Use the version that wrote it.")
     return well("ledger.format", f"{shown} has format {FORMAT}")
