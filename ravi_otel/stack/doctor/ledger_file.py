@@ -119,7 +119,7 @@ def _owner(path: Path, found: os.stat_result, shown: str) -> Iterator[Finding]:
 
 
 def _format(path: Path, shown: str) -> Finding:
-    """Read from the file's head what it is: opening it would bring an older format to the newer one."""
+    """Read from the file's head what it is: opening it may write to it."""
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
