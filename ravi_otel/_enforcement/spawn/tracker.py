@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
@@ -34,10 +34,7 @@ from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.records import SpawnEvent
 from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, ExecutionBudget, HistoryRetention, Priority, SpawnBudget
-
-if TYPE_CHECKING:
-    from ravi_otel._enforcement.tracker import ExecutionTracker
+from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, SpawnBudget
 
 _NS: Final = 1_000_000_000
 _NOBODY: Final[frozenset[Any]] = frozenset()
@@ -459,7 +456,8 @@ def _ignore(event: SpawnEvent) -> None:
 class Seat:
     """Hold what an agent that was spawned is given: its slot, priority, budget and retention.
 
-    `lease` is None outside any run, which has no slots. Nothing in it takes a lock, so a finaliser may leave it.
+    `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
+    the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
     """
 
     __slots__ = ("_free", "_given_up", "_quiet", "_ranked", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
@@ -472,7 +470,7 @@ class Seat:
         *,
         slots: SpawnTracker | None,
         lease: Lease | None,
-        budget: ExecutionBudget | ExecutionTracker | None = None,
+        budget: Any = None,
     ) -> None:
         self.agent_id = agent_id
         self.priority = priority
