@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
+from functools import partial
 from typing import Any, Final
 
 from ravi_otel._instrumentation.attempt_outcomes import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers
@@ -384,6 +385,26 @@ class SentCall:
             return None
 
     # -- requests beyond the one that the client built ----------------------------------------------------------------
+
+    @contextmanager
+    def sending(self, request: Any, sender: object) -> Generator[Callable[[Any], None]]:
+        """Go around the way of one request through an HTTP library's client; raises what stands against it."""
+        self.leaving(request, sender)
+        yield partial(self.passed, request)
+
+    @contextmanager
+    def handing(self, request: Any) -> Generator[Callable[[Any], None]]:
+        """Go around its way through a transport, which may be the program's and send it from another thread."""
+        self.resending(request)
+        token = SENDING.set(self)
+        try:
+            yield partial(self.resent, request)
+        except BaseException as error:
+            self.resent(request, None, error)
+            raise
+        finally:
+            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+                SENDING.reset(token)
 
     def leaving(self, request: Any, sender: object) -> None:
         """Pay for a request that follows the answer to this attempt's own; raises what stands against it."""

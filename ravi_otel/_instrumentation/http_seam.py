@@ -5,12 +5,9 @@ A transport of the program's own may send one several times, and from whichever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, Final
 
-from ravi_otel._instrumentation.client_seam import SENDING, SentCall, call_of
+from ravi_otel._instrumentation.client_seam import SENDING, call_of
 from ravi_otel._instrumentation.sync_async import Block, wrapper_of
 from ravi_otel._runtime.patching import Package, Wraps
 
@@ -44,32 +41,12 @@ class HttpSeam:
 
     def _sending(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         sent = SENDING.get() if self._active else None
-        return None if sent is None else _sent(sent, client, args[0] if args else kwargs["request"])
+        return None if sent is None else sent.sending(args[0] if args else kwargs["request"], client)
 
     def _handing(self, _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         request = args[0] if args else kwargs["request"]
         sent = call_of(request) if self._active else None
-        return None if sent is None else _handed(sent, request)
-
-
-@contextmanager
-def _sent(sent: SentCall, client: Any, request: Any) -> Generator[Callable[[Any], None]]:
-    sent.leaving(request, client)
-    yield partial(sent.passed, request)
-
-
-@contextmanager
-def _handed(sent: SentCall, request: Any) -> Generator[Callable[[Any], None]]:
-    sent.resending(request)
-    token = SENDING.set(sent)
-    try:
-        yield partial(sent.resent, request)
-    except BaseException as error:
-        sent.resent(request, None, error)
-        raise
-    finally:
-        with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
-            SENDING.reset(token)
+        return None if sent is None else sent.handing(request)
 
 
 class Redirects:
