@@ -380,6 +380,17 @@ def test_slots_that_moved_are_found(linked, redis_cluster):
         assert count(client, "{a}") == before + number
 
 
+@pytest.mark.parametrize("endpoint", ["unknown-endpoint", "hostname"])
+def test_a_cluster_that_names_its_servers_by_their_ports_alone_is_asked_where_the_key_is(linked, redis_cluster, endpoint):
+    client = linked(redis_cluster.url)
+    with contextlib.ExitStack() as stack:
+        for node in redis_cluster.nodes:
+            stack.callback(node.say, "CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+            if not node.say("CONFIG", "SET", "cluster-preferred-endpoint-type", endpoint).startswith(b"+OK"):
+                pytest.skip("this server always says where the others are")
+        assert [count(client, key) > 0 for key in ("{a}", "{b}", "{c}", "{d}")] == [True] * 4
+
+
 def counted(client, key):
     """Count where the server answers in time; 0 where it does not."""
     with contextlib.suppress(StoreError):

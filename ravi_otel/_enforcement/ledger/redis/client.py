@@ -63,6 +63,8 @@ _TRIED_AGAIN: Final[tuple[Failure, ...]] = ("dropped", "readonly")
 _NO_THREAD: Final = "because no thread can be started to reach it"
 _NOT_LET_IN: Final = "because it does not let this user in"
 _FOREIGN_ANSWER: Final = "because it answers what no server of ours says"
+_SAME_HOST: Final = ("", "?")
+"""What a Cluster that knows no name of its servers calls them by (`cluster-preferred-endpoint-type`): the host that was asked, at this port."""
 _LAST_WORDS: Final = "Protocol error"
 """What a server says before it closes a connection."""
 
@@ -234,7 +236,10 @@ class Connection:
             if self._parser._buffer.unread_bytes():  # noqa: SLF001 - that something is left is said nowhere else, without reading
                 raise ServerError(_FOREIGN_ANSWER, "refused", ended=True)  # noqa: TRY301 - it is one of several
         except Exception as error:  # noqa: BLE001 - whatever redis-py raises is said in our words
-            raise server_error(error) from None
+            trouble = server_error(error)
+            if trouble.redirect is not None and trouble.redirect[0] in _SAME_HOST:
+                trouble.redirect = (self._redis.host, trouble.redirect[1])
+            raise trouble from None
         return answer
 
     def _read(self) -> Any:
