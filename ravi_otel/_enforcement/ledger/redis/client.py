@@ -64,7 +64,7 @@ _NO_THREAD: Final = "because no thread can be started to reach it"
 _NOT_LET_IN: Final = "because it does not let this user in"
 _FOREIGN_ANSWER: Final = "because it answers what no server of ours says"
 _SAME_HOST: Final = ("", "?")
-"""What a Cluster that knows no name of its servers calls them by (`cluster-preferred-endpoint-type`): the host that was asked, at this port."""
+"""What a Cluster says that names its servers by their ports alone (`cluster-preferred-endpoint-type`): the host that was asked."""
 _LAST_WORDS: Final = "Protocol error"
 """What a server says before it closes a connection."""
 
