@@ -335,8 +335,8 @@ class SentCall:
         if live is None:
             return
         live.sent()
-        if live.scope.plan.clocks and STATE.options.shorten_timeouts:
-            with Guarded("timeout"):  # our own bug never stops an attempt
+        with Guarded("timeout"):  # our own bug never stops an attempt
+            if live.scope.plan.clocks and STATE.options.shorten_timeouts:
                 self._shortened = self._outgoing.shorten_timeouts(request, live.scope)
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:

@@ -25,7 +25,8 @@ class Helped:
     """Be two agents and their helper: one spawns it and ends, the other has asked it by then."""
 
     def __init__(self, team, *, stuck):
-        self.handle, self.spawned, self.asked, self.answers = None, anyio.Event(), anyio.Event(), []
+        self.handle, self.answers = None, []
+        self.spawned, self.asking, self.asked = anyio.Event(), anyio.Event(), anyio.Event()
         self.helper = ReActAgent("helper", model=team.plays("helper", partial(self._play, stuck)), tools=[self.hang])
         self.owner = self._agent(team, "owner", self.spawn)
         self.other = self._agent(team, "other", self.ask)
@@ -47,12 +48,14 @@ class Helped:
         self.handle = await AgentContext.current().spawn(self.helper.id, boot="boot")
         self.spawned.set()
         await self.asked.wait()
+        await self.asking.wait()  # who waits for a server is blocked, too
         await anyio.wait_all_tasks_blocked()
         return "ok"
 
     async def ask(self) -> str:
         """Ask the helper."""
         await self.spawned.wait()
+        self.asking.set()
         self.answers.append(await AgentContext.current().ask(self.handle, "How?"))
         return "ok"
 
