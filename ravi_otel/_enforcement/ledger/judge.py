@@ -271,9 +271,9 @@ def _admit(request: Reservation, operations: Operations, decision: Admitted) -> 
     return operation
 
 
-def last_word(request: Reservation, operations: Operations, *, newcomer: bool) -> Grant | Denied:
+def last_word(request: Reservation, operations: Operations) -> Grant | Denied:
     """Judge a request that must not wait any longer: it gets what is left of what it wants, if that is the least it needs."""
-    return reserve(replace(request, patience_s=0.0), operations, newcomer=newcomer)
+    return reserve(replace(request, patience_s=0.0), operations)  # who cannot wait stands behind nobody: newcomer or not
 
 
 def extend(operation: Operation, more: Mapping[str, int]) -> Extended:

@@ -263,7 +263,7 @@ class MemoryLedger(WaitQueue[Waiter]):
             return answer
         account = cast("Denied", answer).account
         if wait_queue.blocks_itself(waiter.request, account, self.operations):
-            return judge.last_word(waiter.request, self.operations, newcomer=True)
+            return judge.last_word(waiter.request, self.operations)
         waiter.blocked_by = account
         self._standing[waiter] = None  # before it stands there: nobody may pass it by
         account.line.append(waiter)
@@ -285,7 +285,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         left = [line.account for line in waiter.request.lines if waiter in line.account.line]
         for place in left:
             place.line.remove(waiter)
-        answer = judge.last_word(waiter.request, self.operations, newcomer=False) if wants and not waiter.woken else None
+        answer = judge.last_word(waiter.request, self.operations) if wants and not waiter.woken else None
         if answer is None or wait_queue.is_contended(answer):
             answer = waiter.refused()
         self._serve(left)  # whoever stood behind may fit where this one did not

@@ -139,7 +139,7 @@ def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -
                 account.line.pop(at)
                 answer.account.line.append(waiter)  # now another account stands in the way
                 continue
-            answer = last_word(waiter.request, operations, newcomer=False)
+            answer = last_word(waiter.request, operations)
         account.line.pop(at)
         waiter.answer = answer
         woken.append(waiter)

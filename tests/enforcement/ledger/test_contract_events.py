@@ -2,9 +2,12 @@
 
 import pytest
 
+from ravi_otel._enforcement.ledger import judge
+from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.limits import NANO, Kind, Outcome
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind
 
 
 def events(answer):
@@ -175,6 +178,20 @@ def test_a_clock_tells_nearing_then_exceeded_once_each(desk):
 def test_a_clock_read_late_tells_both_in_order(desk):
     account = desk.account(Kind.TIME, 10 * NANO)
     assert [event for event, _, _ in clocked(desk, account, 25)] == ["limit_nearing", "limit_exceeded"]
+
+
+def test_a_clock_that_only_observes_says_so_and_a_look_that_refuses_nothing_counts_no_refusal(desk):
+    account = desk.account(Kind.TIME, 10 * NANO, observe=True)
+    assert clocked(desk, account, 12) == [("limit_nearing", "timer", "observed"), ("limit_exceeded", "timer", "observed")]
+    run_sync(desk.ledger.clocked(account, 13 * NANO, refuses=False))
+    assert (account.used, account.denied) == (13 * NANO, 1)
+
+
+def test_what_no_ledger_counts_tells_nearing_then_exceeded_and_counts_refusals_past_the_limit_alone():
+    account = Account(Limit(kind=Kind.TOKENS, value=10), ScopeFacts(scope_id="s", kind=ScopeKind.RUN), origin="the limit")
+    told = [[(one.event, one.phase, one.decision, one.used) for one in judge.rise(account, used)] for used in (7, 8, 10, 11, 12, 9)]
+    assert told == [[], [("limit_nearing", "settle", "admitted", 8)], [], [("limit_exceeded", "settle", "denied", 11)], [], []]
+    assert (account.used, account.denied) == (9, 2)
 
 
 def test_a_clock_never_goes_back(desk):
