@@ -125,6 +125,43 @@ def test_a_slot_of_a_silent_process_is_given_back_and_its_real_end_counts_once(t
         assert [(one.used, one.held) for one in seen] == [(int(end == "settle"), 0), (used, 0)]
 
 
+def test_a_process_that_is_refused_what_was_lost_gives_signs_of_life_and_keeps_what_it_holds(path, opened):
+    clock = ManualClock()
+    ledger, held, lost = opened(clock=clock, lease_s=30.0), account("tokens"), account("requests")
+    ask(ledger, (lost, 1))
+    ask(ledger, (held, 40))
+    asked(path, "DELETE FROM accounts WHERE id = ?", lost.row.id)
+    for _ in range(40):
+        clock.advance(1)
+        assert refusal(ledger, (lost, 1)) == "store_lost"
+        ask(ledger, (held, 0))
+    assert opened(clock=clock).reap() == 0
+    assert asked(path, "SELECT used, held FROM accounts WHERE id = ?", held.row.id) == [(0, 40)]
+
+
+def test_what_a_dead_process_held_of_a_counter_that_is_gone_keeps_nobody_from_counting(path, two):
+    slow, quick = two
+    gone, kept = account("cost", 5), account("tokens", 100)
+    ask(slow, (gone, 1), (kept, 40))
+    asked(path, "DELETE FROM accounts WHERE id = ?", gone.row.id)
+    seen = account("tokens", 100)
+    assert isinstance(ask(quick, (seen, 1))[1], Grant)
+    assert (seen.used, seen.held) == (40, 1)
+
+
+def test_a_slot_given_away_of_which_a_counter_is_gone_keeps_its_process_from_nothing(path, opened):
+    clock, ahead = ManualClock(), ManualClock(monotonic_s=1_100.0)
+    slow, quick = opened(clock=clock), opened(clock=ahead)
+    gone, agents, tokens = account("cost", 5), account("sql_rows", 5), account("tokens", 100)
+    ask(slow, (gone, 1), (agents, 1), slot=True)
+    ask(slow, (tokens, 1))
+    assert quick.reap() == 1
+    asked(path, "DELETE FROM accounts WHERE id = ?", gone.row.id)
+    clock.advance(100)
+    assert isinstance(ask(slow, (tokens, 1))[1], Grant)
+    assert asked(path, "SELECT used FROM accounts WHERE id = ?", agents.row.id) == [(1,)]
+
+
 # what is over
 
 

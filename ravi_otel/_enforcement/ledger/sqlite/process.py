@@ -30,7 +30,8 @@ _NEVER: Final = -(1 << 62)
 class Leases:
     """Keep this process's row alive, and end what silent processes left behind; everything inside a transaction.
 
-    `process` is this process's number in the file of `epoch`, 0 without one. Both are done once a second, or four times a lease.
+    `process` is this process's number in the file of `epoch`, 0 without one. Both are done once a second, or four times a lease, and
+    again where the step that did them was not written: `restore` what was `known` before.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -39,6 +40,15 @@ class Leases:
         self.process = 0
         self.epoch: str | None = None
         self._kept = _NEVER
+
+    @property
+    def known(self) -> tuple[int, int]:
+        """Return its number, and when it gave a sign of life."""
+        return self.process, self._kept
+
+    def restore(self, known: tuple[int, int]) -> None:
+        """Know what was known before."""
+        self.process, self._kept = known
 
     def is_due(self, now: int) -> bool:
         """Whether a sign of life should be given, and the dead be looked for."""
@@ -89,8 +99,8 @@ def _bury(execute: Execute, process: int, now_s: int) -> None:
 def _settle(execute: Execute, account: int, hold: int, more: int) -> None:
     # Whether this crosses a warning level is told by whoever knows the limit, at its next step.
     found = execute("SELECT used, held FROM accounts WHERE id = ?", (account,)).fetchone()
-    if found is None:
-        raise StoreError("because what was counted in it is gone", "store_lost")
+    if found is None:  # the counter is gone, and what was held of it with it
+        return
     used, held = max(0, from_sql(found[0]) + more), max(0, from_sql(found[1]) - hold)
     execute("UPDATE accounts SET used = ?, held = ? WHERE id = ?", (to_sql(used), to_sql(held), account))
 

@@ -99,7 +99,7 @@ class Transaction:
         self.execute, self._execute_many = connection.execute, connection.executemany
         if leases.epoch != self.file.epoch:  # there was another file before, in which this process had a number
             leases.process, leases.epoch = 0, self.file.epoch
-        self._undo.append(partial(setattr, leases, "process", leases.process))
+        self._undo.append(partial(leases.restore, leases.known))
 
     # -- accounts -------------------------------------------------------------------------------------------------
 
@@ -308,7 +308,7 @@ class Transaction:
         """Hold again, whatever is left, the slots that were given away while their agents lived, under this process's new number."""
         for op_id, operation in self.operations.items():
             if operation.request.slot and self._state(op_id) == GIVEN_BACK:
-                self._bring(operation)
+                self._bring(operation, partly=True)
                 for line, hold in operation.holds:
                     line.account.held += hold
                     line.account.used += _charged_at_once(line)
@@ -323,7 +323,7 @@ class Transaction:
         operation = self.operations.get(op_id)
         if operation is None:
             return None
-        self._bring(operation, ends=True)
+        self._bring(operation, partly=True)
         self.ended.append(op_id)
         self._undo.append(partial(self.operations.__setitem__, op_id, operation))
         del self.operations[op_id]
@@ -332,14 +332,14 @@ class Transaction:
             self._take_up_again(op_id, operation)
         return operation
 
-    def _bring(self, operation: Operation, *, ends: bool = False) -> None:
-        """Put an operation on the accounts that count in here; one that `ends` goes without those that were lost."""
+    def _bring(self, operation: Operation, *, partly: bool = False) -> None:
+        """Put an operation on the accounts that count in here; `partly` goes without those that were lost."""
         before = operation.lines, operation.held and operation.held[:], operation.taken, operation.ended, operation.observed
         self._undo.append(partial(_take_back, operation, before))
         try:
             self.bring(operation.lines)
         except StoreError as error:
-            if error.reason != "store_lost" or not ends:
+            if error.reason != "store_lost" or not partly:
                 raise
             self._leave_lost(operation)
         if self._twins and any(self._counting(line.account) is not line.account for line in operation.lines):
