@@ -398,18 +398,21 @@ def _is_unchanged(call: Call, signature: ToolSignature, arguments: Mapping[str, 
         return False
     if read.canonical == judged.canonical:
         return True
-    # The items of a set are written in whatever order it has them in.
-    return canonical(_in_order(read.plain)) == canonical(_in_order(judged.plain)) and bool(arguments == call.values())
+    return _is_same_but_for_sets(read.plain, judged.plain, arguments)
 
 
-def _in_order(value: Any) -> Any:
-    """Return a plain value with each list in one order."""
-    if type(value) is dict:
-        return {key: _in_order(each) for key, each in cast("dict[str, Any]", value).items()}
-    if type(value) is list:
-        items = cast("list[Any]", value)  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
-        return sorted(map(_in_order, items), key=canonical)
-    return value
+def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
+    """Whether `read` is what was judged, but for the order in which the items of sets are written; it was read from `held`."""
+    kind = cast("Any", type(held))
+    shape = cast("Any", type(read)) if isinstance(judged, type(read)) else None
+    if kind in (set, frozenset) and shape is list:
+        return sorted(map(canonical, read)) == sorted(map(canonical, judged))
+    if shape is dict and read.keys() == judged.keys():
+        inner = held if kind is dict else {name: getattr(held, name, None) for name in read}
+        return all(_is_same_but_for_sets(each, judged[name], inner.get(name)) for name, each in read.items())
+    if shape is list and kind in (list, tuple) and len(read) == len(judged) == len(held):
+        return all(map(_is_same_but_for_sets, read, judged, held))
+    return canonical(read) == canonical(judged)
 
 
 def _named(tool: str) -> str:

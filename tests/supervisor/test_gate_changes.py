@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import pytest
 from refund_gate import (
@@ -104,6 +104,46 @@ def test_arguments_changed_between_the_verdict_and_the_call_are_refused(till, ru
     gate = desk_gate(till)
     request = request_for(SMALL, run)
     gate.before(request)
+    assert gate.admit(request, changed).stop_reason == "supervisor_block:arguments_changed"
+
+
+@dataclass
+class Plan:
+    to: str
+    steps: list[str] = field(compare=False)
+    labels: set[str] = field(default_factory=set)
+
+
+def carry_out(plan: Plan) -> None:
+    """Take steps in the order in which they are given."""
+
+
+def test_an_order_that_the_programs_own_equality_leaves_out_is_not_changed_either(run):
+    gate = Gate(tools=[carry_out])
+    request = request_for({"plan": {"to": "Ann", "steps": ["check", "pay"]}}, run, tool="carry_out")
+    plan = gate.before(request).arguments["plan"]
+    plan.steps.reverse()
+    assert gate.admit(request, {"plan": plan}).stop_reason == "supervisor_block:arguments_changed"
+
+
+def test_a_set_may_be_written_in_any_order_wherever_it_is(run):
+    gate = Gate(tools=[carry_out, sort_out])
+    labels = [f"label {number}" for number in range(40)]
+    request = request_for({"plan": {"to": "Ann", "steps": ["check", "pay"], "labels": labels}}, run, tool="carry_out")
+    assert gate.admit(request, gate.before(request).arguments).allowed
+    request = request_for({"numbers": [300, 2, 17, 64], "named": {"a": [{"in": labels}]}}, run, tool="sort_out")
+    assert gate.admit(request, gate.before(request).arguments).allowed
+
+
+def sort_out(numbers: frozenset[int], named: dict[str, list[dict[str, set[str]]]]) -> None:
+    """Take a set, and sets in a list of a dict."""
+
+
+def test_an_item_of_a_set_that_is_another_is_refused(run):
+    gate = Gate(tools=[sort_out])
+    request = request_for({"numbers": [1, 2], "named": {"a": [{"in": ["x", "y"]}]}}, run, tool="sort_out")
+    gate.before(request)
+    changed = {"numbers": frozenset({1, 2}), "named": {"a": [{"in": {"x", "z"}}]}}
     assert gate.admit(request, changed).stop_reason == "supervisor_block:arguments_changed"
 
 
