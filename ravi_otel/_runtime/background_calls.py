@@ -33,8 +33,8 @@ def key_of(call: Call, name: str | None) -> Key | None:
 
 
 @dataclass(slots=True, eq=False)
-class Told:
-    """Say what a call used in the end: usage, cost in nano-USD, where the price is from and of when. None is unknown.
+class SettledUsage:
+    """What a call used in the end: usage, cost in nano-USD, where the price is from and of when. None is unknown.
 
     `model` is what was asked for.
     """
@@ -49,7 +49,7 @@ class Told:
 class Collected(Protocol):
     """Be a call that can still be settled."""
 
-    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         """Settle it with what the answer tells, at what is held when that is nothing; `at` is the look that brought it."""
         ...
 
@@ -161,17 +161,17 @@ def _settle(calls: list[tuple[Collected, Reply]]) -> None:
             swallow("awaited", error)
 
 
-def summed(record: CallRecord) -> Told:
-    """Write down what a call used in the end."""
+def settled_usage(record: CallRecord) -> SettledUsage:
+    """Return what a call used in the end."""
     source = None if record.cost_nano is None else record.cost_source
-    return Told(record.usage, record.cost_nano, source, record.price_date, record.call.model)
+    return SettledUsage(record.usage, record.cost_nano, source, record.price_date, record.call.model)
 
 
-def bring(record: CallRecord, told: Told) -> None:
-    """Show on a look what it brought; a look that asked no model is told as what fetched a response, now that it did."""
-    record.usage, record.cost_nano, record.cost_source, record.price_date = told.usage, told.cost_nano, told.cost_source, told.price_date
-    record.call.model = record.call.model or told.model
-    if not record.call.generative and told.usage is not None and told.usage.source != "reserved":
+def write_usage(record: CallRecord, used: SettledUsage) -> None:
+    """Write on the record of a look what it brought; one that asked no model becomes a `fetch_response`."""
+    record.usage, record.cost_nano, record.cost_source, record.price_date = used.usage, used.cost_nano, used.cost_source, used.price_date
+    record.call.model = record.call.model or used.model
+    if not record.call.generative and used.usage is not None and used.usage.source != "reserved":
         record.call.operation, record.call.fetches = FETCHES, True
 
 

@@ -28,7 +28,7 @@ from ravi_otel._enforcement.plan import Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
 from ravi_otel._flow import Done, Flow, run_async, run_sync
-from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, Told, bring, key_of, summed
+from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledUsage, key_of, settled_usage, write_usage
 from ravi_otel._runtime.charging import (
     Attempts,
     Capped,
@@ -754,7 +754,7 @@ class ModelCall(UnderWay):
         if earlier is None and call.generative and not reply.pending:
             return False
         if earlier is not None:
-            bring(record, earlier.collect(reply, record))
+            write_usage(record, earlier.collect(reply, record))
         if self._held:  # it went on with what another began, and that one pays for: no more than itself
             self.scope.engine.settle(self.op_id, self._amounts(_NOTHING, 0), record)
             self._settled = True
@@ -777,7 +777,7 @@ class ModelCall(UnderWay):
             AWAITED.keep(key, self)
         self._settled = True  # by `collect`, later: nothing is given back here
 
-    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         """See `Collected.collect`."""
         record = self.record
         record.usage = reply.usage or (self._expectation().usage() if self._held else None)
@@ -788,7 +788,7 @@ class ModelCall(UnderWay):
         if self._held:
             actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
             self.scope.engine.settle(self.op_id, actual, at or record)
-        return summed(record)
+        return settled_usage(record)
 
 
 def send_call(call: Call, transport: Transport) -> Any:

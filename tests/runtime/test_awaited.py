@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from ravi_otel._runtime import background_calls
-from ravi_otel._runtime.background_calls import LONGEST_NAME, Awaited, Key, Told, key_of
+from ravi_otel._runtime.background_calls import LONGEST_NAME, Awaited, Key, SettledUsage, key_of
 from ravi_otel._runtime.late import drain
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.usage import Call, Reply, Usage
@@ -28,13 +28,13 @@ A, B = key("resp_1"), key("resp_2")
 class Waiting:
     seen: list[Reply] = field(default_factory=list)
 
-    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         self.seen.append(reply)
-        return Told(reply.usage, None, None, None)
+        return SettledUsage(reply.usage, None, None, None)
 
 
 class Broken(Waiting):
-    def collect(self, reply: Reply, at: CallRecord | None) -> Told:
+    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         super().collect(reply, at)
         raise ValueError("our own bug")
 

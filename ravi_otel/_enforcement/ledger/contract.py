@@ -187,8 +187,8 @@ class Grant:
         return least
 
 
-class Told(Grant):
-    """Be the grant of an operation whose lines only another process knows, or of one that is over by now."""
+class RepeatedGrant(Grant):
+    """The answer to a repeated request whose lines are not known here: another process made it first, or it is over by now."""
 
     __slots__ = ("_granted",)
 
@@ -198,7 +198,7 @@ class Told(Grant):
 
     @property
     def granted(self) -> int | None:
-        """Give what was granted there."""
+        """Return what the first request was granted."""
         return self._granted
 
 

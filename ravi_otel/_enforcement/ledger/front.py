@@ -26,10 +26,10 @@ from ravi_otel._enforcement.ledger.contract import (
     Extended,
     Grant,
     Line,
+    RepeatedGrant,
     Reservation,
     Settled,
     SharedStore,
-    Told,
     new_op_id,
     settled_together,
 )
@@ -182,7 +182,7 @@ class SharedLedger:
             if not is_done(flow):
                 return self._reserve_waiting(request, own, shared, flow)
             granted = flow.value
-            if isinstance(granted, (Denied, Told)):  # refused, or made in another process
+            if isinstance(granted, (Denied, RepeatedGrant)):  # refused, or made in another process
                 return cast("Flow[Grant | Denied]", flow)
             answer = self._own.take(own)
             if isinstance(answer, Grant):
@@ -206,14 +206,14 @@ class SharedLedger:
                 if isinstance(granted, Denied) and granted is not answer and granted.reason == "contended":
                     told += granted.crossings
                 else:
-                    merged = granted if isinstance(granted, (Denied, Told)) else _merged(request, granted, cast("Grant", answer))
+                    merged = granted if isinstance(granted, (Denied, RepeatedGrant)) else _merged(request, granted, cast("Grant", answer))
                     merged.crossings = [*told, *merged.crossings]
                     return merged
             granted = yield from (self.store.reserve(shared.patient(max(0.0, until - time.monotonic()))) if asked is None else asked)
             asked = None
             told += granted.crossings
             granted.crossings = told
-            if isinstance(granted, (Denied, Told)):
+            if isinstance(granted, (Denied, RepeatedGrant)):
                 return granted
             answer = self._own.take(own)
             if isinstance(answer, Grant):
@@ -232,7 +232,7 @@ class SharedLedger:
         except BaseException:
             run_sync(self._own.release(op_id))
             raise
-        if isinstance(granted, (Denied, Told)):
+        if isinstance(granted, (Denied, RepeatedGrant)):
             run_sync(self._own.release(op_id))
         return granted
 

@@ -15,7 +15,7 @@ import pytest
 import redis_servers
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, RepeatedGrant, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
@@ -127,7 +127,7 @@ class Play:
     def take(self, *lines, **more):
         op = new_op_id()
         answer = self.tried(lambda: self.ledger.reserve(Reservation(op, [Line(*line) for line in lines], **more)))
-        assert answer is None or isinstance(answer, (Grant, Denied, Told)), answer
+        assert answer is None or isinstance(answer, (Grant, Denied, RepeatedGrant)), answer
         return op if isinstance(answer, Grant) else None
 
     def __call__(self):

@@ -10,7 +10,7 @@ import pytest
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, Told, new_op_id
+from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, RepeatedGrant, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, TOP, Reply, tag_of
@@ -342,14 +342,14 @@ def test_an_operation_that_is_over_holds_nothing_again(new):
     ledger, account, op = new(), twin(), new_op_id()
     settle(ledger, ask(ledger, (account, 60), op=op), 10)
     again = ask(ledger, (account, 60, 5), op=op)
-    assert isinstance(again, Told)
+    assert isinstance(again, RepeatedGrant)
     assert (again.granted, account.used, account.held) == (5, 10, 0)
 
 
 def test_another_process_that_repeats_a_message_holds_nothing_twice(new):
     first, second, op = new(), new(), uuid.uuid4().hex
     ask(first, (twin(), 60), op=op)
-    assert isinstance(ask(second, (twin(), 60), op=op), Told)
+    assert isinstance(ask(second, (twin(), 60), op=op), RepeatedGrant)
     assert state(second, twin()) == (0, 60)
 
 

@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Reservation, Settled, Told, new_op_id
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, RepeatedGrant, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import (
@@ -298,7 +298,7 @@ class RedisStore:
                 return Denied(line.account, cast("Any", reply.reason), used, held, line.minimum, crossings)
             if reply.letter == "O":
                 least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
-                return Told(ask.request.op_id, min(least, default=None))
+                return RepeatedGrant(ask.request.op_id, min(least, default=None))
             operation = Shared(ask, reply.expect(len(ask.seen)) if reply.amounts else None, reply.at)
             operation.crossings = reply.crossings("admission")
             self.operations[ask.request.op_id] = operation

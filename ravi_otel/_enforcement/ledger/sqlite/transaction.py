@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature, state_of
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, Settled, Told, asked_once
+from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, RepeatedGrant, Reservation, Settled, asked_once
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.sqlite.file import Execute, LedgerFile, accepted_at, from_sql, to_sql
 from ravi_otel._enforcement.ledger.sqlite.process import GIVEN_BACK, LIVE, OVER, PROVISIONAL, Leases, is_fresh, is_over
@@ -244,7 +244,7 @@ class Transaction:
         op_id, operations = request.op_id, self.operations
         known = operations.get(op_id)
         if known is None and not is_fresh(op_id):
-            told = self._told(op_id)
+            told = self._repeated_grant(op_id)
             if told is not None:  # made in another process, or over: the same answer, nothing twice
                 return told
         self._undo.append(partial(operations.pop, op_id, None) if known is None else partial(operations.__setitem__, op_id, known))
@@ -254,11 +254,11 @@ class Transaction:
             self._hold(answer)
         return answer
 
-    def _told(self, op_id: str) -> Told | None:
+    def _repeated_grant(self, op_id: str) -> RepeatedGrant | None:
         found = self.execute("SELECT granted FROM operations WHERE op = ?", (op_id,)).fetchone()
         if found is not None:
-            return Told(op_id, None if found[0] is None else from_sql(found[0]))
-        return Told(op_id, None) if is_over(self.execute, op_id) else None
+            return RepeatedGrant(op_id, None if found[0] is None else from_sql(found[0]))
+        return RepeatedGrant(op_id, None) if is_over(self.execute, op_id) else None
 
     def _hold(self, operation: Operation) -> None:
         """Write what an operation holds, under the number of this process; one that holds nothing needs none."""
