@@ -14,7 +14,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
-from ravi_otel._enforcement.plan import PLAIN, ChargingRules
+from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
@@ -224,7 +224,7 @@ class _Opener:
             spawn = SpawnTracker(spawn_budget, run_id=run_id, on_event=live.hear, observe=observe, refusal=live.refusal, shared=shared)
         else:
             facts = self._facts(self._supervise_agent(tracker) if ask.kind is ScopeKind.AGENT else supervision, parent.facts.run_id)
-        rules = PLAIN
+        rules = DEFAULT_RULES
         if ask.share in (POOL, WEIGHTED) or ask.suspended or ask.waits:
             rules = ChargingRules(pools=ask.share in (POOL, WEIGHTED), suspended=ask.suspended, waits=ask.waits)
         token = self._token() if ask.kind in _OWN_TAB else None

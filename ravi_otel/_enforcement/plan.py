@@ -52,8 +52,8 @@ class ChargingRules:
     waits: bool = False
 
 
-PLAIN: Final = ChargingRules()
-"""What nearly every scope has."""
+DEFAULT_RULES: Final = ChargingRules()
+"""The rules of nearly every scope: it changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Plan:
         """Compile the plan of a scope with these `facts`; `rules` are its own and those of all scopes around."""
         suspended, carved = set[str](), list[CarveOut]()
         for each in rules:
-            if each is not PLAIN:
+            if each is not DEFAULT_RULES:
                 suspended.update(each.suspended)
                 if each.carved is not None:
                     carved.append(each.carved)

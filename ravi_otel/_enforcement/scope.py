@@ -32,7 +32,7 @@ from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import Claim, KeptBack, LastCall
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.plan import PLAIN, ChargingRules
+from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
@@ -93,7 +93,7 @@ class Scope(LimitedScope):
         spawn: SpawnTracker | None = None,
         tracker: ExecutionTracker | None = None,
         also: tuple[Self, ...] = (),
-        rules: ChargingRules = PLAIN,
+        rules: ChargingRules = DEFAULT_RULES,
     ) -> None:
         super().__init__(engine, facts, parent, spawn=spawn, also=also, rules=rules)
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)

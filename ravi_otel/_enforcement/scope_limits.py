@@ -18,7 +18,7 @@ from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.store_identity import store_id
 from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newest, refresh
-from ravi_otel._enforcement.plan import JOINED, PLAIN, ChargingRules, Plan
+from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
@@ -83,7 +83,7 @@ class LimitedScope:
         *,
         spawn: SpawnTracker | None = None,
         also: tuple[Self, ...] = (),
-        rules: ChargingRules = PLAIN,
+        rules: ChargingRules = DEFAULT_RULES,
     ) -> None:
         self.engine = engine
         self.facts = facts

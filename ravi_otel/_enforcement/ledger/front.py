@@ -33,7 +33,7 @@ from ravi_otel._enforcement.ledger.contract import (
     new_op_id,
     settled_together,
 )
-from ravi_otel._enforcement.ledger.judge import PLAIN
+from ravi_otel._enforcement.ledger.judge import NOTHING_CROSSED
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.store_failures import MEANWHILE, SO
 from ravi_otel._flow import Done, Flow, is_done, run_sync
@@ -127,12 +127,12 @@ class SharedLedger:
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
         lenient = self._lenient.pop(op_id, None)
-        own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else PLAIN
+        own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else NOTHING_CROSSED
         there = self._renamed.pop(op_id, op_id)
         if lenient is not None and lenient.passed:
             return self._settle_passed(lenient, actual or {}, own, guessed=guessed)
         flow = self.store.settle(there, actual, guessed=guessed)
-        return flow if own is PLAIN else _with_own(flow, own)
+        return flow if own is NOTHING_CROSSED else _with_own(flow, own)
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from ravi_otel.hooks.records import Phase
 
 _COUNTED, _HELD, _AFTER, _LEVEL = Nature.COUNTED, Nature.HELD, Nature.AFTER, Nature.LEVEL  # reading a member off its class costs more
-PLAIN = Settled()
-"""What settling brings nearly always: nothing to tell."""
+NOTHING_CROSSED = Settled()
+"""What nearly every settlement brings: nothing crossed, and nothing above the grants."""
 
 _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
@@ -366,7 +366,7 @@ def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) ->
             account.used, operation.ended = used, index
         if used >= account.quiet_until:
             crossings = _cross(account, "settle", "observed" if account.observe else "admitted", crossings)
-    return Settled(crossings, overage or ()) if crossings or overage else PLAIN
+    return Settled(crossings, overage or ()) if crossings or overage else NOTHING_CROSSED
 
 
 def _risen(account: Account, actual: Mapping[str, int]) -> int:

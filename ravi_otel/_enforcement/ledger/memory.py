@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.wait_queue import Waiter, WaitQueue, wake
 from ravi_otel._flow import Done, Flow
 
-_SETTLED = cast("Flow[Settled]", Done(judge.PLAIN))
+_SETTLED = cast("Flow[Settled]", Done(judge.NOTHING_CROSSED))
 _RELEASED = cast("Flow[None]", Done(None))
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class MemoryLedger(WaitQueue[Waiter]):
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
         settled = self.end(op_id, actual, guessed=guessed)
-        return _SETTLED if settled is judge.PLAIN else cast("Flow[Settled]", Done(settled))
+        return _SETTLED if settled is judge.NOTHING_CROSSED else cast("Flow[Settled]", Done(settled))
 
     def end(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool) -> Settled:
         """Replace what an operation holds by what was used."""
@@ -117,7 +117,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         with self._lock:
             operation = self.operations.get(op_id)
             if operation is None:
-                return judge.PLAIN
+                return judge.NOTHING_CROSSED
             if operation.held is not None or self._standing:
                 settled = self._alone(partial(self._settle, operation, actual or {}, guessed=guessed))
             else:  # it was admitted at once, which none is where a window rolls

@@ -399,7 +399,7 @@ class RedisStore:
         with self.lock:
             operation = self.operations.pop(op_id, None)
         if operation is None:
-            return cast("Flow[Settled]", Done(judge.PLAIN))
+            return cast("Flow[Settled]", Done(judge.NOTHING_CROSSED))
         used, asks = actual or {}, list[str]()
         over: list[tuple[Account, int]] = []
         for line, hold in operation.holds:
@@ -433,12 +433,12 @@ class RedisStore:
                 yield from self._send_some()
                 if self.pending.begins(ask.request.op_id):
                     self.write_later(write)
-                    return judge.PLAIN
+                    return judge.NOTHING_CROSSED
             reply = write.read((yield from self._run(write.script, write.keys, write.words)))
         except StoreError:
             self.failed()
             self.write_later(write)
-            return judge.PLAIN
+            return judge.NOTHING_CROSSED
         except BaseException as error:
             self.write_later(write)
             if not isinstance(error, GeneratorExit):
@@ -449,7 +449,7 @@ class RedisStore:
             settled = self._taken(write, reply)
         except StoreError:
             self.failed()  # it was taken: what the answer shows of the accounts is not needed for that
-            return judge.PLAIN
+            return judge.NOTHING_CROSSED
         if write.forgotten:
             self.pending.give_up(write, FORGOTTEN)
         self.pending.add_untold(settled)

@@ -76,7 +76,7 @@ class PendingWrites:
         self.spent: dict[str, Reservation] = {}
         self._fresh: deque[tuple[Account, int]] = deque()
         self._charges: dict[Account, int] = {}
-        self.untold = judge.PLAIN
+        self.untold = judge.NOTHING_CROSSED
 
     def __bool__(self) -> bool:
         return bool(self._acts or self.spent or self._fresh or self._charges)
@@ -147,7 +147,7 @@ class PendingWrites:
 
     def take_untold(self) -> Settled:
         """Return what was crossed meanwhile, to be told now."""
-        untold, self.untold = self.untold, judge.PLAIN
+        untold, self.untold = self.untold, judge.NOTHING_CROSSED
         return untold
 
 
@@ -221,7 +221,7 @@ class SqliteStore(WaitQueue[Stander]):
             answer = self._step(Transaction.reserve, request)
         except StoreError as error:
             answer = self._without_file(request, error)
-        if self._pending.untold is not judge.PLAIN:
+        if self._pending.untold is not judge.NOTHING_CROSSED:
             answer.crossings = (*self._pending.take_untold().crossings, *answer.crossings)
         if request.patience_s <= 0 or not is_contended(answer):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
@@ -258,16 +258,16 @@ class SqliteStore(WaitQueue[Stander]):
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        settled, spent = judge.PLAIN, self._taken_out(op_id) if self._pending.spent else None
+        settled, spent = judge.NOTHING_CROSSED, self._taken_out(op_id) if self._pending.spent else None
         if spent is not None:
             self._pending.settle(spent, actual or {}, guessed=guessed)
         elif op_id in self.operations or self._pending:
             try:
-                settled = self._step(Transaction.settle, op_id, actual or {}, guessed) or judge.PLAIN
+                settled = self._step(Transaction.settle, op_id, actual or {}, guessed) or judge.NOTHING_CROSSED
             except StoreError:
                 self.failed()
                 self._pending.add(lambda step: step.settle(op_id, actual or {}, guessed))
-            if self._pending.untold is not judge.PLAIN:
+            if self._pending.untold is not judge.NOTHING_CROSSED:
                 settled = settled_together(self._pending.take_untold(), settled)
         return Done(settled)  # type: ignore[return-value]  # as in `reserve`
 
