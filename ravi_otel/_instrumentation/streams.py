@@ -37,13 +37,13 @@ from ravi_otel._instrumentation.response_methods import (
     surround_method,
 )
 from ravi_otel._instrumentation.sync_async import Block, ignore
-from ravi_otel._runtime.guard import NEVER, Guard, blame, guard_of
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
+from ravi_otel._runtime.stream_limits import NEVER, StreamLimits, blame, stream_limits_of
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import Guarded, swallow
 from ravi_otel.policy.limits import NANO
@@ -142,8 +142,8 @@ class FollowedStream:
     """
 
     __slots__ = (
-        *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_format", "_guard", "_heard_ns", "_helper", "_hides_usage"),
-        *("_live", "_now", "_over", "_pull", "_raw", "_raw_references", "_reading", "_references", "_response_ref"),
+        *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_format", "_heard_ns", "_helper", "_hides_usage"),
+        *("_limits", "_live", "_now", "_over", "_pull", "_raw", "_raw_references", "_reading", "_references", "_response_ref"),
         *("_silent", "_stopped", "_streams", "_timed"),
     )
 
@@ -166,7 +166,7 @@ class FollowedStream:
         self._streams = False
         self._reading = False
         self._over = False
-        self._guard: Guard | None = guard_of(live, self._collector)
+        self._limits: StreamLimits | None = stream_limits_of(live, self._collector)
         self._stopped = False  # its scope was closed or cancelled, or its time is up
         self._cut: RaviError | None = None  # what it was cut with
         self._now = live.scope.engine.clock.monotonic_ns
@@ -320,11 +320,11 @@ class FollowedStream:
             if self._silent and self._collector.spoke:
                 self._silent = False
                 self._live.content(self._heard_ns)
-            error = self._why_stopped() if self._stopped else None if self._guard is None else self._guard.over()
+            error = self._why_stopped() if self._stopped else None if self._limits is None else self._limits.over()
             if error is not None and self._must_end(error):
                 return True
             if not self._silent and not STATE.options.each_chunk:
-                self._collector.be_quiet_until(NEVER if self._guard is None else self._guard.until)
+                self._collector.be_quiet_until(NEVER if self._limits is None else self._limits.until)
         except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
             swallow("stream", error)
             if self._cut is not None:  # on the way
@@ -459,7 +459,7 @@ class FollowedStream:
             return False
         self._cut = error
         with Guarded("stream"):  # it is settled all the same
-            blame(self._live.record, error, None if self._guard is None else self._collector.text)
+            blame(self._live.record, error, None if self._limits is None else self._collector.text)
         self._fail(error, type(error).__qualname__, self._reply())
         return True
 

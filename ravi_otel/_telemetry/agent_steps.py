@@ -11,7 +11,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel._telemetry import conventions, names, status
-from ravi_otel._telemetry.attributes import Guard, finite, identity, optional_text, present, text
+from ravi_otel._telemetry.attributes import CardinalityLimit, finite, identity, optional_text, present, text
 from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel.hooks.listener import Listener
@@ -28,9 +28,9 @@ class AgentSteps(Listener):
     def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
         self._pipeline = pipeline
         self._content = content
-        self._guard = Guard()
-        self._agents = Guard()
-        self._guardrails = Guard()
+        self._cardinality = CardinalityLimit()
+        self._agents = CardinalityLimit()
+        self._guardrails = CardinalityLimit()
         self._spans = conventions.spans_steps()
         self._open: dict[Key, tuple[Span, Attachment]] = {}
 
@@ -100,7 +100,7 @@ class AgentSteps(Listener):
                 del attributes[names.TOOL_NAME]  # the span has it
                 span.set_attributes(attributes)
         known = attributes[names.REVIEW_DECISION], attributes[names.REVIEW_REASON], attributes.get(names.TOOL_NAME, "")
-        decision, reason, tool = self._guard.admit(*map(str, known))
+        decision, reason, tool = self._cardinality.admit(*map(str, known))
         counted = present(
             {names.REVIEW_DECISION: decision, names.REVIEW_REASON: reason, names.TOOL_NAME: None if event.tool is None else tool}
         )

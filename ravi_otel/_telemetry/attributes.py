@@ -19,10 +19,10 @@ _MOST_ITEMS: Final = 16
 _MOST_INT: Final = 2**63 - 1
 
 
-class Guard:
+class CardinalityLimit:
     """Admit the first 2,000 combinations of names a metric sees; every later one is `_other` in each of its names.
 
-    One guard per metric: combinations are counted, not single names, so two hostile names do not multiply.
+    One for each metric: combinations are counted, not single names, so two hostile names do not multiply.
     """
 
     __slots__ = ("_limit", "_lock", "_seen")
@@ -33,7 +33,7 @@ class Guard:
         self._lock = ForkLock()
 
     def admit(self, *names: str | None) -> tuple[str | None, ...]:
-        """Give `names` back, or `_other` in place of each that is not None."""
+        """Return `names`, or `_other` in place of each that is not None."""
         if names in self._seen or self._enter(names):
             return names
         return tuple(None if name is None else OTHER for name in names)

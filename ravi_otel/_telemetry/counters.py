@@ -10,7 +10,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import Guard, optional_text, present, text
+from ravi_otel._telemetry.attributes import CardinalityLimit, optional_text, present, text
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import Open
@@ -43,14 +43,14 @@ class Counts(Listener):
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
-        self._guard = Guard()
+        self._cardinality = CardinalityLimit()
 
     def counted(self, event: CountEvent) -> None:
         """Count one thing, by scope and kind where they are known."""
         instruments = self._pipeline.signals().instruments
         if not self._pipeline.metered:
             return
-        kind = None if event.limit_kind is None else self._guard.admit(text(event.limit_kind))[0]
+        kind = None if event.limit_kind is None else self._cardinality.admit(text(event.limit_kind))[0]
         attributes = {
             names.LIMIT_KIND: kind,
             names.LIMIT_SCOPE: None if event.scope is None else event.scope.value,

@@ -25,7 +25,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._enforcement.errors_text import event_sentence
 from ravi_otel._telemetry import conventions, names
-from ravi_otel._telemetry.attributes import Guard, figure, finite, optional_text, present, text
+from ravi_otel._telemetry.attributes import CardinalityLimit, figure, finite, optional_text, present, text
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, Open
@@ -96,10 +96,10 @@ class LimitGauges(Listener):
         self._active: dict[str, weakref.ref[ScopeView]] = {}  # one that the program drops must be free to go
         self._waiting: deque[weakref.ref[ScopeView]] = deque(maxlen=_MOST_WAITING)
         self._touched: set[tuple[str | None, ...]] = set()
-        self._used_guard = Guard()
-        self._names_guard = Guard()
-        self._events_guard = Guard()
-        self._ratio_guard = Guard()
+        self._used_cardinality = CardinalityLimit()
+        self._names_cardinality = CardinalityLimit()
+        self._events_cardinality = CardinalityLimit()
+        self._ratio_cardinality = CardinalityLimit()
         self._read: dict[str, _Rows] = {}
         self._left: dict[str, tuple[ScopeView, float | None]] = {}
         pipeline.observe.update({name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)})
@@ -124,13 +124,13 @@ class LimitGauges(Listener):
         for reading in scope.readings():
             ratio = finite(reading.ratio)
             if ratio is not None:
-                agent, kind = self._ratio_guard.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
+                agent, kind = self._ratio_cardinality.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
                 attributes = _attributes(agent, reading.scope.value, kind or "") | {names.LIMIT_DECISION: _last_decision(reading)}
                 self._pipeline.signals().instruments.histograms[names.LIMIT_FINAL_RATIO].record(ratio, attributes)
 
     def event_attributes(self, event: str, agent: str | None, scope: str, kind: str, decision: str) -> dict[str, AttributeValue]:
-        """Give the attributes of the event counter, guarded."""
-        admitted, known = self._events_guard.admit(optional_text(agent), text(kind))
+        """Return the attributes of the event counter, within the limit of combinations."""
+        admitted, known = self._events_cardinality.admit(optional_text(agent), text(kind))
         return _attributes(admitted, scope, known or "") | {names.LIMIT_EVENT: event, names.LIMIT_DECISION: text(decision)}
 
     def _touch_waiting(self) -> None:
@@ -192,14 +192,14 @@ class LimitGauges(Listener):
         for scope in self._shown():
             for reading in _readings(scope):
                 kind = kind_of(reading.limit)
-                agent, known_kind = self._used_guard.admit(optional_text(scope.facts.agent_name), kind)
+                agent, known_kind = self._used_cardinality.admit(optional_text(scope.facts.agent_name), kind)
                 _keep_fuller(fullest, (agent, reading.scope.value, known_kind or ""), reading)
                 group = (reading.scope.value, kind, optional_text(reading.limit.per), optional_text(reading.limit.by))
                 _keep_fuller(groups[group], _name_of(reading), reading)
         named: dict[tuple[str | None, ...], LimitReading] = {}  # those whose names are too many share a row
         for (scope_kind, kind, per, by), by_name in groups.items():
             for name, reading in nlargest(_BY_NAME, by_name.items(), key=lambda item: item[1].fullness):
-                known_name, known_kind = self._names_guard.admit(name, kind)
+                known_name, known_kind = self._names_cardinality.admit(name, kind)
                 named.setdefault((scope_kind, known_kind, known_name, per, by), reading)
         return (
             [(_attributes(*row), reading) for row, reading in fullest.items()],

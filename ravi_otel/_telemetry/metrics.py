@@ -13,7 +13,7 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import Guard, optional_text, present, short, text
+from ravi_otel._telemetry.attributes import CardinalityLimit, optional_text, present, short, text
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.names import METRICS
 from ravi_otel.hooks.records import CallRecord
@@ -86,8 +86,8 @@ class CostSums:
     def __init__(self) -> None:
         self._sums: dict[tuple[tuple[str, AttributeValue], ...], _Sum] = {}
         self._kept: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Sum]] = {}
-        self._guard = Guard()
-        self._tenants = Guard(_MOST_TENANTS)
+        self._cardinality = CardinalityLimit()
+        self._tenants = CardinalityLimit(_MOST_TENANTS)
         self._lock = ForkLock()
         renew_while_alive(self, CostSums._leave_to_the_parent)
 
@@ -121,7 +121,7 @@ class CostSums:
         facts, call = record.facts, record.call
         (tenant,) = self._tenants.admit(optional_text(facts.tenant_id))
         named = (optional_text(facts.agent_name), optional_text(call.model), tenant, *map(optional_text, facts.tags.values()))
-        agent, model, tenant, *values, source = self._guard.admit(*named, ESTIMATED if estimated else None)
+        agent, model, tenant, *values, source = self._cardinality.admit(*named, ESTIMATED if estimated else None)
         known: dict[str, AttributeValue | None] = {
             names.PROVIDER_NAME: text(call.provider),
             names.AGENT_NAME: agent,

@@ -23,7 +23,7 @@ from ravi_otel._telemetry.attributes import (
     MOST_CHARS,
     MOST_SERIES,
     OTHER,
-    Guard,
+    CardinalityLimit,
     finite,
     identity,
     integer,
@@ -354,7 +354,7 @@ class CallMetrics:
         self._rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
         self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, names.ERROR_OTHER))
         self._lock = ForkLock()
-        self._retries = Guard()
+        self._retries = CardinalityLimit()
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
         """Tell one call that was sent; `context` holds its span, for exemplars."""

@@ -16,7 +16,7 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel._current import Attachment, without_leaf
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names, status
-from ravi_otel._telemetry.attributes import Guard, figure, finite, identity, integer, optional_text, present, text
+from ravi_otel._telemetry.attributes import CardinalityLimit, figure, finite, identity, integer, optional_text, present, text
 from ravi_otel._telemetry.content import Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
@@ -58,9 +58,9 @@ class Scopes(Listener):
         self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
         self._lock = ForkLock()
-        self._timed = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
-        self._ended = {ScopeKind.RUN: Guard(), ScopeKind.AGENT: Guard()}
-        self._handed = Guard()
+        self._timed = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
+        self._ended = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
+        self._handed = CardinalityLimit()
         self._reasons = status.StopReasons()
 
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
@@ -295,7 +295,7 @@ class Tools(Listener):
     def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
         self._content = content
-        self._guard = Guard()
+        self._cardinality = CardinalityLimit()
         self._series: dict[tuple[str, str | None], Attributes] = {}
 
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
@@ -340,7 +340,7 @@ class Tools(Listener):
                 self._pipeline.signals().instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
 
     def _series_of(self, tool: str, error: str | None) -> Attributes:
-        name, failed = self._guard.admit(text(tool), error)
+        name, failed = self._cardinality.admit(text(tool), error)
         attributes = present({names.TOOL_NAME: name, names.ERROR_TYPE: failed})
         if len(self._series) >= _MOST_KEPT:
             self._series.clear()

@@ -8,7 +8,7 @@ from opentelemetry.trace import Span, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import OTHER, Guard, text
+from ravi_otel._telemetry.attributes import OTHER, CardinalityLimit, text
 from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks.records import CallRecord, ScopeView, ToolRecord
 from ravi_otel.hooks.records import Status as Ending
@@ -55,7 +55,7 @@ class StopReasons:
     """Bound the stop reasons that a metric sees: the known ones without what follows their colon, and a hundred of the program's own."""
 
     def __init__(self) -> None:
-        self._own = Guard(_MOST_OWN_REASONS)
+        self._own = CardinalityLimit(_MOST_OWN_REASONS)
 
     def admit(self, stop_reason: str | None) -> str:
         """Give what may stand on a metric."""

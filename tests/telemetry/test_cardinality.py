@@ -5,23 +5,23 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel._telemetry.attributes import Guard, finite, integer, text, words
+from ravi_otel._telemetry.attributes import CardinalityLimit, finite, integer, text, words
 from ravi_otel.policy.usage import Reply, Usage
 
 
 def test_the_first_two_thousand_names_pass_and_later_ones_are_other():
-    guard = Guard()
-    assert [guard.admit(f"n{number}") for number in range(2_000)] == [(f"n{number}",) for number in range(2_000)]
-    assert guard.admit("late", None) == ("_other", None)
-    assert guard.admit("n7") == ("n7",)
+    limit = CardinalityLimit()
+    assert [limit.admit(f"n{number}") for number in range(2_000)] == [(f"n{number}",) for number in range(2_000)]
+    assert limit.admit("late", None) == ("_other", None)
+    assert limit.admit("n7") == ("n7",)
 
 
 def test_threads_together_get_no_more_than_the_limit():
-    guard = Guard(50)
+    limit = CardinalityLimit(50)
     passed: list[str] = []
 
     def work(thread: int) -> None:
-        passed.extend(name for number in range(200) if (name := guard.admit(f"{thread}-{number}")[0]) != "_other")
+        passed.extend(name for number in range(200) if (name := limit.admit(f"{thread}-{number}")[0]) != "_other")
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(8)]
     for thread in threads:

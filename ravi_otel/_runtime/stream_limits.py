@@ -1,4 +1,4 @@
-"""Know what an open stream may still take: what is held for it, asked for in small steps while it goes on."""
+"""Hold an open stream to its limits: compare what came with what is held for it, ask the ledger for more in small steps, or end it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONGEST_STEP: Final = 512
 """Output tokens it asks for when it has done so several times."""
 
 MOST_TEXT: Final = 1024 * 1024
-"""Characters of a guarded stream that are kept for the error it may end with, counted from its beginning."""
+"""Characters of a limited stream that are kept for the error it may end with, counted from its beginning."""
 
 _TRIES: Final = 3
 NEVER: Final = 1 << 62
@@ -58,7 +58,7 @@ class Counting(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Purse:
-    """Be what one account holds for a stream: an output token costs `each / unit` of it, and `base / unit` is for its input."""
+    """What one account holds for a stream: an output token costs `each / unit` of it, and `base / unit` is for its input."""
 
     account: Account
     held: int
@@ -67,22 +67,22 @@ class Purse:
     unit: int
 
     def covers(self) -> int:
-        """Give the output tokens that are held."""
+        """Return the output tokens that are held."""
         return (self.held * self.unit - self.base) // self.each
 
     def price(self, tokens: int) -> int:
-        """Give what so many output tokens take of the account."""
+        """Return what so many output tokens take of the account."""
         return -(-tokens * self.each // self.unit)
 
     def spent(self, tokens: int) -> int:
-        """Give what the input and so many output tokens have taken."""
+        """Return what the input and so many output tokens have taken."""
         return -(-(self.base + tokens * self.each) // self.unit)
 
 
-class Guard:
-    """Follow one stream's use of what was held; not safe from two threads, as no stream is.
+class StreamLimits:
+    """Compare what came of one stream with what is held for it; not safe from two threads, as no stream is.
 
-    It takes nothing of what observes only, of limits that are suspended, or where the whole cap is held that the caller stated.
+    It asks nothing of limits that only observe, of those that are suspended, or where the whole cap is held that the caller stated.
     """
 
     __slots__ = ("_after", "_card", "_counting", "_drains", "_input", "_live", "_most", "_purses", "_step", "until")
@@ -144,7 +144,7 @@ class Guard:
         return min((purse.covers() for purse in self._purses), default=NEVER)
 
     def _ask(self, produced: int) -> Denied | None:
-        """Ask for a step more of each kind that does not reach as far; give what stood in the way."""
+        """Ask for a step more of each kind that does not reach as far; return what stood in the way."""
         goal = max(produced, min(produced + self._step, self._most))
         self._step = min(2 * self._step, LONGEST_STEP)
         more: dict[str, int] = {}
@@ -173,8 +173,8 @@ class Guard:
         return owned(errors_text.cut(account, denied.reason, used, held, counted=own is not None), account)
 
 
-def guard_of(live: ModelCall, counting: Counting) -> Guard | None:
-    """Give the guard of a stream that is open now; None where nothing can end it but a stop of its scope."""
+def stream_limits_of(live: ModelCall, counting: Counting) -> StreamLimits | None:
+    """Return the limits of a stream that is open now; None where nothing can end it but a stop of its scope."""
     call, most = live.record.call, _most(live)
     purses: list[Purse] = []
     after: list[Account] = []
@@ -192,18 +192,18 @@ def guard_of(live: ModelCall, counting: Counting) -> Guard | None:
             if purse is not None and purse.covers() < most:
                 purses.append(purse)
     if purses or after or any(not account.observe for account, _ in live.scope.plan.clocks):
-        return Guard(live, counting, purses, after, card)
+        return StreamLimits(live, counting, purses, after, card)
     return None
 
 
 def _most(live: ModelCall) -> int:
-    """Give the output tokens its caller allows."""
+    """Return the output tokens that its caller allows."""
     call = live.record.call
     return NEVER if call.output_cap is None else call.output_cap * call.choices
 
 
 def _purse(account: Account, held: int, given: int, card: RateCard | None) -> Purse | None:
-    """Say what an account's hold is worth in output tokens; None where they take nothing of it, or nobody knows what."""
+    """Return an account's hold in terms of output tokens; None where they take nothing of it, or nobody knows what."""
     if account.kind == _TOKENS:
         return Purse(account, held, given, 1, 1)
     if account.kind == _OUTPUT_TOKENS:
