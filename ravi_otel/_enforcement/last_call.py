@@ -46,7 +46,7 @@ class LastCall:
             block = block._around  # noqa: SLF001 - another block of this class
         return blocks
 
-    def claim(self, engine: Engine, here: Finals) -> Claim | None:
+    def claim(self, engine: Engine, here: Finals) -> LastCallClaim | None:
         """Take what is kept back for the call that is about to be made, `here` too; raises when another has taken it.
 
         None once the block is over: it is a call like any other then.
@@ -55,7 +55,7 @@ class LastCall:
         if not blocks:
             return None
         finals = [*(each for block in blocks for each in block._finals), *here]  # noqa: SLF001 - blocks of this class
-        claim = Claim(engine.lock, tuple(dict.fromkeys(kept for kept, _ in finals)), tuple(blocks))
+        claim = LastCallClaim(engine.lock, tuple(dict.fromkeys(kept for kept, _ in finals)), tuple(blocks))
         if not claim.take() and not engine.observe:
             _, account = next((each for each in finals if each[0].taken), finals[0])
             engine.count("denied", account)
@@ -72,7 +72,7 @@ class LastCall:
         raise owned(errors_text.wrapping_up(account, account.facts, name), account)
 
 
-class Claim:
+class LastCallClaim:
     """Be one call's right to what is kept back, until it is clear whether the call was sent."""
 
     __slots__ = ("_blocks", "_kept", "_lock", "_taken")

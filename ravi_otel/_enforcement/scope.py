@@ -29,7 +29,7 @@ from ravi_otel._enforcement.ending import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import Claim, KeptBack, LastCall
+from ravi_otel._enforcement.last_call import KeptBack, LastCall, LastCallClaim
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
@@ -505,7 +505,7 @@ class Scope(LimitedScope):
         """
         return WrapUp(self)
 
-    def claim_last_call(self) -> Claim | None:
+    def claim_last_call(self) -> LastCallClaim | None:
         """Take what is kept back for the call that is about to be made here; None outside any block of a last call.
 
         Raises when another call has taken it.

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.ledger.account import Account, Claim, Nature
+from ravi_otel._enforcement.ledger.account import Account, Nature, ShareClaim
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel._threads import Turns
@@ -316,7 +316,7 @@ def _limit(kind: str, value: int, sources: list[Account]) -> Limit:
 # -- weighted shares ---------------------------------------------------------------------------------------------------
 #
 # An agent with a weighted share charges where it comes from as it goes, so that no more is ever spent there than is allowed. Beside that
-# it has a claim (`ledger.account.Claim`): each time the agents that have one change, or the limit does, what is left is promised to them
+# it has a claim (`ledger.account.ShareClaim`): each time the agents that have one change, or the limit does, what is left is promised to them
 # anew by weight. What nobody's claim covers may be used by anyone, first of all by agents of priority BACKGROUND, whose weight is 0.
 
 _METER: Final = "weighted share"
@@ -341,7 +341,7 @@ class WeightedShare:
 
     def join(self, weight: int) -> None:
         """Claim a part of each source by weight."""
-        claims = [(account, Claim(meter, weight)) for meter, accounts in self.meters for account in accounts]
+        claims = [(account, ShareClaim(meter, weight)) for meter, accounts in self.meters for account in accounts]
         for account, claim in claims:
             account.admit(claim)
         for account, _ in claims:

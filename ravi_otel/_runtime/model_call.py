@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol, Self
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.admission import NOTHING, Estimate
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import Claim
+from ravi_otel._enforcement.last_call import LastCallClaim
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import Plan
@@ -160,9 +160,9 @@ class ModelCall(UnderWay):
         "_unknown",
         "attempts",
         "capped",
-        "claim",
         "ended_ns",
         "holds",
+        "last_call_claim",
         "op_id",
         "record",
         "scope",
@@ -175,7 +175,7 @@ class ModelCall(UnderWay):
         self.op_id = self.record.op_id  # what the ledger knows it by: another one where it is asked again
         self.attempts: Attempts | None = None  # once one of them failed
         self.capped: Capped | None = None  # by a strict limit
-        self.claim: Claim | None = None  # to what is kept back for a last call
+        self.last_call_claim: LastCallClaim | None = None  # in a `wrap_up` block
         self.holds: Sequence[tuple[Line, int]] = ()  # what was held, of a call that streams or meets a strict limit
         self.ended_ns: int | None = None  # when it really ended, on the engine's clock, where that is found out later
         self._stage = _NEW
@@ -309,8 +309,8 @@ class ModelCall(UnderWay):
             raise refused
         scope = self.scope
         if self.record.call.generative:
-            if scope.wrapping is not None and self.claim is None:
-                self.claim = scope.claim_last_call()
+            if scope.wrapping is not None and self.last_call_claim is None:
+                self.last_call_claim = scope.claim_last_call()
             plan = self._plan = scope.plan
             request = self._request(plan, sizing, blocking=blocking) if plan.chain else None
             if request is not None:
@@ -371,7 +371,7 @@ class ModelCall(UnderWay):
             on_stop=scope.on_stop,
             meanwhile=attend,
             around=(*plan.carved, *around()),
-            wraps_up=self.claim is not None,
+            wraps_up=self.last_call_claim is not None,
             sure=expected.sure,
         )
 
@@ -706,8 +706,8 @@ class ModelCall(UnderWay):
         """Give back what the last attempt paid, since it never left; True when that was the whole call."""
         if self.attempts is not None and self.attempts.take_back():
             return False
-        if self.claim is not None:
-            self.claim.give_back()
+        if self.last_call_claim is not None:
+            self.last_call_claim.give_back()
         if self._held:
             run_sync(self.scope.engine.ledger.release(self.op_id))
             self._settled = True
@@ -722,8 +722,8 @@ class ModelCall(UnderWay):
     def _refused(self, error: BaseException) -> None:
         record = self.record
         record.requests = 0
-        if self.claim is not None:
-            self.claim.give_back()
+        if self.last_call_claim is not None:
+            self.last_call_claim.give_back()
         if not isinstance(error, RaviError):  # cancelled while it waited in line
             record.error_type = type(error).__name__
             self._told("error" if isinstance(error, Exception) else "cancelled")

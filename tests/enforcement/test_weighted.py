@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import refused
-from ravi_otel._enforcement.ledger.account import Claim
+from ravi_otel._enforcement.ledger.account import ShareClaim
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -427,7 +427,7 @@ def test_a_split_goes_by_those_who_were_there_when_it_began(stepped, how):
 
     def changes():
         if how == "comes":
-            account.admit(Claim(first.meter, 2))
+            account.admit(ShareClaim(first.meter, 2))
         else:
             account.forgo(first.meter)
 

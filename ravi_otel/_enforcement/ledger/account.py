@@ -70,7 +70,7 @@ state_of: Final = attrgetter(*_STATE)
 """Return what an account says of what is counted, for `Account.restore`."""
 
 
-class Claim:
+class ShareClaim:
     """Promise `granted` to whoever is counted by `meter`, from when that stood at `base`; nothing before the first `Account.split`.
 
     A claim keeps for each of several agents what is its own of a limit they share, without holding it: of what was left when the agents
@@ -199,7 +199,7 @@ class Account:
         self.changes = 0
         self.refused_at: int | None = None
         self._near = self._exceeded = self._draining = False
-        self._claims: dict[Claim, None] = {}
+        self._claims: dict[ShareClaim, None] = {}
         self.roll_ns = 0 if limit.per is None else roll_ns(limit.per)
         self.buckets: dict[int, int] = {}
         self.rolled = self.told = 0
@@ -257,11 +257,11 @@ class Account:
         self.flag(near=self._near, exceeded=self._exceeded, draining=self._draining)
 
     @property
-    def claims(self) -> tuple[Claim, ...]:
+    def claims(self) -> tuple[ShareClaim, ...]:
         """Give what of it is promised to whom: a snapshot."""
         return tuple(self._claims)
 
-    def admit(self, claim: Claim) -> None:
+    def admit(self, claim: ShareClaim) -> None:
         """Have one more claim, of which nothing is promised before the next `split`.
 
         No lock is needed: each change is one step, whichever thread or signal's handler comes in between.

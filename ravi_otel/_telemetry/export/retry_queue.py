@@ -12,7 +12,7 @@ from typing import Final
 
 from ravi_otel._telemetry.export.drop_counters import DropCounters
 from ravi_otel._telemetry.export.sender import Batch, Sender, halves
-from ravi_otel._telemetry.export.spool import Claim, Spool
+from ravi_otel._telemetry.export.spool import ClaimedBatch, Spool
 
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
@@ -52,7 +52,7 @@ class RetryQueue:
         self._drops = drops
         self._most_bytes = most_bytes
         self._wake = wake
-        self._claimed: Claim | _InMemory | None = None
+        self._claimed: ClaimedBatch | _InMemory | None = None
         self.end_s: float | None = None
         """When all has to be sent or kept, on the monotonic clock; None until the end has begun."""
         self.over = False
@@ -73,7 +73,7 @@ class RetryQueue:
 
     def renew(self) -> None:
         """Begin anew in a forked child: what waits, and the connections, are the parent's."""
-        if isinstance(self._claimed, Claim):
+        if isinstance(self._claimed, ClaimedBatch):
             self._claimed.forget()
         self._claimed = None
         if not self.over:
@@ -199,7 +199,7 @@ class RetryQueue:
     def _step(self) -> bool:
         """Send what has waited longest; return False when nothing waits. Whoever calls holds `_sending`."""
         known = self._on_disk
-        claim: Claim | _InMemory | None = self._oldest_in_memory()
+        claim: ClaimedBatch | _InMemory | None = self._oldest_in_memory()
         if claim is None and self._spool is not None:
             claim = self._spool.oldest()
             if claim is None:  # what others have claimed is theirs
@@ -217,7 +217,7 @@ class RetryQueue:
             self._claimed = None
         return True
 
-    def _send(self, claim: Claim | _InMemory) -> bool:
+    def _send(self, claim: ClaimedBatch | _InMemory) -> bool:
         """Send a batch, and see to what becomes of it; return False where it has to be sent again."""
         batch = claim.batch
         if self._left_s() <= 0:

@@ -162,7 +162,7 @@ def _opened_in(root: int, name: str) -> Generator[int]:
 
 
 @dataclass(slots=True)
-class Claim:
+class ClaimedBatch:
     """Hold one file for sending it; `done` takes it away, `back` leaves it to whoever comes next."""
 
     batch: Batch
@@ -225,7 +225,7 @@ class Spool:
         self._used += size
         return True
 
-    def oldest(self) -> Claim | None:
+    def oldest(self) -> ClaimedBatch | None:
         """Claim a batch that nobody else is sending: the oldest first, those that were given `back` after all others.
 
         What is too old or broken is taken away and counted.
@@ -247,7 +247,7 @@ class Spool:
                 return None
         return None
 
-    def _is_over(self, claim: Claim) -> bool:
+    def _is_over(self, claim: ClaimedBatch) -> bool:
         """Tell whether a batch is too old, or from too far in the future, and was found so long enough ago.
 
         The clock may have been set: what looks too old at once is still sent for an hour. The file's own time of its last
@@ -265,14 +265,14 @@ class Spool:
             return True
         return abs(now_s - found_s) > min(self._age_s, _DOUBT_S)
 
-    def _claim(self, place: SpoolDirectory, name: str) -> Claim | None:
+    def _claim(self, place: SpoolDirectory, name: str) -> ClaimedBatch | None:
         """Lock and read a file; None when it is another's, gone, or broken."""
         try:
             with place.opened() as directory:
                 descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
         except (OSError, ValueError):
             return None
-        claim = Claim(Batch(self._signal, b"", 0, 0), place, name, descriptor)
+        claim = ClaimedBatch(Batch(self._signal, b"", 0, 0), place, name, descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(descriptor)
