@@ -322,7 +322,7 @@ class _DenialWords(_LimitWords):
 
     def _kept_back(self) -> int:
         """Return what is kept back for the last call, where that is why there is no room."""
-        return 0 if self.denied.used + self.denied.minimum > self.account.value else self.account.reserved
+        return 0 if self.denied.used + self.denied.minimum > self.account.value else self.account.kept_back
 
     def _kept(self) -> str:
         kept = self._kept_back()

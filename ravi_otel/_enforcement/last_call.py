@@ -12,13 +12,13 @@ from ravi_otel._enforcement.ledger.account import Account
 
 
 @dataclass(slots=True, eq=False)
-class KeptBack:
-    """Know whether the last call of one scope, on what is kept back there, was made."""
+class LastCallState:
+    """Whether the last call of one scope, on what its limits keep back, was taken."""
 
     taken: bool = False
 
 
-Finals = list[tuple[KeptBack, Account]]
+Finals = list[tuple[LastCallState, Account]]
 """Limits that keep something back, root to leaf, each with what says whether that was taken."""
 
 
@@ -77,7 +77,7 @@ class LastCallClaim:
 
     __slots__ = ("_blocks", "_kept", "_lock", "_taken")
 
-    def __init__(self, lock: AbstractContextManager[bool], kept: tuple[KeptBack, ...], blocks: tuple[LastCall, ...]) -> None:
+    def __init__(self, lock: AbstractContextManager[bool], kept: tuple[LastCallState, ...], blocks: tuple[LastCall, ...]) -> None:
         self._lock = lock
         self._kept = kept
         self._blocks = blocks

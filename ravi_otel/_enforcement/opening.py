@@ -542,8 +542,8 @@ class _Resumption:
         usage.charged = dict(snapshot.charged)
         scope.remembered.update(snapshot.op_ids)
         told_at = {counter.kind: counter.told_at for counter in snapshot.counters if counter.scope == ScopeKind.RUN}
-        raised = any(account.reserved and account.value > told_at.get(account.kind, 0) for account in scope.accounts)
-        scope.kept_back.taken = snapshot.wrapped and not raised
+        raised = any(account.kept_back and account.value > told_at.get(account.kind, 0) for account in scope.accounts)
+        scope.last_call.taken = snapshot.wrapped and not raised
         if scope.tracker is not None:
             scope.tracker.resume(usage.tokens, usage.cost_nano, usage.turns)
         scope.clock.watch_again()

@@ -29,7 +29,7 @@ from ravi_otel._enforcement.ending import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import KeptBack, LastCall, LastCallClaim
+from ravi_otel._enforcement.last_call import LastCall, LastCallClaim, LastCallState
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
@@ -492,7 +492,7 @@ class Scope(LimitedScope):
             waited_ns=self.clock.waited_ns(now),
             counters=[Counter.of(account, owner.clock.elapsed_ns(account, now)) for owner, account in declared[:MOST_ENTRIES]],
             op_ids=self.remembered.keys(),
-            wrapped=self.kept_back.taken,
+            wrapped=self.last_call.taken,
         )
 
     # -- its last call ----------------------------------------------------------------------------------------------
@@ -512,10 +512,10 @@ class Scope(LimitedScope):
         """
         return None if self.wrapping is None else self.wrapping.claim(self.engine, self.finals())
 
-    def finals(self) -> list[tuple[KeptBack, Account]]:
+    def finals(self) -> list[tuple[LastCallState, Account]]:
         """Return, root to leaf, the limits that keep something back for a call made here, with what says whether that was taken."""
         return [
-            (owner.kept_back, account)
+            (owner.last_call, account)
             for owner in self.charged()
             for account in tuple(owner.accounts)
             if account.limit.on_exceed is Outcome.FINAL and account.limit.agent in (None, self.facts.agent_name)
@@ -612,7 +612,7 @@ class Scope(LimitedScope):
 
     def _wrapped_up(self) -> Account | None:
         """Return the limit that ended it before it made its last call; None when none did."""
-        if not self.kept_back.taken:
+        if not self.last_call.taken:
             return None
         return next((account for account in self.accounts if account.limit.on_exceed is Outcome.FINAL and account.denied > 0), None)
 
@@ -624,7 +624,7 @@ class Scope(LimitedScope):
                 continue
             if limit.on_exceed is Outcome.DENY_TOOL or limit.kind in _DONE_WITHOUT:
                 continue
-            if account.used >= min(account.warn_value, account.value - account.reserved):
+            if account.used >= min(account.warn_value, account.value - account.kept_back):
                 return account
         return None
 

@@ -12,7 +12,7 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import KeptBack, LastCall
+from ravi_otel._enforcement.last_call import LastCall, LastCallState
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -97,7 +97,7 @@ class LimitedScope:
         self.templates: list[tuple[Limit, str]] = []
         self.clock = ScopeClock(engine.deadlines)
         self.wrapping: LastCall | None = None if parent is None else parent.wrapping
-        self.kept_back = KeptBack()
+        self.last_call = LastCallState()
         self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
         self._remembered: Remembered | None = None
         self._plan: Plan | None = None
@@ -344,8 +344,8 @@ class LimitedScope:
                 self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
             self.spawn.resize(inner)
         for account in found:
-            if account.reserved and inner > account.value:
-                self.kept_back.taken = False  # it is kept for a last call again
+            if account.kept_back and inner > account.value:
+                self.last_call.taken = False  # it is kept for a last call again
             run_sync(self.engine.ledger.retune(account, inner))
             self.clock.watch(account)
         for each in series:
@@ -559,7 +559,7 @@ class LimitedScope:
                 return account.value - len(owner.broods.get(brood_of(parent), ()))
         mine = {meter for each in self.upwards() for meter, _ in each.rules.metered}
         promised = account.promised(but=mine) if account.claims else 0
-        kept_back = account.reserved if self.wrapping is None else 0
+        kept_back = account.kept_back if self.wrapping is None else 0
         return account.value - owner.used_of(account) - account.held - promised - kept_back
 
 

@@ -150,7 +150,7 @@ class CarveOut:
         if isinstance(self.share, int):
             return self._whole(accounts, self.share)
         firm = _firm(accounts)
-        left = {each: each.value - each.used - each.held - each.reserved for each in firm}
+        left = {each: each.value - each.used - each.held - each.kept_back for each in firm}
         want = int(min(left[each] - each.promised() for each in firm) * self.share)
         promised = next((each for each in firm if each.promised()), None)
         if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
@@ -161,7 +161,7 @@ class CarveOut:
 
     def _whole(self, accounts: list[Account], amount: int, have: int = 0) -> list[Line]:
         firm = [each for each in accounts if not each.observe]
-        tight = next((each for each in firm if amount + have > each.value - each.used - each.reserved), None)
+        tight = next((each for each in firm if amount + have > each.value - each.used - each.kept_back), None)
         if tight is not None:  # asking for too much is no breach: it drains nothing
             self._engine.count("denied", tight)
             raise owned(errors_text.no_share(tight, self._facts, amount, "too_large", more=have > 0), tight)
@@ -315,8 +315,8 @@ def _limit(kind: str, value: int, sources: list[Account]) -> Limit:
 
 # -- weighted shares ---------------------------------------------------------------------------------------------------
 #
-# An agent with a weighted share charges where it comes from as it goes, so that no more is ever spent there than is allowed. Beside that
-# it has a claim (`ledger.account.ShareClaim`): each time the agents that have one change, or the limit does, what is left is promised to them
+# An agent with a weighted share charges where it comes from as it goes, so that no more is ever spent there than is allowed. Beside that it
+# has a claim (`ledger.account.ShareClaim`): each time the agents that have one change, or the limit does, what is left is promised to them
 # anew by weight. What nobody's claim covers may be used by anyone, first of all by agents of priority BACKGROUND, whose weight is 0.
 
 _METER: Final = "weighted share"

@@ -188,7 +188,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
     scope.engine.answered(answer, record)
     if isinstance(answer, Denied):
         account, mine = answer.account, own.get(answer.account, 0)
-        if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.reserved:
+        if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.kept_back:
             answer = Denied(account, "too_large", answer.used + mine, answer.held - mine, answer.minimum, answer.crossings)
         scope.engine.count("contended" if answer.reason == "contended" else "denied", account)
         add_counts(scope.tallies, refused=int(answer.reason != "contended"))

@@ -19,7 +19,7 @@ MOST_MODELS: Final = 16
 
 def left_of(account: Account) -> int:
     """Give what of a limit anybody may still use; nothing of one that drains."""
-    return 0 if account.draining else max(0, account.value - account.reserved - account.used - account.held)
+    return 0 if account.draining else max(0, account.value - account.kept_back - account.used - account.held)
 
 
 def ceiling(account: Account, value: int, agent: str | None = None) -> Limit:

@@ -23,7 +23,7 @@ def refuse_too_large(scope: Scope, lines: list[Line]) -> None:
     """Refuse what would not fit if nobody held anything: asking for too much is no breach, and drains nothing."""
     for line in lines:
         account = line.account
-        if not account.observe and line.minimum > account.value - account.reserved - account.used:
+        if not account.observe and line.minimum > account.value - account.kept_back - account.used:
             scope.engine.count("denied", account)
             add_counts(scope.tallies, refused=1)
             denied = Denied(account, "too_large", account.used, account.held, line.minimum)

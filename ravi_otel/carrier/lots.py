@@ -90,7 +90,7 @@ def lots_of(scope: Scope, asked: Mapping[str, int]) -> list[Lot]:
             main.put(accounts, _careful(limits), asked[kind])
         elif held_to:
             left = min(map(left_of, held_to))
-            waits = kind in _EACH_CALL and all(each.used + each.reserved < each.value and not each.draining for each in held_to)
+            waits = kind in _EACH_CALL and all(each.used + each.kept_back < each.value and not each.draining for each in held_to)
             amount = max(_share(kind, left, part), int(waits))
             main.put(accounts, _careful(ceiling(each, amount) for each in held_to), min(1, amount))
     for kind, amount in asked.items():

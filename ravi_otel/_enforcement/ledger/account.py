@@ -56,8 +56,8 @@ def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature
     return Nature.LEVEL if limit.kind in _LEVELS else Nature.COUNTED
 
 
-def kept_back(limit: Limit, value: int) -> int:
-    """Give what a limit of `value` with `on_exceed="final"` keeps for one last call: a tenth, or one request or turn."""
+def amount_kept_back(limit: Limit, value: int) -> int:
+    """Return what a limit of `value` with `on_exceed="final"` keeps for one last call: a tenth, or one request or turn."""
     if limit.on_exceed is not Outcome.FINAL:
         return 0
     if limit.kind in SPENDS:
@@ -109,7 +109,7 @@ class Account:
     """Keep one limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
 
     The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
-    it last saw. `reserved` is kept back for a call that wraps up, and refused to any other. `origin` is the parameter as the
+    it last saw. `kept_back` is for a last call that wraps up, and refused to any other. `origin` is the parameter as the
     user typed it, for the error's sentence. `part` tells apart the counters of one limit that has several: a window's, a user's.
     `named_store` says that its ledger is one that operators can name, and others count in.
     `twins` are other accounts of the same counter, where this process alone keeps it: what one of them tells is told for all.
@@ -145,6 +145,7 @@ class Account:
         "events",
         "facts",
         "held",
+        "kept_back",
         "kind",
         "limit",
         "line",
@@ -155,7 +156,6 @@ class Account:
         "origin",
         "quiet_until",
         "refused_at",
-        "reserved",
         "roll_ns",
         "rolled",
         "row",
@@ -234,12 +234,12 @@ class Account:
     @property
     def rank(self) -> tuple[bool, bool, float]:
         """Order accounts of one counter: the first judges for all of them where it is asked once, as the strictest would."""
-        return self.nature is not Nature.HELD, not self.reserved, self.warn_at
+        return self.nature is not Nature.HELD, not self.kept_back, self.warn_at
 
     def revalue(self, value: int) -> None:
         """Write the limit, and what goes with it: the warning level, and what is kept back."""
         self.value = value
-        self.reserved = kept_back(self.limit, value)
+        self.kept_back = amount_kept_back(self.limit, value)
         self.warn_value = -int(-value * self.warn_at // 1)
         self.tune()
 
@@ -277,7 +277,7 @@ class Account:
 
     def split(self) -> None:
         """Promise what is left to those who have a claim, by their weights; of what drains nothing is. Under the ledger's lock."""
-        left = 0 if self.draining else max(0, self.remaining - self.reserved)
+        left = 0 if self.draining else max(0, self.remaining - self.kept_back)
         claims = self.claims  # once: another may come or go meanwhile, and has all split anew afterwards
         total = sum(claim.weight for claim in claims)
         for claim in claims:
@@ -328,7 +328,7 @@ class Account:
         else:
             self.quiet_until = _NEVER if self._exceeded else self.value + 1
         plain = self.nature in _OPEN and not (self.observe or self._draining or self._claims or self.roll_ns)
-        self.open_to = min(self.value - self.reserved, self.quiet_until - 1) if plain else -1
+        self.open_to = min(self.value - self.kept_back, self.quiet_until - 1) if plain else -1
 
     @property
     def part(self) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def fits(request: Reservation) -> bool:
 def refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | None:
     """Return why the line would be refused as things are; None: it would not."""
     account = line.account
-    if account.draining and not (request.wraps_up and account.reserved):
+    if account.draining and not (request.wraps_up and account.kept_back):
         return "draining"
     if is_over(line, request):
         return "exhausted"
@@ -190,7 +190,7 @@ def _hold_of(line: Line, request: Reservation) -> int:
 
 
 def _kept_back(account: Account, request: Reservation) -> int:
-    return 0 if request.wraps_up else account.reserved
+    return 0 if request.wraps_up else account.kept_back
 
 
 def _claimed(account: Account, request: Reservation) -> int:
@@ -203,7 +203,7 @@ def _is_closed(account: Account, request: Reservation) -> bool:
 
     A part of an agent that closed drains and is not drainable: it takes nothing new, and what is open in it goes on.
     """
-    return account.draining and account.drainable and not (request.wraps_up and account.reserved)
+    return account.draining and account.drainable and not (request.wraps_up and account.kept_back)
 
 
 def _filled(account: Account, request: Reservation, hold: int) -> bool:
@@ -437,7 +437,7 @@ def deny(line: Line, reason: Reason) -> Denied:
     if reason == "exhausted":
         # What is promised to others is not lost to them because one asks for too much.
         alone = account.claims or account.facts.kind in _SHARED_SCOPES or account.used < account.warn_value
-        if account.used < account.value - account.reserved and alone:
+        if account.used < account.value - account.kept_back and alone:
             return Denied(account, "too_large", account.used, account.held, line.minimum)
         account.draining = account.drainable
         _cross(account, "admission", "denied", crossings, denied=True)

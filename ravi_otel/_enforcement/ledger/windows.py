@@ -138,11 +138,11 @@ def resets_at(account: Account, needed: int | None = None) -> datetime | None:
     Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
     leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
     """
-    if account.limit.per is None or (needed or 0) > account.value - account.reserved or not account.value:
+    if account.limit.per is None or (needed or 0) > account.value - account.kept_back or not account.value:
         return None
     if account.ends_s is not None:
         return datetime.fromtimestamp(account.ends_s, UTC)
-    most = account.warn_value - 1 if needed is None else account.value - account.reserved - needed
+    most = account.warn_value - 1 if needed is None else account.value - account.kept_back - needed
     if account.draining:
         most = min(most, account.warn_value - 1)
     after_ns = leaves_after_ns(account, most)

@@ -174,6 +174,6 @@ def test_what_is_kept_back_follows_the_limit(desk):
     account = desk.tokens(100, on_exceed=Outcome.FINAL)
     desk.take((account, 1))
     desk.retune(account, 200)
-    assert account.reserved == 20
+    assert account.kept_back == 20
     assert desk.take((account, 500, 1)).granted == 179
     assert desk.take((account, 20), wraps_up=True).granted == 20

@@ -50,7 +50,7 @@ class History:
     @staticmethod
     def shown(account):
         flags = account.near, account.exceeded, account.draining
-        return account.used, account.held, account.value, account.denied, account.reserved, flags, account.events
+        return account.used, account.held, account.value, account.denied, account.kept_back, flags, account.events
 
     def crossed(self, crossings):
         return [(self.accounts.index(one.account), one.event, one.phase, one.decision, one.used, one.held) for one in crossings]

@@ -16,7 +16,7 @@ from hashlib import blake2b
 from importlib import resources
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from ravi_otel._enforcement.ledger.account import Account, kept_back
+from ravi_otel._enforcement.ledger.account import Account, amount_kept_back
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, asked_once
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import Counter
@@ -131,7 +131,7 @@ class Sight:
         self.used = account.used
         self.revision = 0
         self.known = False
-        final = kept_back(account.limit, 1_000)
+        final = amount_kept_back(account.limit, 1_000)
         keeps = 0 if not final else _ONE if final == 1 else _TENTH
         shared = _SHARED if account.facts.kind in _SHARED_SCOPES else 0
         self._facts = int(account.nature) + (_OBSERVE if account.observe else 0) + shared + keeps
