@@ -224,7 +224,7 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
         request = Reservation(op, [Line(limit(None), 10, 10)])
         run_sync(ledger.reserve(request))
         (operation,) = ledger.store.operations.values()
-        path.server.say("HSET", operation.ask.lease.operations, operation.ask.named.name, record)
+        path.server.say("HSET", operation.encoded.lease.operations, operation.encoded.named.name, record)
         for act in (lambda op=op: ledger.extend(op, {TOKENS: 5}), lambda one=request: another.reserve(one)):
             with contextlib.suppress(BudgetExhaustedError):
                 run_sync(act())

@@ -1,7 +1,7 @@
-"""Translate for the scripts of `lua/`: what they are told of an account and of a request, and what their answers mean.
+"""Encode requests for the scripts of `lua/`, and decode their answers.
 
-Each account has one word, behind a head that says what the whole message is about: its epoch, facts and warning level, then what is asked
-of it. An answer is checked where a `Reply` is made of it: whatever no script of ours says is a StoreError.
+A message is a head, which describes the request, and one word for each account: its epoch, its facts and its warning level, then what is
+asked of it. `Reply` checks the answer: anything that no script of ours writes is a StoreError.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ravi_otel.policy.limits import ScopeKind
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Be one Lua script, which the server keeps by its hash."""
+    """One Lua script, which the server keeps by its hash."""
 
     name: str
     source: bytes
@@ -89,7 +89,7 @@ _CHUNK_BITS: Final = 13
 
 
 def tag_of(namespace: str, tenant: str | None) -> str:
-    """Name what is kept together, in one slot of a Cluster: a namespace, and a tenant in it."""
+    """Return the hash tag of what is kept together, in one slot of a Cluster: a namespace, and a tenant in it."""
     return f"{{ravi:{_plain(namespace)}}}" if tenant is None else f"{{ravi:{_plain(namespace)}:{_plain(tenant)}}}"
 
 
@@ -108,16 +108,16 @@ def bounded(amount: int) -> int:
 
 
 class Queue(list[object]):
-    """Be those of this process who wait for one counter, whichever account object of it they ask."""
+    """Those of this process who wait for one counter, through whichever of its account objects."""
 
     __slots__ = ("__weakref__",)
 
 
-class Sight:
-    """Know where an account is kept, and what of it one account object was shown last: `used` and `revision` are the store's.
+class AccountView:
+    """Where the store keeps an account, and what of it was last written into one account object: `used` and `revision` are the store's.
 
-    `life` is the store's, since when it was opened or forked. `seen_ns` is when it was shown, by the machine's monotonic clock, `kept_s`
-    for how long the store keeps what nobody uses.
+    `life` identifies the store since it was opened or forked. `seen_ns` is when the state was written, by the machine's monotonic clock;
+    `kept_s` is for how long the store keeps a counter that nobody uses. `known` says that the store has the account.
     """
 
     __slots__ = ("_facts", "_warn", "kept_s", "key", "known", "life", "revision", "seen_ns", "tag", "used")
@@ -137,8 +137,8 @@ class Sight:
         self._facts = int(account.nature) + (_OBSERVE if account.observe else 0) + shared + keeps
         self._warn = repr(float(account.warn_at))
 
-    def word(self, account: Account, line: Line | None = None) -> str:
-        """Say what a script must know of an account to judge it; what the script asks comes behind it."""
+    def encode_head(self, account: Account, line: Line | None = None) -> str:
+        """Return what a script must know of an account to judge it, the head of its word."""
         facts = self._facts
         if account.drainable:
             facts += _DRAINABLE
@@ -151,22 +151,22 @@ class Sight:
             facts += _CLAIMED
         return f"{account.epoch or '-'} {facts} {self._warn}"
 
-    def asked(self, line: Line, request: Reservation) -> str:
-        """Say what one line asks of its account; what was used by the program's own hand goes along, once."""
+    def encode_line(self, line: Line, request: Reservation) -> str:
+        """Return the word of one line: what it asks of its account, and, once, what the program has written into the account by hand."""
         account = line.account
-        said = f"{self.word(account, line)} {bounded(line.want)} {bounded(line.minimum)}"
+        said = f"{self.encode_head(account, line)} {bounded(line.want)} {bounded(line.minimum)}"
         by_hand = account.used - self.used if self.known else 0
         if by_hand or account.claims:
             others, mine = bounded(account.promised(but=request.meters)), bounded(account.promised(to=request.meters))
             said = f"{said} {others} {mine} {bounded(by_hand)}"
         if by_hand:
             self.used = account.used
-        return said + self.birth(account)
+        return said + self.encode_birth(account)
 
-    def birth(self, account: Account) -> str:
-        """Say how the account begins if the store has never seen it; nothing once it was seen.
+    def encode_birth(self, account: Account) -> str:
+        """Return how the account begins in a store that has never seen it; nothing once it was seen.
 
-        Of one that was declared again, with less than at first, it says with how little: the store may not have heard of that yet.
+        An account that was declared again with less than at first carries that value: the store may not have it yet.
         """
         value = account.value
         if self.known:
@@ -184,8 +184,8 @@ class Sight:
 NEWCOMER, PATIENT, SPENT, WRAPS_UP, SURE, SLOT, STAND, LAST, OBSERVED = 1, 2, 4, 8, 16, 32, 128, 256, 512
 
 
-class Lease:
-    """Be one lease of this process on one hash tag; `made` once the store has it.
+class ProcessLease:
+    """One lease of this process on one hash tag, which holds what it reserved there as long as it lives; `made` once the store has it.
 
     `reaped_ns` is when those who are silent on the tag were looked for.
     """
@@ -202,7 +202,7 @@ class Lease:
 
 
 class Name(NamedTuple):
-    """Name an operation among those of its lease, its tombstone, and its bit there ("-": the tombstone is its own)."""
+    """The name of an operation among those of its lease, its tombstone, and its bit there ("-": the tombstone is its own)."""
 
     name: str
     tombstone: str
@@ -210,7 +210,7 @@ class Name(NamedTuple):
 
 
 class Names:
-    """Name operations and their tombstones: those of this ledger's process by number, a bit each; any other by a key of its own."""
+    """Names for operations and their tombstones: those of this ledger's process by number, a bit each; any other by a key of its own."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -226,24 +226,24 @@ class Names:
         return Name(f"~{name}", f"{tag}:t:{name}", "-")
 
 
-class Ask:
-    """Be one request in the order a script wants it: its lines, each account once, where they are kept, and what mode it is judged in.
+class EncodedRequest:
+    """One reservation as the scripts take it: its lines, each account once, where these are kept, and the mode it is judged in.
 
-    `seen` are its accounts with what each was shown last, `twins` the account objects of one of these places that were not asked, each
-    with the number of the one that was. `lease` is what it is held under, from when it is sent; `words` are what was said then.
+    `seen` are its accounts with their views. `twins` are further account objects of the same counters, which are not asked, each with the
+    number of the one that is. `lease` is what it is held under from when it is sent; `words` are what was sent.
     """
 
     __slots__ = ("lease", "lines", "mode", "named", "request", "seen", "twins", "words")
 
-    def __init__(self, request: Reservation, sight_of: Callable[[Account], Sight], names: Names) -> None:
+    def __init__(self, request: Reservation, view_of: Callable[[Account], AccountView], names: Names) -> None:
         self.request = request
         self.lines: Sequence[Line] = request.lines
-        self.seen = [(line.account, sight_of(line.account)) for line in self.lines]
-        self.twins: list[tuple[int, Account, Sight]] = []
-        if len({sight.key for _, sight in self.seen}) != len(self.seen):
+        self.seen = [(line.account, view_of(line.account)) for line in self.lines]
+        self.twins: list[tuple[int, Account, AccountView]] = []
+        if len({view.key for _, view in self.seen}) != len(self.seen):
             self._merge()
         self.named = names.of(request.op_id, self.tag)
-        self.lease: Lease | None = None
+        self.lease: ProcessLease | None = None
         self.words: list[str] = []
         self.mode = (
             (PATIENT if request.patience_s > 0 else 0)
@@ -258,20 +258,20 @@ class Ask:
 
         The store hears of the smallest value that it was not told of yet.
         """
-        found: dict[str, list[tuple[Line, Sight]]] = {}
-        for line, (_, sight) in zip(self.lines, self.seen, strict=True):
-            found.setdefault(sight.key, []).append((line, sight))
-        lines, self.seen = list[Line](), list[tuple[Account, Sight]]()
+        found: dict[str, list[tuple[Line, AccountView]]] = {}
+        for line, (_, view) in zip(self.lines, self.seen, strict=True):
+            found.setdefault(view.key, []).append((line, view))
+        lines, self.seen = list[Line](), list[tuple[Account, AccountView]]()
         for at, each in enumerate(found.values()):
-            first, sight = min(each, key=lambda one: one[0].account.rank)
+            first, view = min(each, key=lambda one: one[0].account.rank)
             account = first.account
             least = min((line.account.value for line, other in each if not other.known), default=account.value)
             if least < account.value:
                 account.revalue(least)
-                sight.known = False
+                view.known = False
             lines.append(asked_once([line for line, _ in each], account))
-            self.seen.append((account, sight))
-            self.twins += [(at, line.account, other) for line, other in each if other is not sight]
+            self.seen.append((account, view))
+            self.twins += [(at, line.account, other) for line, other in each if other is not view]
         self.lines, self.request = lines, replace(self.request, lines=lines)
 
     @property
@@ -288,23 +288,23 @@ class Ask:
     def keys(self) -> list[str]:
         """Return the keys of what begins or ends it: the operations of its lease, its tombstone, its accounts."""
         assert self.lease is not None
-        return [self.lease.operations, self.named.tombstone, *(sight.key for _, sight in self.seen)]
+        return [self.lease.operations, self.named.tombstone, *(view.key for _, view in self.seen)]
 
     def write_words(self) -> None:
         """Write down what each line asks."""
-        self.words = [sight.asked(line, self.request) for line, (_, sight) in zip(self.lines, self.seen, strict=True)]
+        self.words = [view.encode_line(line, self.request) for line, (_, view) in zip(self.lines, self.seen, strict=True)]
 
 
-class Shared(Operation):
-    """Remember an operation that holds something in the store."""
+class StoredOperation(Operation):
+    """An operation that holds something in the store."""
 
-    __slots__ = ("ask", "extended")
+    __slots__ = ("encoded", "extended")
 
     observed: Account | None
 
-    def __init__(self, ask: Ask, held: list[int] | None, observed: int) -> None:
-        super().__init__(ask.request, held)
-        self.ask = ask
+    def __init__(self, encoded: EncodedRequest, held: list[int] | None, observed: int) -> None:
+        super().__init__(encoded.request, held)
+        self.encoded = encoded
         self.extended = 0
         self.taken = len(self.lines)
         self.observe(observed)
@@ -339,7 +339,7 @@ _UNREADABLE_STATES: Final = (ValueError, IndexError, OverflowError, struct.error
 
 
 class Reply:
-    """Be an answer: its letter, the account it is about (from 1; 0: none), why, amounts, what was crossed, and the states of accounts.
+    """A script's answer: its letter, the account it is about (from 1; 0: none), why, amounts, what was crossed, and the states of accounts.
 
     The script that was asked answers with one of `letters`; L and U, that an account is lost or unreadable, are errors unless they are
     among these. StoreError for all else.
@@ -347,7 +347,7 @@ class Reply:
 
     __slots__ = ("_crossed", "_seen", "_states", "amounts", "at", "letter", "reason")
 
-    def __init__(self, raw: object, letters: str, seen: Sequence[tuple[Account, Sight]]) -> None:
+    def __init__(self, raw: object, letters: str, seen: Sequence[tuple[Account, AccountView]]) -> None:
         if not isinstance(raw, bytes):
             raise StoreError(STRANGE)
         head, _, rest = raw.partition(b";")
@@ -377,21 +377,21 @@ class Reply:
             raise StoreError(STRANGE)
         return self.amounts
 
-    def show(self, now_ns: int = 0, twins: Sequence[tuple[int, Account, Sight]] = ()) -> bool:
+    def show(self, now_ns: int = 0, twins: Sequence[tuple[int, Account, AccountView]] = ()) -> bool:
         """Write the states into the accounts and their twins, as they were seen at `now_ns`; under the store's lock.
 
         Return whether there is one of each.
         """
         said, at, begins, whole = self._states, 0, list[int](), True
         try:
-            for account, sight in self._seen:
+            for account, view in self._seen:
                 begins.append(at)
                 whole = whole and said[at] != 0
-                at = _show_state(account, sight, said, at)
-                sight.seen_ns = now_ns or sight.seen_ns
-            for number, account, sight in twins:
-                _show_state(account, sight, said, begins[number])
-                sight.seen_ns = now_ns or sight.seen_ns
+                at = _show_state(account, view, said, at)
+                view.seen_ns = now_ns or view.seen_ns
+            for number, account, view in twins:
+                _show_state(account, view, said, begins[number])
+                view.seen_ns = now_ns or view.seen_ns
         except _UNREADABLE_STATES:
             raise StoreError(UNREADABLE) from None
         if at != len(said):
@@ -411,15 +411,15 @@ def lost() -> StoreError:
     return StoreError("because what was counted in it is gone", "store_lost")
 
 
-def show_state(account: Account, sight: Sight, said: bytes) -> None:
+def show_state(account: Account, view: AccountView, said: bytes) -> None:
     """Write one state into an account that nobody else sees yet; StoreError where it cannot be read."""
     try:
-        _show_state(account, sight, said, 0)
+        _show_state(account, view, said, 0)
     except _UNREADABLE_STATES:
         raise StoreError(UNREADABLE) from None
 
 
-def _show_state(account: Account, sight: Sight, said: bytes, at: int) -> int:
+def _show_state(account: Account, view: AccountView, said: bytes, at: int) -> int:
     """Write the state that begins at `at`, a zero where there is none, into an account, unless it was shown something newer.
 
     Return where it ends; one of `_UNREADABLE_STATES` is raised where it cannot be read.
@@ -432,13 +432,13 @@ def _show_state(account: Account, sight: Sight, said: bytes, at: int) -> int:
     if found != _FORMAT or ends > len(said):
         raise ValueError
     epoch = said_epoch.decode("ascii")
-    if sight.known and revision < sight.revision and epoch == account.epoch:
+    if view.known and revision < view.revision and epoch == account.epoch:
         return ends
     value, used = int(said_value), int(said_used)
-    by_hand = account.used - sight.used if sight.known else 0
+    by_hand = account.used - view.used if view.known else 0
     if account.epoch != epoch:
         account.epoch = epoch
-    sight.known, sight.revision, sight.used = True, int(revision), used
+    view.known, view.revision, view.used = True, int(revision), used
     account.used = used + by_hand if by_hand > 0 else used
     account.held = int(said_held)
     account.denied = int(denied)

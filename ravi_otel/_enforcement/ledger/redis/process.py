@@ -1,4 +1,4 @@
-"""Note what one process has in a Redis: leases under which it holds something, writes that the store does not have yet, and who waits."""
+"""What one process has in a Redis: leases under which it holds something, writes that the store does not have yet, and who waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Reservation, Settled
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
-from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, Ask, Lease, Reply
+from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, EncodedRequest, ProcessLease, Reply
 from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow
@@ -29,16 +29,16 @@ _MOST_GRACE_MS: Final = 12_000
 
 
 class Leases:
-    """Keep this process's leases, by hash tag; changed under the store's lock."""
+    """The leases of this process, by hash tag; changed under the store's lock."""
 
     def __init__(self, lease_s: float, clock: Clock) -> None:
         self.lease_ms: Final = max(1, round(lease_s * 1_000))
         self._lease_ns = round(lease_s * _NS)
         self._clock = clock
-        self._by_tag: dict[str, Lease] = {}
-        self._older: list[Lease] = []
+        self._by_tag: dict[str, ProcessLease] = {}
+        self._older: list[ProcessLease] = []
 
-    def on(self, tag: str) -> Lease:
+    def on(self, tag: str) -> ProcessLease:
         """Return the lease to hold something under now: another one where the last may be over."""
         lease = self._by_tag.get(tag)
         if lease is None and len(self._by_tag) >= _MOST_TAGS:  # leave those alone that hold nothing any more
@@ -46,41 +46,41 @@ class Leases:
         if lease is None or self._is_doubtful(lease):
             if lease is not None:
                 self._older.append(lease)  # what is held under it is kept alive, should it live after all
-            lease = self._by_tag[tag] = Lease(tag, self._clock.monotonic_ns())
+            lease = self._by_tag[tag] = ProcessLease(tag, self._clock.monotonic_ns())
         return lease
 
-    def _silent_ns(self, lease: Lease) -> int:
+    def _silent_ns(self, lease: ProcessLease) -> int:
         return self._clock.monotonic_ns() - lease.seen_ns
 
-    def _is_doubtful(self, lease: Lease) -> bool:
+    def _is_doubtful(self, lease: ProcessLease) -> bool:
         """Whether a lease may be over: no sign of life of it was given for half of its time."""
         return lease.made and self._silent_ns(lease) > self._lease_ns // 2
 
-    def renewed(self, lease: Lease) -> None:
+    def renewed(self, lease: ProcessLease) -> None:
         """Note that the store has it, from now on."""
         lease.made, lease.seen_ns = True, self._clock.monotonic_ns()
 
-    def over(self, lease: Lease) -> None:
-        """Hold nothing more under this one: the store has ended it."""
+    def over(self, lease: ProcessLease) -> None:
+        """Forget a lease that the store has ended."""
         if self._by_tag.get(lease.tag) is lease:
             del self._by_tag[lease.tag]
         self._older = [each for each in self._older if each is not lease]
 
-    def due(self, held: Collection[Lease | None]) -> list[Lease]:
+    def due(self, held: Collection[ProcessLease | None]) -> list[ProcessLease]:
         """Return those that a sign of life is due of, and leave the older ones alone under which nothing is held."""
         self._older = [lease for lease in self._older if lease in held]
         return [lease for lease in self.current() if lease.made and self._silent_ns(lease) >= self._lease_ns // 5]
 
-    def doubtful(self, tag: str) -> list[Lease]:
+    def doubtful(self, tag: str) -> list[ProcessLease]:
         """Return those of a tag that may be over."""
         return [lease for lease in self.current() if lease.tag == tag and self._is_doubtful(lease)]
 
     @property
     def silence_ms(self) -> tuple[int, int]:
-        """Say after how long without a sign of life of anybody it was perhaps the store that was away, and how long all may live then."""
+        """Return after how long without any sign of life the store itself may have been away, and how long all leases live on then."""
         return max(self.lease_ms * 3 // 5, _LEAST_SILENCE_MS), min(self.lease_ms, _MOST_GRACE_MS)
 
-    def current(self) -> list[Lease]:
+    def current(self) -> list[ProcessLease]:
         """Return those that something can be held under."""
         return [*self._by_tag.values(), *self._older]
 
@@ -109,21 +109,26 @@ _NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "
 
 
 class Write:
-    """Be one message, which counts once however often it is sent: the begin or the end of what `ask` asks, or a ticket's leave of its line.
+    """One message, which counts once however often it is sent: the begin or end of an `encoded` request, or a ticket's leave of its line.
 
     `over` is by how much of which account an operation used more than it held. `forgotten` is set where the store did not know any more
     what it was about.
     """
 
-    __slots__ = ("ask", "forgotten", "keys", "over", "script", "tries", "words")
+    __slots__ = ("encoded", "forgotten", "keys", "over", "script", "tries", "words")
 
     def __init__(
-        self, script: str, keys: Sequence[str], words: Sequence[str], ask: Ask | None = None, over: Sequence[tuple[Account, int]] = ()
+        self,
+        script: str,
+        keys: Sequence[str],
+        words: Sequence[str],
+        encoded: EncodedRequest | None = None,
+        over: Sequence[tuple[Account, int]] = (),
     ) -> None:
         self.script = script
         self.keys = keys
         self.words = words
-        self.ask = ask
+        self.encoded = encoded
         self.over = over
         self.forgotten = False
         self.tries = 0
@@ -131,11 +136,11 @@ class Write:
     @property
     def begins(self) -> str | None:
         """Return the id of the operation that it begins."""
-        return self.ask.request.op_id if self.ask is not None and self.script == "reserve" else None
+        return self.encoded.request.op_id if self.encoded is not None and self.script == "reserve" else None
 
     def read(self, raw: object) -> Reply:
         """Read what the store answered; raise StoreError where that is no answer to it."""
-        return Reply(raw, "GO" if self.script == "reserve" else "SO", () if self.ask is None else self.ask.seen)
+        return Reply(raw, "GO" if self.script == "reserve" else "SO", () if self.encoded is None else self.encoded.seen)
 
 
 class PendingWrites:
@@ -267,17 +272,17 @@ class Ticket:
         self.account: Account | None = None
         self.key = ""
 
-    def stands(self, ask: Ask) -> int:
+    def stands(self, encoded: EncodedRequest) -> int:
         """Return at which account of the request it stands (from 1; 0: at none of them)."""
-        return next((number for number, (_, sight) in enumerate(ask.seen, 1) if sight.key == self.key), 0)
+        return next((number for number, (_, view) in enumerate(encoded.seen, 1) if view.key == self.key), 0)
 
-    def join(self, ask: Ask, account: Account) -> None:
+    def join(self, encoded: EncodedRequest, account: Account) -> None:
         """Stand at the end of this account's line, if it does not stand there."""
         if account is self.account:
             return
         self.leave()
         self.account = account
-        self.key = next(sight.key for each, sight in ask.seen if each is account)
+        self.key = next(view.key for each, view in encoded.seen if each is account)
         account.line.append(self)
 
     def leave(self) -> None:

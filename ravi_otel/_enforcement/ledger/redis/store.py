@@ -44,13 +44,13 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     STRANGE,
     TOP,
     WRAPS_UP,
-    Ask,
-    Lease,
+    AccountView,
+    EncodedRequest,
     Names,
+    ProcessLease,
     Queue,
     Reply,
-    Shared,
-    Sight,
+    StoredOperation,
     bounded,
     counter_of,
     digest,
@@ -143,8 +143,8 @@ class RedisStore:
         self._name = secrets.token_hex(8)
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._names = Names(new_op_id().rpartition("-")[0] + "-")
-        self.operations: dict[str, Shared] = {}
-        self._lost: dict[str, Shared] = {}
+        self.operations: dict[str, StoredOperation] = {}
+        self._lost: dict[str, StoredOperation] = {}
         self.leases = Leases(self._lease_s, self._clock)
         self.pending = PendingWrites(self.client, self._taken)
         self.pulse = Heartbeat(self._beat)
@@ -188,17 +188,17 @@ class RedisStore:
     def _run(self, script: str, keys: Sequence[str], words: Sequence[str], *, first: bool = True) -> Flow[Any]:
         return self.client.call(SCRIPTS[script], keys, words, first=first)
 
-    def _sight(self, account: Account) -> Sight:
+    def _view_of(self, account: Account) -> AccountView:
         """Return where an account is kept, and what of it was shown last."""
-        sight = account.row
-        if isinstance(sight, Sight) and sight.life is self._life:
-            return sight
+        view = account.row
+        if isinstance(view, AccountView) and view.life is self._life:
+            return view
         tag = tag_of(self._namespace, account.facts.tenant_id)
         key = f"{tag}:a:{digest(account.key)}"
         with self.lock:
             account.line = self._queues.setdefault(key, Queue())
-        sight = account.row = Sight(self._life, tag, key, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
-        return sight
+        view = account.row = AccountView(self._life, tag, key, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
+        return view
 
     def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
         """Return the error of a step that the store could not take."""
@@ -218,133 +218,137 @@ class RedisStore:
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
         known = self.operations.get(request.op_id)
-        return self._reserve(Ask(request, self._sight, self._names)) if known is None else cast("Flow[Grant | Denied]", Done(known))
+        return (
+            self._reserve(EncodedRequest(request, self._view_of, self._names))
+            if known is None
+            else cast("Flow[Grant | Denied]", Done(known))
+        )
 
-    def _reserve(self, ask: Ask) -> Flow[Grant | Denied]:
-        answer = yield from self._attempt(ask, NEWCOMER)
-        if ask.request.patience_s > 0 and wait_queue.is_contended(answer):
-            answer = yield from self._wait(ask, cast("Denied", answer))
+    def _reserve(self, encoded: EncodedRequest) -> Flow[Grant | Denied]:
+        answer = yield from self._attempt(encoded, NEWCOMER)
+        if encoded.request.patience_s > 0 and wait_queue.is_contended(answer):
+            answer = yield from self._wait(encoded, cast("Denied", answer))
         self.pending.add_untold(answer)
         return answer
 
-    def _attempt(self, ask: Ask, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
+    def _attempt(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
         """Ask once; where the store fails, refuse, unless nothing was asked: what is only observed goes on."""
-        mode |= ask.mode & ~PATIENT if mode & LAST else ask.mode
+        mode |= encoded.mode & ~PATIENT if mode & LAST else encoded.mode
         try:
-            if not ask.request.spent and self.pending:
+            if not encoded.request.spent and self.pending:
                 yield from self._send_some()
-            return (yield from self._ask(ask, mode, ticket))
+            return (yield from self._ask(encoded, mode, ticket))
         except StoreError as error:
-            asked = [account for account in ask.accounts if not account.observe]
+            asked = [account for account in encoded.accounts if not account.observe]
             if asked:
                 raise self._refusal(error, asked[0]) from None
             self.failed()
-            return Grant(ask.request.op_id)
+            return Grant(encoded.request.op_id)
 
-    def _ask(self, ask: Ask, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
+    def _ask(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
         """Send the request under a lease of this process; what was sent and not answered is recorded later, or given back."""
         if self.client.clustered:
-            _check_tags(ask)
-        if not ask.request.spent and self._reap_is_due(ask.tag):  # what is spent must not fail for anything but itself
-            yield from self._reap_tag(ask.tag)
+            _check_tags(encoded)
+        if not encoded.request.spent and self._reap_is_due(encoded.tag):  # what is spent must not fail for anything but itself
+            yield from self._reap_tag(encoded.tag)
         try:
-            reply = yield from self._answer(ask, mode, ticket)
-            return self._granted(ask, reply)
+            reply = yield from self._answer(encoded, mode, ticket)
+            return self._granted(encoded, reply)
         except StoreError as error:
-            if error.reason == "store_failed" and ask.lease:
-                if ask.request.spent:
-                    return self._record_later(ask)
-                self._undo(ask)
+            if error.reason == "store_failed" and encoded.lease:
+                if encoded.request.spent:
+                    return self._record_later(encoded)
+                self._undo(encoded)
             raise
         except BaseException as error:
-            if ask.lease:
-                self._undo(ask)  # it may have come there all the same
+            if encoded.lease:
+                self._undo(encoded)  # it may have come there all the same
                 if not isinstance(error, GeneratorExit):
                     self.send_now()
             raise
 
-    def _answer(self, ask: Ask, mode: int, ticket: Ticket | None) -> Flow[Reply]:
+    def _answer(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None) -> Flow[Reply]:
         """Send it; again under another lease where the last is over, and where an account that the store has forgotten may begin anew."""
-        stands, ask.words = "- 0" if ticket is None else f"{ticket.id} {ticket.stands(ask)}", []
-        for _ in range(_MOST_TURNS + len(ask.seen)):
-            if ask.request.slot and not ask.request.spent:
-                yield from self._check_leases(ask.tag)
+        stands, encoded.words = "- 0" if ticket is None else f"{ticket.id} {ticket.stands(encoded)}", []
+        for _ in range(_MOST_TURNS + len(encoded.seen)):
+            if encoded.request.slot and not encoded.request.spent:
+                yield from self._check_leases(encoded.tag)
                 yield from self._retake()
             with self.lock:
-                lease = self.leases.on(ask.tag)
-                ask.lease = lease
-                if not ask.words:
-                    ask.write_words()
-            write = self._beginning(ask, mode, stands, lives_ms=0 if lease.made else self.leases.lease_ms)
-            reply = Reply((yield from self._run("reserve", write.keys, write.words)), "GODNL", ask.seen)
+                lease = self.leases.on(encoded.tag)
+                encoded.lease = lease
+                if not encoded.words:
+                    encoded.write_words()
+            write = self._beginning(encoded, mode, stands, lives_ms=0 if lease.made else self.leases.lease_ms)
+            reply = Reply((yield from self._run("reserve", write.keys, write.words)), "GODNL", encoded.seen)
             if reply.letter == "N":
                 self._end_lease(lease)
             elif reply.letter == "L":
-                if not (yield from self._begin_anew(*ask.seen[reply.at - 1])):
+                if not (yield from self._begin_anew(*encoded.seen[reply.at - 1])):
                     raise lost()
-                ask.words = []
+                encoded.words = []
             else:
                 if not lease.made:
                     self.leases.renewed(lease)
                 return reply
         raise StoreError(STRANGE)
 
-    def _granted(self, ask: Ask, reply: Reply) -> Grant | Denied:
+    def _granted(self, encoded: EncodedRequest, reply: Reply) -> Grant | Denied:
         with self.lock:
-            self._show(reply, ask)
+            self._show(reply, encoded)
             if reply.letter == "D":
                 used, held = reply.expect(2)
-                line, crossings = ask.lines[reply.at - 1], reply.crossings("admission", "denied")
+                line, crossings = encoded.lines[reply.at - 1], reply.crossings("admission", "denied")
                 return Denied(line.account, cast("Any", reply.reason), used, held, line.minimum, crossings)
             if reply.letter == "O":
-                least = [line.minimum for line in ask.lines if line.account.kind == _TOKENS]
-                return RepeatedGrant(ask.request.op_id, min(least, default=None))
-            operation = Shared(ask, reply.expect(len(ask.seen)) if reply.amounts else None, reply.at)
+                least = [line.minimum for line in encoded.lines if line.account.kind == _TOKENS]
+                return RepeatedGrant(encoded.request.op_id, min(least, default=None))
+            operation = StoredOperation(encoded, reply.expect(len(encoded.seen)) if reply.amounts else None, reply.at)
             operation.crossings = reply.crossings("admission")
-            self.operations[ask.request.op_id] = operation
+            self.operations[encoded.request.op_id] = operation
             self.pulse.start()
             return operation
 
-    def _show(self, reply: Reply, ask: Ask) -> bool:
+    def _show(self, reply: Reply, encoded: EncodedRequest) -> bool:
         """Show in the accounts what the store says of them, and return whether it knows them all."""
         with self.lock:
-            return reply.show(self._clock.monotonic_ns(), ask.twins)
+            return reply.show(self._clock.monotonic_ns(), encoded.twins)
 
-    def _undo(self, ask: Ask) -> None:
+    def _undo(self, encoded: EncodedRequest) -> None:
         """Give back, with the next message that gets through, what may have been granted although nobody heard of it."""
-        self.operations.pop(ask.request.op_id, None)
-        self.write_later(self._ending("release", ask))
+        self.operations.pop(encoded.request.op_id, None)
+        self.write_later(self._ending("release", encoded))
 
-    def _record_later(self, ask: Ask) -> Shared:
+    def _record_later(self, encoded: EncodedRequest) -> StoredOperation:
         """Record what has happened already when the store is there again."""
-        operation = Shared(ask, None, 0)
+        operation = StoredOperation(encoded, None, 0)
         self.failed()
         with self.lock:
-            self.operations[ask.request.op_id] = operation
-        self.write_later(self._beginning(ask, ask.mode, "- 0", lives_ms=self.leases.lease_ms))
+            self.operations[encoded.request.op_id] = operation
+        self.write_later(self._beginning(encoded, encoded.mode, "- 0", lives_ms=self.leases.lease_ms))
         return operation
 
-    def _beginning(self, ask: Ask, mode: int, stands: str, *, lives_ms: int) -> Write:
+    def _beginning(self, encoded: EncodedRequest, mode: int, stands: str, *, lives_ms: int) -> Write:
         """Write what begins an operation, under a lease that is made for so many ms (0: it is there)."""
-        operations, tombstone, *accounts = ask.keys
+        operations, tombstone, *accounts = encoded.keys
         lease = operations.rpartition(":")[2]
-        head = f"{mode} {ask.named.name} {ask.named.bit} {lease} {lives_ms} {self._day()} {stands}"
-        return Write("reserve", [operations, tombstone, f"{ask.tag}:x", *accounts], [head, *ask.words], ask)
+        head = f"{mode} {encoded.named.name} {encoded.named.bit} {lease} {lives_ms} {self._day()} {stands}"
+        return Write("reserve", [operations, tombstone, f"{encoded.tag}:x", *accounts], [head, *encoded.words], encoded)
 
     # -- waiting in line ------------------------------------------------------------------------------------------
 
-    def _wait(self, ask: Ask, denied: Denied) -> Flow[Grant | Denied]:
+    def _wait(self, encoded: EncodedRequest, denied: Denied) -> Flow[Grant | Denied]:
         """Stand in line until it is granted, refused for good, or the patience is over."""
-        if self._blocks_itself(ask, denied.account):
-            return (yield from self._attempt(ask, LAST | NEWCOMER))
-        ticket = Ticket(ask.request, self._name)
-        answer = yield from self._attempt(ask, NEWCOMER | STAND, ticket)  # again, now that it has a ticket
+        if self._blocks_itself(encoded, denied.account):
+            return (yield from self._attempt(encoded, LAST | NEWCOMER))
+        ticket = Ticket(encoded.request, self._name)
+        answer = yield from self._attempt(encoded, NEWCOMER | STAND, ticket)  # again, now that it has a ticket
         if not wait_queue.is_contended(answer):
             return answer
-        ticket.join(ask, cast("Denied", answer).account)
-        forget_stop = None if ask.request.on_stop is None else ask.request.on_stop(ticket.stop)
+        ticket.join(encoded, cast("Denied", answer).account)
+        forget_stop = None if encoded.request.on_stop is None else encoded.request.on_stop(ticket.stop)
         try:
-            return (yield from self._stand(ask, ticket, cast("Denied", answer)))
+            return (yield from self._stand(encoded, ticket, cast("Denied", answer)))
         except GeneratorExit:
             self._leave(ticket)  # perhaps by a finaliser, which must do no I/O
             raise
@@ -357,8 +361,8 @@ class RedisStore:
             if forget_stop is not None:
                 forget_stop()
 
-    def _stand(self, ask: Ask, ticket: Ticket, answer: Denied) -> Flow[Grant | Denied]:
-        until, pause_s = time.monotonic() + ask.request.patience_s, _FIRST_PAUSE_S
+    def _stand(self, encoded: EncodedRequest, ticket: Ticket, answer: Denied) -> Flow[Grant | Denied]:
+        until, pause_s = time.monotonic() + encoded.request.patience_s, _FIRST_PAUSE_S
         while True:
             sleeper = ticket.sleeper
             left_s = until - time.monotonic()
@@ -370,22 +374,22 @@ class RedisStore:
                 self.send_now()
                 return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
             if sleeper.unfit or time.monotonic() >= until:
-                return (yield from self._attempt(ask, LAST, ticket))
+                return (yield from self._attempt(encoded, LAST, ticket))
             pause_s = _FIRST_PAUSE_S if sleeper.woken else min(pause_s * 1.5, _LONGEST_PAUSE_S)
-            ticket.sleeper = Sleeper(ask.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
+            ticket.sleeper = Sleeper(encoded.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
             if not ticket.first:
                 continue
-            found = yield from self._attempt(ask, STAND, ticket)
+            found = yield from self._attempt(encoded, STAND, ticket)
             if not wait_queue.is_contended(found):
                 return found
             answer = cast("Denied", found)
-            if answer.account is not ticket.account and self._blocks_itself(ask, answer.account):
-                return (yield from self._attempt(ask, LAST, ticket))
-            ticket.join(ask, answer.account)
+            if answer.account is not ticket.account and self._blocks_itself(encoded, answer.account):
+                return (yield from self._attempt(encoded, LAST, ticket))
+            ticket.join(encoded, answer.account)
 
-    def _blocks_itself(self, ask: Ask, account: Account) -> bool:
+    def _blocks_itself(self, encoded: EncodedRequest, account: Account) -> bool:
         with self.lock:
-            return wait_queue.blocks_itself(ask.request, account, cast("Any", self.operations))
+            return wait_queue.blocks_itself(encoded.request, account, cast("Any", self.operations))
 
     def _leave(self, ticket: Ticket) -> None:
         """Take somebody out of line in the store, with the next step."""
@@ -408,7 +412,7 @@ class RedisStore:
             asks.append(f"{'-' if amount is None else bounded(amount)} {int(guessed)}")
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
-        return self._end(self._ending("settle", operation.ask, asks, over))
+        return self._end(self._ending("settle", operation.encoded, asks, over))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -416,22 +420,22 @@ class RedisStore:
             operation = self.operations.pop(op_id, None)
         return cast("Flow[None]", Done(None)) if operation is None else self._release(operation)
 
-    def _release(self, operation: Shared) -> Flow[None]:
-        yield from self._end(self._ending("release", operation.ask))
+    def _release(self, operation: StoredOperation) -> Flow[None]:
+        yield from self._end(self._ending("release", operation.encoded))
 
-    def _ending(self, script: str, ask: Ask, asks: Sequence[str] = (), over: Sequence[tuple[Account, int]] = ()) -> Write:
-        words = [f"{ask.named.name} {ask.named.bit} {self._day()}"]
-        for at, (line, (account, sight)) in enumerate(zip(ask.lines, ask.seen, strict=True)):
-            words.append(f"{sight.word(account, line)} {asks[at]}" if asks else sight.word(account, line))
-        return Write(script, ask.keys, words, ask, over)
+    def _ending(self, script: str, encoded: EncodedRequest, asks: Sequence[str] = (), over: Sequence[tuple[Account, int]] = ()) -> Write:
+        words = [f"{encoded.named.name} {encoded.named.bit} {self._day()}"]
+        for at, (line, (account, view)) in enumerate(zip(encoded.lines, encoded.seen, strict=True)):
+            words.append(f"{view.encode_head(account, line)} {asks[at]}" if asks else view.encode_head(account, line))
+        return Write(script, encoded.keys, words, encoded, over)
 
     def _end(self, write: Write) -> Flow[Settled]:
         """Send the end of an operation, now or later: nothing keeps it from its end, not even a cancellation."""
-        ask = cast("Ask", write.ask)
+        encoded = cast("EncodedRequest", write.encoded)
         try:
             if self.pending:
                 yield from self._send_some()
-                if self.pending.begins(ask.request.op_id):
+                if self.pending.begins(encoded.request.op_id):
                     self.write_later(write)
                     return judge.NOTHING_CROSSED
             reply = write.read((yield from self._run(write.script, write.keys, write.words)))
@@ -444,7 +448,7 @@ class RedisStore:
             if not isinstance(error, GeneratorExit):
                 self.send_now()
             raise
-        wake_first(ask.accounts)
+        wake_first(encoded.accounts)
         try:
             settled = self._taken(write, reply)
         except StoreError:
@@ -457,9 +461,9 @@ class RedisStore:
 
     def _taken(self, write: Write, reply: Reply) -> Settled:
         """Show what the store answered to a message, and return what it brought."""
-        if write.ask is None:
+        if write.encoded is None:
             return Settled()
-        write.forgotten = not self._show(reply, write.ask) and write.script == "settle"
+        write.forgotten = not self._show(reply, write.encoded) and write.script == "settle"
         return Settled(reply.crossings("admission" if write.script == "reserve" else "settle"), write.over if reply.letter == "S" else ())
 
     # -- extending ------------------------------------------------------------------------------------------------
@@ -469,9 +473,9 @@ class RedisStore:
         operation = self.operations.get(op_id)
         return cast("Flow[Extended]", Done(Extended({}))) if operation is None else self._extend(operation, more)
 
-    def _extend(self, operation: Shared, more: Mapping[str, int]) -> Flow[Extended]:
+    def _extend(self, operation: StoredOperation, more: Mapping[str, int]) -> Flow[Extended]:
         given = {kind: amount for kind, amount in more.items() if amount > 0}
-        asked = [account for account in operation.ask.accounts if account.nature is Nature.HELD and account.kind in given]
+        asked = [account for account in operation.encoded.accounts if account.nature is Nature.HELD and account.kind in given]
         if not asked:
             return Extended(given)
         try:
@@ -482,34 +486,34 @@ class RedisStore:
             self.failed()
             return Extended(given)
 
-    def _extend_in_store(self, operation: Shared, given: Mapping[str, int]) -> Flow[Extended]:
-        ask = operation.ask
+    def _extend_in_store(self, operation: StoredOperation, given: Mapping[str, int]) -> Flow[Extended]:
+        encoded = operation.encoded
         operation.extended += 1
-        mode = (WRAPS_UP if ask.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
+        mode = (WRAPS_UP if encoded.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
         kinds = {kind: number for number, kind in enumerate(given)}
-        words = [f"{mode} {ask.named.name} {operation.extended} {self._day()}"]
-        for line, (account, sight) in zip(ask.lines, ask.seen, strict=True):
+        words = [f"{mode} {encoded.named.name} {operation.extended} {self._day()}"]
+        for line, (account, view) in zip(encoded.lines, encoded.seen, strict=True):
             amount = bounded(given.get(account.kind, 0)) if account.nature is Nature.HELD else 0
-            others = bounded(account.promised(but=ask.request.meters)) if account.claims else 0
-            words.append(f"{sight.word(account, line)} {amount} {kinds.get(account.kind, 0)} {others}")
-        lease, _, *keys = ask.keys
-        reply = Reply((yield from self._run("extend", [lease, *keys], words)), "EOX", ask.seen)
-        self._show(reply, ask)
+            others = bounded(account.promised(but=encoded.request.meters)) if account.claims else 0
+            words.append(f"{view.encode_head(account, line)} {amount} {kinds.get(account.kind, 0)} {others}")
+        lease, _, *keys = encoded.keys
+        reply = Reply((yield from self._run("extend", [lease, *keys], words)), "EOX", encoded.seen)
+        self._show(reply, encoded)
         if reply.letter == "O":
             return Extended({})
         if reply.letter == "X":
             used, held, observed = reply.expect(3)
-            if observed > len(ask.seen):
+            if observed > len(encoded.seen):
                 raise StoreError(STRANGE)
             operation.observe(observed)
-            denied = Denied(ask.lines[reply.at - 1].account, cast("Any", reply.reason), used, held, 0)
+            denied = Denied(encoded.lines[reply.at - 1].account, cast("Any", reply.reason), used, held, 0)
             return Extended({}, denied, reply.crossings("stream", "denied"))
-        gives = reply.expect(len(ask.seen))
+        gives = reply.expect(len(encoded.seen))
         operation.observe(reply.at)
         extended = dict(given)
         with self.lock:
             held_now = operation.share()
-            for at, (account, amount) in enumerate(zip(ask.accounts, gives, strict=True)):
+            for at, (account, amount) in enumerate(zip(encoded.accounts, gives, strict=True)):
                 if amount:
                     extended[account.kind] = amount
                     held_now[at] += amount
@@ -527,13 +531,13 @@ class RedisStore:
         return cast("Flow[None]", Done(None))
 
     def _retune(self, account: Account, value: int) -> Flow[None]:
-        sight = self._sight(account)
+        view = self._view_of(account)
         with self._refusing(account):
-            reply = yield from self._set_value(account, sight, value)
+            reply = yield from self._set_value(account, view, value)
             if reply.letter == "L":
-                if not (yield from self._begin_anew(account, sight)):
+                if not (yield from self._begin_anew(account, view)):
                     raise lost()
-                reply = yield from self._set_value(account, sight, value)
+                reply = yield from self._set_value(account, view, value)
             with self.lock:
                 reply.show(self._clock.monotonic_ns())
         with self.lock:
@@ -543,20 +547,20 @@ class RedisStore:
                 account.split()
         wake_first([account])
 
-    def _set_value(self, account: Account, sight: Sight, value: int) -> Flow[Reply]:
-        word = f"{sight.word(account)} {bounded(value)}{sight.birth(account)}"
-        return Reply((yield from self._run("retune", [sight.key], [self._day(), word])), "SL", [(account, sight)])
+    def _set_value(self, account: Account, view: AccountView, value: int) -> Flow[Reply]:
+        word = f"{view.encode_head(account)} {bounded(value)}{view.encode_birth(account)}"
+        return Reply((yield from self._run("retune", [view.key], [self._day(), word])), "SL", [(account, view)])
 
     def declare(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.declare`: the store hears of it with what is asked next."""
-        self._sight(account)
+        self._view_of(account)
         with self.lock:
             judge.declare(account, value)
         return cast("Flow[None]", Done(None))
 
-    def _begin_anew(self, account: Account, sight: Sight) -> Flow[bool]:
+    def _begin_anew(self, account: Account, view: AccountView) -> Flow[bool]:
         """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""
-        ago_s = (self._clock.monotonic_ns() - sight.seen_ns) / _NS
+        ago_s = (self._clock.monotonic_ns() - view.seen_ns) / _NS
         why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
         if why is None:
             (since_ms,) = listed([(yield from self._run("accept", [self._accepted], ["0"]))], 1, int)
@@ -566,7 +570,7 @@ class RedisStore:
             return False
         with self.lock:
             begin_anew(account)
-            sight.known, sight.revision, sight.used = False, 0, 0
+            view.known, view.revision, view.used = False, 0, 0
         warn_begun_anew(account, why, self.client.address.shown)
         return True
 
@@ -574,23 +578,23 @@ class RedisStore:
 
     def read(self, account: Account) -> bool:
         """Show in the account what the store says, changing nothing; return False when it says nothing."""
-        sight = self._sight(account)
+        view = self._view_of(account)
         with self._refusing(account):
-            (state,) = run_sync(self._look([(account, sight)]))
+            (state,) = run_sync(self._look([(account, view)]))
             if state:
                 with self.lock:
-                    show_state(account, sight, state)
+                    show_state(account, view, state)
         return bool(state)
 
     def seen_ns(self, account: Account) -> int | None:
         """See `Refreshing.seen_ns`."""
-        sight = self._sight(account)
-        return self.now_ns() - (self._clock.monotonic_ns() - sight.seen_ns) if sight.known else None
+        view = self._view_of(account)
+        return self.now_ns() - (self._clock.monotonic_ns() - view.seen_ns) if view.known else None
 
     def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
         """See `Refreshing.copies`: one round trip, of a Cluster one for each slot."""
-        asked = [(account, self._sight(account)) for account in accounts]
-        slots = dict.fromkeys(sight.tag for _, sight in asked) if self.client.clustered else [None]
+        asked = [(account, self._view_of(account)) for account in accounts]
+        slots = dict.fromkeys(view.tag for _, view in asked) if self.client.clustered else [None]
         found: dict[Account, Copy | None] = {}
         until = time.monotonic() + self.client.timeout_s
         for tag in slots:
@@ -604,25 +608,25 @@ class RedisStore:
                     raise
                 break
             with self.lock:
-                found |= {account: self._copy(account, sight, state) for (account, sight), state in zip(these, states, strict=True)}
+                found |= {account: self._copy(account, view, state) for (account, view), state in zip(these, states, strict=True)}
         return [found.get(account) for account in accounts]
 
-    def _copy(self, account: Account, sight: Sight, state: bytes) -> Copy | None:
+    def _copy(self, account: Account, view: AccountView, state: bytes) -> Copy | None:
         """Copy an account as the store has it, with what was used by hand since; under the lock."""
         if state in (b"", b"U"):
             return None if state or account.epoch is not None else Copy(account, self.now_ns())
-        one, by_hand = Copy(account, self.now_ns()), max(0, account.used - sight.used) if sight.known else 0
-        seen = Sight(self._life, sight.tag, sight.key, one.account)
+        one, by_hand = Copy(account, self.now_ns()), max(0, account.used - view.used) if view.known else 0
+        seen = AccountView(self._life, view.tag, view.key, one.account)
         show_state(one.account, seen, state)
-        if account.epoch not in (None, one.account.epoch) or seen.revision < sight.revision:
+        if account.epoch not in (None, one.account.epoch) or seen.revision < view.revision:
             return None
         one.account.used += by_hand
         return one
 
-    def _look(self, asked: Sequence[tuple[Account, Sight]], *, first: bool = True) -> Flow[list[bytes]]:
+    def _look(self, asked: Sequence[tuple[Account, AccountView]], *, first: bool = True) -> Flow[list[bytes]]:
         """Ask for the states of these; empty where there is none."""
-        words = [self._day(), *(sight.word(account) for account, sight in asked)]
-        states = yield from self._run("look", [sight.key for _, sight in asked], words, first=first)
+        words = [self._day(), *(view.encode_head(account) for account, view in asked)]
+        states = yield from self._run("look", [view.key for _, view in asked], words, first=first)
         return listed(states, len(asked), bytes)
 
     def wall_s(self) -> float:
@@ -674,7 +678,7 @@ class RedisStore:
                 if self.closed:
                     return None
                 with self.lock:
-                    due = self.leases.due({each.ask.lease for each in self.operations.values()})
+                    due = self.leases.due({each.encoded.lease for each in self.operations.values()})
                     holds = bool(self.operations)
                 for lease in due if holds else ():
                     run_sync(self._renew_lease(lease))
@@ -691,25 +695,25 @@ class RedisStore:
             self.pulse.stopped()
             return None
 
-    def _renew_lease(self, lease: Lease) -> Flow[None]:
+    def _renew_lease(self, lease: ProcessLease) -> Flow[None]:
         """Give a sign of life under a lease."""
         if (yield from self._beat_lease(lease, self.leases.lease_ms)):
             self.leases.renewed(lease)
         else:
             self._end_lease(lease)
 
-    def _beat_lease(self, lease: Lease, lives_ms: int) -> Flow[bool]:
+    def _beat_lease(self, lease: ProcessLease, lives_ms: int) -> Flow[bool]:
         """Have a lease end in so many ms; return False where the store has ended it before."""
         words = [lease.name, str(lives_ms), *map(str, self.leases.silence_ms)]
         (alive,) = listed([(yield from self._run("beat", [f"{lease.tag}:x", lease.operations], words))], 1, int)
         return bool(alive)
 
-    def _end_lease(self, lease: Lease) -> None:
+    def _end_lease(self, lease: ProcessLease) -> None:
         """Note that the store has ended a lease: the slots of agents that live are to be taken anew."""
         with self.lock:
             self.leases.over(lease)
             for op_id, operation in self.operations.items():
-                if operation.request.slot and operation.ask.lease is lease:
+                if operation.request.slot and operation.encoded.lease is lease:
                     self._lost[op_id] = operation
 
     def _check_leases(self, tag: str) -> Flow[None]:
@@ -725,19 +729,19 @@ class RedisStore:
             lines = [replace(line, free=True) for line in operation.request.lines]
             request = replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0)
             if self.operations.get(op_id) is operation:
-                ask = Ask(request, self._sight, self._names)
+                encoded = EncodedRequest(request, self._view_of, self._names)
                 try:
-                    again = yield from self._ask(ask, ask.mode)
+                    again = yield from self._ask(encoded, encoded.mode)
                 except StoreError as error:
                     if error.reason != "store_lost":
                         raise
                     again = None
                 with self.lock:
                     self.operations.pop(request.op_id, None)
-                    wanted = isinstance(again, Shared) and self.operations.get(op_id) is operation
+                    wanted = isinstance(again, StoredOperation) and self.operations.get(op_id) is operation
                     if wanted:
-                        self.operations[op_id] = cast("Shared", again)
-                if isinstance(again, Shared) and not wanted:  # it was given back meanwhile
+                        self.operations[op_id] = cast("StoredOperation", again)
+                if isinstance(again, StoredOperation) and not wanted:  # it was given back meanwhile
                     yield from self._release(again)
             self._lost.pop(op_id, None)
 
@@ -829,10 +833,10 @@ class RedisStore:
             return counter_of(counter.at.encode(), *listed(found, 3, bytes))[0] if found else None
 
 
-def _check_tags(ask: Ask) -> None:
+def _check_tags(encoded: EncodedRequest) -> None:
     """Refuse what no server of a Cluster keeps together."""
-    if len({sight.tag for _, sight in ask.seen}) > 1:
-        origins = " and ".join(sorted({account.origin for account in ask.accounts}))
+    if len({view.tag for _, view in encoded.seen}) > 1:
+        origins = " and ".join(sorted({account.origin for account in encoded.accounts}))
         raise ConfigurationError(
             f"{origins} are counted for different tenants, which a Redis Cluster keeps on different servers: declare them all inside "
             "the tenant, or all outside of it, or use one server."
