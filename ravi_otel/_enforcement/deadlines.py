@@ -239,21 +239,21 @@ class Schedule:
 class Deadlines:
     """Know the deadlines of one engine's scopes; unless it is `active`, limits of time are looked at with each call only.
 
-    `write` has the ledger write how much of a limit has passed, and returns what that crossed; `tell` tells it, and `stop` ends what is
+    `write` has the ledger write how much of a limit has passed, and returns what that crossed; `emit` emits that, and `stop` ends what is
     in flight in scopes that are over.
     """
 
-    __slots__ = ("_moved", "_schedule", "_system", "_watching", "active", "now_ns", "stop", "tell", "write")
+    __slots__ = ("_moved", "_schedule", "_system", "_watching", "active", "emit", "now_ns", "stop", "write")
 
     def __init__(
         self,
         clock: Clock,
         now_ns: Callable[[], int],
         write: Callable[[Account, int], Sequence[Crossing]],
-        tell: Callable[[Sequence[Crossing]], object],
+        emit: Callable[[Sequence[Crossing]], object],
         stop: Callable[[], object],
     ) -> None:
-        self.now_ns, self.write, self.tell, self.stop = now_ns, write, tell, stop
+        self.now_ns, self.write, self.emit, self.stop = now_ns, write, emit, stop
         self.active = False
         self._moved = clock if isinstance(clock, Moved) else None
         self._system = isinstance(clock, SystemClock)
@@ -294,10 +294,10 @@ class Deadlines:
                 break
             self._schedule.cancel(deadline)
         if self._moved is None:
-            _TELLING.tell(clock)
+            _EVENT_THREAD.flush(clock)
 
     def _ring(self) -> None:
-        _ring(self._schedule.take(self.now_ns()), lambda clock, crossing: clock.deadlines.tell((crossing,)))
+        _ring(self._schedule.take(self.now_ns()), lambda clock, crossing: clock.deadlines.emit((crossing,)))
 
     def look(self, deadline: Deadline, clock: ScopeClock) -> tuple[bool, Sequence[Crossing]]:
         """Write what a limit has crossed, and wait for what comes next; return whether the scope is over, and what to tell."""
@@ -320,11 +320,11 @@ class Deadlines:
         return over and not account.observe, crossings
 
 
-Tell = Callable[[ScopeClock, Crossing], object]
+_Emit = Callable[[ScopeClock, Crossing], object]
 
 
-def _ring(due: list[Deadline], tell: Tell) -> None:
-    """Look at what is due, end what is in flight under limits that ran out, and then tell."""
+def _ring(due: list[Deadline], emit: _Emit) -> None:
+    """Look at what is due, end what is in flight under limits that ran out, and then emit the events."""
     over, news = dict[Callable[[], object], None](), list[tuple[ScopeClock, Crossing]]()
     for deadline in due:
         clock = deadline.clock()
@@ -341,11 +341,11 @@ def _ring(due: list[Deadline], tell: Tell) -> None:
     for stop in over:
         stop()
     for clock, crossing in news:
-        tell(clock, crossing)
+        emit(clock, crossing)
 
 
-class _Telling:
-    """Tell listeners what the thread has found, in another that lives while there is something to tell."""
+class _EventThread:
+    """Emit what the timer's thread has found, in a thread that lives while there are events."""
 
     def __init__(self) -> None:
         self._news: deque[tuple[ScopeClock, Crossing]] = deque()
@@ -353,7 +353,7 @@ class _Telling:
         self._running = False
 
     def put(self, clock: ScopeClock, crossing: Crossing) -> None:
-        """Have it told soon, without waiting for it."""
+        """Emit it soon, without waiting for that."""
         with self._lock:
             self._news.append((clock, crossing))
             if self._running:
@@ -365,13 +365,13 @@ class _Telling:
         except RuntimeError:  # the interpreter is ending, or has no room: who closes the scope tells it
             self._running = False
 
-    def tell(self, clock: ScopeClock) -> None:
-        """Tell in this thread what is left to be told of one scope."""
+    def flush(self, clock: ScopeClock) -> None:
+        """Emit in this thread what is left of one scope."""
         while self._news and (one := self._next_of(clock)) is not None:
-            self._say(*one)
+            self._emit(*one)
 
-    def _say(self, clock: ScopeClock, crossing: Crossing) -> None:
-        clock.deadlines.tell((crossing,))
+    def _emit(self, clock: ScopeClock, crossing: Crossing) -> None:
+        clock.deadlines.emit((crossing,))
 
     def _next_of(self, clock: ScopeClock) -> tuple[ScopeClock, Crossing] | None:
         with self._lock:
@@ -383,7 +383,7 @@ class _Telling:
     def _live(self) -> None:
         while (one := self._next()) is not None:
             try:
-                self._say(*one)
+                self._emit(*one)
             except Exception as bug:  # noqa: BLE001 - one listener's fault keeps nothing else from being told
                 swallow("deadline", bug)
             except BaseException:  # noqa: BLE001, S110 - a handler that would end its thread, as by SystemExit, ends nothing here
@@ -461,7 +461,7 @@ class _Thread:
             self._until_ns = first
         if self._until_ns > now:
             self._gate.acquire(timeout=(self._until_ns - now) / _NS)
-        _ring(self.schedule.take(time.monotonic_ns()), _TELLING.put)
+        _ring(self.schedule.take(time.monotonic_ns()), _EVENT_THREAD.put)
 
     def renew(self) -> None:
         """Start anew in a forked child: the scopes are the parent's, and so is the thread."""
@@ -472,7 +472,7 @@ class _Thread:
         self._gate = threading.Lock()
 
 
-_TELLING: Final = _Telling()
+_EVENT_THREAD: Final = _EventThread()
 _THREAD: Final = _Thread()
 renew_in_child(_THREAD.renew)
-renew_in_child(_TELLING.renew)
+renew_in_child(_EVENT_THREAD.renew)

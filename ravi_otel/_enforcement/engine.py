@@ -1,4 +1,4 @@
-"""Hold what every scope needs: the ledger, the clock, the prices, and who listens."""
+"""What every scope shares: the ledger, the clock, the prices, the listeners."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_JOINED = 10_000
 
 @dataclass(slots=True, eq=False)
 class Engine:
-    """Be the one thing that scopes, calls and tools share.
+    """The one object that scopes, calls and tools share, and through which they emit events.
 
     `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
     says for how many seconds to hold back a refusal before it is raised, `when_opened` hears of each scope that was opened and never
@@ -66,7 +66,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         """Have what is counted in this process alone go by the same clock."""
-        self.deadlines = Deadlines(self.clock, self.now_ns, self._write_elapsed, self.tell, self.stopped)
+        self.deadlines = Deadlines(self.clock, self.now_ns, self._write_elapsed, self.emit_crossings, self.stopped)
         if isinstance(self.ledger, MemoryLedger):
             self.ledger.clock = self.clock
 
@@ -87,15 +87,17 @@ class Engine:
         if self.when_stopped is not None:
             self.when_stopped()
 
-    def tell(self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None, refused: Denied | None = None) -> None:
-        """Tell listeners what accounts crossed, and of what `refused` somebody how much was asked for; called without any lock."""
+    def emit_crossings(
+        self, crossings: Sequence[Crossing], at: CallRecord | ToolRecord | None = None, refused: Denied | None = None
+    ) -> None:
+        """Emit a limit event for each crossing, with the amount that was asked for if `refused`; called without any lock."""
         for crossing in crossings:
             self.listeners.limit_event(limit_event(crossing, self._kept_by(crossing), requested(crossing, refused)), at)
 
-    def answered(self, answer: Grant | Denied, at: CallRecord | ToolRecord | None = None) -> None:
-        """Tell what came of asking the ledger; called without any lock."""
+    def emit_answer(self, answer: Grant | Denied, at: CallRecord | ToolRecord | None = None) -> None:
+        """Emit the limit events of a ledger's answer; called without any lock."""
         if answer.crossings:
-            self.tell(answer.crossings, at, answer if isinstance(answer, Denied) else None)
+            self.emit_crossings(answer.crossings, at, answer if isinstance(answer, Denied) else None)
 
     def _kept_by(self, crossing: Crossing) -> Literal["process", "cluster"]:
         if crossing.tracker is not None:
@@ -103,13 +105,13 @@ class Engine:
         return "cluster" if self.ledger.spans(crossing.account) else "process"
 
     def count(self, what: Counted, account: Account | None = None, amount: float = 1, *, observed: bool = False) -> None:
-        """Tell listeners one thing that is only counted; what is an amount is in the kind's public unit."""
+        """Emit a count event; an amount is in the kind's public unit."""
         if self.listeners:
             kind, scope = (None, None) if account is None else (account.kind, account.facts.kind)
             self.listeners.counted(CountEvent(what, amount, kind, scope, observed))
 
-    def observed(self, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:
-        """Tell what shadow mode let through although `account` would have refused it."""
+    def emit_observed(self, account: Account, at: CallRecord | ToolRecord | None, reason: str = "exhausted") -> None:
+        """Count and record what shadow mode let through although `account` would have refused it."""
         self.count("denied", account, observed=True)
         if at is not None:
             at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "observed", account.kind, account.facts.kind, reason
@@ -117,15 +119,15 @@ class Engine:
     def settle(
         self, op_id: str, actual: Mapping[str, int] | None, at: CallRecord | ToolRecord | None = None, *, guessed: bool = False
     ) -> None:
-        """Settle from code that has no colour to choose: finished streams, attempts, finalisers' queue."""
+        """Settle an operation and emit what came of it, without a wait: for finished streams, attempts, finalisers."""
         settled = run_sync(self.ledger.settle(op_id, actual, guessed=guessed))
         if settled.crossings or settled.overage or self.outliving or self.newcomers:
-            self.settled(settled, at)
+            self.emit_settled(settled, at)
 
-    def settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
-        """Tell what came of a settlement; called without any lock."""
+    def emit_settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
+        """Emit the limit events and overages of a settlement, and settle what waited for it; called without any lock."""
         if settled.crossings:
-            self.tell(settled.crossings, at)
+            self.emit_crossings(settled.crossings, at)
         for account, amount in settled.overage:
             self.count("overage", account, public_amount(account.limit.kind, amount))
         if self.outliving:
@@ -220,7 +222,7 @@ class _Newcomer:
         if account.used != before:  # something else ended at this very moment: with the next one
             return False
         settled = run_sync(self._engine.ledger.settle(self._op_id, {account.kind: max(0, missed)}))
-        self._engine.tell(settled.crossings)
+        self._engine.emit_crossings(settled.crossings)
         return True
 
 

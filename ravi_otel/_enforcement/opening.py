@@ -489,7 +489,7 @@ class _Resumption:
                 crossings += self._begin_at(owner, account, used)
         crossings += self._renew()
         self._restore()
-        scope.engine.tell(crossings)
+        scope.engine.emit_crossings(crossings)
 
     def _owners(self) -> Iterator[Scope]:
         yield self._scope

@@ -248,13 +248,13 @@ class Scope(LimitedScope):
                 elapsed = max(elapsed, account.value)
             elif elapsed < account.warn_value:
                 continue
-            engine.tell(run_sync(engine.ledger.clocked(account, elapsed)), at)
+            engine.emit_crossings(run_sync(engine.ledger.clocked(account, elapsed)), at)
             if not over:
                 continue
             if not account.observe:
                 engine.count("denied", account)
                 return owned(errors_text.late(account), account)
-            engine.observed(account, at, "deadline")
+            engine.emit_observed(account, at, "deadline")
         return None
 
     def is_over(self) -> bool:
@@ -315,7 +315,7 @@ class Scope(LimitedScope):
         try:
             self.checkpoint(at)
         except BaseException:
-            self.engine.answered(answer, at)
+            self.engine.emit_answer(answer, at)
             if isinstance(answer, Grant):
                 run_sync(self.engine.ledger.release(op_id))
             raise
@@ -324,7 +324,7 @@ class Scope(LimitedScope):
         """Take the ledger's answer to a call; raise a refusal, which is counted and told on `at`, as is what shadow mode let through."""
         engine = self.engine
         if answer.crossings:
-            engine.answered(answer, at)
+            engine.emit_answer(answer, at)
         if isinstance(answer, Denied):
             account = answer.account
             if at is not None:
@@ -332,14 +332,14 @@ class Scope(LimitedScope):
             engine.count("contended" if answer.reason == "contended" else "denied", account)
             raise owned(errors_text.refused(answer), account)
         if answer.observed is not None and (at is None or at.decision != "observed"):
-            engine.observed(answer.observed, at)
+            engine.emit_observed(answer.observed, at)
         return answer
 
     def observed_unpriced(self, record: CallRecord) -> None:
         """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
         for account in self.plan.accounts():
             if account.kind == Kind.COST and account.observe and account.limit.on_unpriced != "warn" and not record.call.unread:
-                self.engine.observed(account, record, "unpriced_model")
+                self.engine.emit_observed(account, record, "unpriced_model")
                 return
 
     # -- charging what is known beforehand -------------------------------------------------------------------------------
@@ -410,10 +410,10 @@ class Scope(LimitedScope):
                     engine.settle(op_id, None, at)
                 return None
             if answer is not None:
-                engine.answered(answer, at)
+                engine.emit_answer(answer, at)
                 engine.count("denied", answer.account)
                 op_id = new_op_id()
-            engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, at)
+            engine.emit_crossings(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, at)
             engine.settle(op_id, None, at)
         except BaseException as error:
             self._end_charge(op_id, error, keeps=True)
@@ -431,13 +431,13 @@ class Scope(LimitedScope):
         if answer is None:
             return None
         if answer.crossings:
-            self.engine.answered(answer, at)
+            self.engine.emit_answer(answer, at)
         if isinstance(answer, Denied):
             self.engine.count("denied", answer.account)
             add_counts(self.tallies, refused=1)
             raise owned(errors_text.refused(answer), answer.account)
         if answer.observed is not None:
-            self.engine.observed(answer.observed, at)
+            self.engine.emit_observed(answer.observed, at)
         return answer.op_id
 
     def _end_charge(self, op_id: str, error: BaseException, *, keeps: bool = False) -> None:

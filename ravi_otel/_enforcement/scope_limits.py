@@ -391,8 +391,8 @@ class LimitedScope:
             raise
 
         def tell() -> None:
-            engine.tell(begun.crossings)
-            engine.settled(settled)
+            engine.emit_crossings(begun.crossings)
+            engine.emit_settled(settled)
 
         return tell
 

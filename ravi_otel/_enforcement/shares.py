@@ -108,7 +108,7 @@ class CarveOut:
         held: dict[str, int] = {}
         if lines:
             answer = run_sync(self._engine.ledger.reserve(Reservation(self._op_id, lines, owner=self)))
-            self._engine.answered(answer)
+            self._engine.emit_answer(answer)
             if isinstance(answer, Denied):
                 raise self._refused(answer)
             for line, hold in answer.holds:
@@ -133,7 +133,7 @@ class CarveOut:
         lines = self._whole(sources, more, have)
         try:
             answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, owner=self)))
-            self._engine.answered(answer)
+            self._engine.emit_answer(answer)
             if not isinstance(answer, Denied):
                 self._grown.append((op_id, kind, more))
         except BaseException:  # a signal's: what is grown is given back with the part, and what is not, here
@@ -251,7 +251,7 @@ class CarveOut:
         lines = [Line(each, amount, 0, free=True, carved=amount > 0) for each, amount in kinds]
         if lines:
             answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, lines, owner=self, spent=True)))
-            self._engine.tell(answer.crossings)
+            self._engine.emit_crossings(answer.crossings)
             for line, _ in answer.holds if isinstance(answer, Grant) else ():
                 line.free = False  # it is held; any more of it, for streams, has to be there
 

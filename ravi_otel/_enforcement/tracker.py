@@ -207,7 +207,7 @@ class ExecutionTracker:
                 account = self._bare.get(kind) or Account(limit, scope.facts, origin=name, warn_at=engine.warn_at)
                 account.facts = scope.facts  # it may have been fed elsewhere before
                 crossings.extend(replace(each, tracker=name) for each in rise(self._bare.setdefault(kind, account), used))
-        return (lambda: engine.tell(crossings)) if crossings else None
+        return (lambda: engine.emit_crossings(crossings)) if crossings else None
 
     def _check(self) -> None:
         tokens, cost, turns = self._used()

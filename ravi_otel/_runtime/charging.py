@@ -98,7 +98,7 @@ def charge_rest(engine: Engine, holds: Holds, actual: Mapping[str, int], record:
             lines.append(Line(line.account, rest, rest, free=True))  # free: never less than that, whatever is left
     if lines:
         op_id = new_op_id()
-        engine.tell(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, record)
+        engine.emit_crossings(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, record)
         engine.settle(op_id, None, record)
 
 
@@ -185,7 +185,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
     for line in asked:
         line.free = plan.sets_aside(line.account)
     answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked)))
-    scope.engine.answered(answer, record)
+    scope.engine.emit_answer(answer, record)
     if isinstance(answer, Denied):
         account, mine = answer.account, own.get(answer.account, 0)
         if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.kept_back:
@@ -194,7 +194,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
         add_counts(scope.tallies, refused=int(answer.reason != "contended"))
         raise owned(errors_text.refused(answer), account)
     if answer.observed is not None:
-        scope.engine.observed(answer.observed, record)
+        scope.engine.emit_observed(answer.observed, record)
     return op_id
 
 

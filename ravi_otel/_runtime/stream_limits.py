@@ -156,7 +156,7 @@ class StreamLimits:
         engine, record = self._live.scope.engine, self._live.record
         late = hold_late((line.account for line, _ in self._live.holds), more)
         extended = late if late.short is not None else run_sync(engine.ledger.extend(self._live.op_id, more))
-        engine.tell(extended.crossings, record)
+        engine.emit_crossings(extended.crossings, record)
         if extended.short is None and not extended.more:
             self._purses = []  # the ledger knows nothing of it any more: it was settled without us
         for purse in self._purses:

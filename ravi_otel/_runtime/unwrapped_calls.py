@@ -188,7 +188,7 @@ def _refuse(scope: Scope, account: Account, at: CallRecord | None) -> None:
     """Have the ledger refuse one more of what is used up, so that it counts and tells this like any other refusal."""
     ledger, op_id = scope.engine.ledger, new_op_id()
     answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, 1, 1)])))
-    scope.engine.tell(answer.crossings, at)
+    scope.engine.emit_crossings(answer.crossings, at)
     if not isinstance(answer, Denied):
         run_sync(ledger.release(op_id))  # something was given back just now
         return

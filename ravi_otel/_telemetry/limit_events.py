@@ -84,7 +84,7 @@ _ROW_OF_NAMES: Final = (names.LIMIT_SCOPE, names.LIMIT_KIND, names.LIMIT_SCOPE_N
 
 
 def kind_of(limit: Limit) -> str:
-    """Give the kind as limit events name it: `tokens`, `tool.search`, `tokens(uncached)`."""
+    """Return the kind as limit events name it: `tokens`, `tool.search`, `tokens(uncached)`."""
     return text(limit.counted)
 
 
@@ -170,7 +170,7 @@ class LimitGauges(Listener):
                 yield Observation(value, attributes)
 
     def _shown(self) -> Iterable[ScopeView]:
-        """Give what is open, what is around it, and what was around something that has closed by now, each once."""
+        """Return what is open, what is around it, and what was around something that has closed by now, each once."""
         now_s, shown = time.monotonic(), dict[str, ScopeView]()
         for scope_id, (outer, until_s) in list(self._left.items()):
             if until_s is not None and until_s < now_s:
@@ -226,7 +226,7 @@ def _name_of(reading: LimitReading) -> str | None:
 
 
 def _outer(scope: ScopeView) -> Iterator[ScopeView]:
-    """Give the session, the tenant and the process right around a scope."""
+    """Yield the session, the tenant and the process right around a scope."""
     at = scope.parent
     while at is not None and at.facts.kind in _OUTER:
         yield at
@@ -275,7 +275,7 @@ _NAMES: Final = {
 
 
 class LimitEvents(Listener):
-    """Tell limit events on every way out, with the span of the operation that brought them about."""
+    """Emit limit events: on the span of the operation that brought them about, as metric, log event and log line."""
 
     def __init__(self, pipeline: Pipeline, scopes: Scopes, gauges: LimitGauges) -> None:
         self._pipeline = pipeline
@@ -284,15 +284,15 @@ class LimitEvents(Listener):
         self._as_json = conventions.logs_json()
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
-        """Tell one event; the line goes out even when telemetry fails."""
+        """Emit one event; the log line is written even when telemetry fails."""
         found = self._where(event, at)
         payload = _payload(event)
         try:
-            self._tell(event, payload, found)
+            self._emit(event, payload, found)
         finally:
             _write_line(event, payload, found.span, as_json=self._as_json)
 
-    def _tell(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
+    def _emit(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
         signals = self._pipeline.signals()
         attributes = present({_NAMES[name]: value for name, value in payload.items()})
         if found.span.is_recording():
@@ -324,7 +324,7 @@ def _limit_of(event: LimitEvent, payload: dict[str, Any]) -> str:
 
 
 def _payload(event: LimitEvent) -> dict[str, Any]:
-    """Give the payload by its names; unknown and not finite are None. Windows, whose part it is, and a tracker are there if any."""
+    """Return the payload by its names; unknown and not finite are None. Windows, whose part it is, and a tracker are there if any."""
     again = None if event.resets_at is None else f"{event.resets_at:%Y-%m-%dT%H:%M:%SZ}"
     given = {
         "per": event.per,

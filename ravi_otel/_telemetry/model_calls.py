@@ -1,4 +1,4 @@
-"""Tell model calls: one client span each, its attributes, its metrics, and the event of what it raised.
+"""Emit the telemetry of model calls: one client span each, its attributes, its metrics, and the event of what it raised.
 
 A call costs one dictionary of attributes at its start, one update at its end, and the records of the convention's histograms over
 attribute sets that are made once for each combination of names. What a plain call does not have is looked at by one condition.
@@ -53,7 +53,7 @@ PENDING: Final = "pending"
 """The source of usage that a later look will bring."""
 
 UNREAD: Final = "unread"
-"""The source of usage that nobody here will be told: of a batch, a training or an assistant's run."""
+"""The source of usage that is never known here: of a batch, a training or an assistant's run."""
 
 _Names = dict[str, tuple[str, Callable[[object], AttributeValue | None]]]
 
@@ -92,11 +92,11 @@ _PARAMETERS: Final[_Names] = {
 _OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (names.OPENAI_REQUEST_TIER, word)}
 
 
-# What is said of a call.
+# The attributes of a call.
 
 
 def _about(operation: object, provider: object, model: object, address: object, port: object) -> Attributes:
-    """Say the same of names that may be hidden; there is no port without an address."""
+    """Return the attributes of what is asked of whom, of names that may be hidden; there is no port without an address."""
     attributes: Attributes = {names.OPERATION_NAME: text(operation), names.PROVIDER_NAME: text(provider)}
     if model is not None:
         attributes[names.REQUEST_MODEL] = text(model)
@@ -108,9 +108,9 @@ def _about(operation: object, provider: object, model: object, address: object, 
 
 
 class CallAttributes:
-    """Say what is known of a call at its start and at its end, under the names of one convention; what is unknown is left out.
+    """The attributes of a call at its start and at its end, under the names of one convention; what is unknown is left out.
 
-    The cost is told under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
+    The cost is there under our own name and under the proposed ones; with `langfuse` under the one that it reads, in place of those.
     `full` adds what was held of a limit, and how old the price is.
     """
 
@@ -123,18 +123,18 @@ class CallAttributes:
 
     @staticmethod
     def about(call: Call) -> Attributes:
-        """Say what is asked of whom: operation, provider, model and server."""
+        """Return what is asked of whom: operation, provider, model and server."""
         return _about(call.operation, call.provider, call.model, call.server_address, call.server_port)
 
     @staticmethod
-    def is_told(call: Call) -> bool:
+    def is_genai(call: Call) -> bool:
         """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
         return call.generative or call.fetches or call.session
 
     def named(self, call: Call) -> tuple[str, Attributes]:
         """Return a span's name, and what all spans of the same operation, model and host have."""
         name, attributes = text(call.operation), self.about(call)
-        if not self.is_told(call):
+        if not self.is_genai(call):
             attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
         elif call.model is not None:
             name = f"{name} {text(call.model)}"
@@ -169,7 +169,7 @@ class CallAttributes:
         attributes: Attributes = {}
         if call.fetches:  # some are known as such only by what they bring
             attributes.update(_about(call.operation, call.provider, call.model, None, None))
-        if reply is not None and self.is_told(call):
+        if reply is not None and self.is_genai(call):
             self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
             _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
@@ -357,17 +357,17 @@ class CallMetrics:
         self._retries = CardinalityLimit()
 
     def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
-        """Tell one call that was sent; `context` holds its span, for exemplars."""
+        """Record one call that was sent; `context` holds its span, for exemplars."""
         series = self._find(record.call, None if record.reply is None else record.reply.model, error)
         instruments.record_call(record, series, context)
         self.record_own(instruments, record, context)
 
     def chunk(self, instruments: Instruments, record: CallRecord, since_ns: int, context: Context | None) -> None:
-        """Tell the time between two chunks of a call; the model that answers is known at its end, and not yet."""
+        """Record the time between two chunks of a call; the model that answers is known at its end, and not yet."""
         instruments.record_chunk(since_ns / NANO, self._find(record.call, None, None), context)
 
     def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
-        """Tell of a call only what no other instrumentation knows."""
+        """Record what no other instrumentation does: cost and retries."""
         if record.cost_nano:
             instruments.costs.add(record, record.cost_nano, context)
         for retry in record.retries:
@@ -397,7 +397,7 @@ class CallMetrics:
             return found
 
     def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
-        """Give the attributes of one retry, without a status where no answer came."""
+        """Return the attributes of one retry, without a status where no answer came."""
         name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
         return present({names.PROVIDER_NAME: name, names.HTTP_STATUS: None if told in {None, OTHER} else status})
 
@@ -408,11 +408,11 @@ def _series_attributes(operation: object, provider: object, named: tuple[str | N
     return _about(operation, provider, requested, address, port) | more
 
 
-# Who tells them.
+# The listener.
 
 
 class _Beginning(NamedTuple):
-    """Hold what all spans of one (operation, model, host) in one scope begin with."""
+    """What all spans of one (operation, model, host) in one scope begin with."""
 
     facts: ScopeFacts
     name: str
@@ -420,7 +420,7 @@ class _Beginning(NamedTuple):
 
 
 class ModelCallTelemetry(Listener):
-    """Open a span per logical call, keep it with the record, end it when the call or its stream is over; add what was said."""
+    """Open a span per logical call, keep it with the record, end it when the call or its stream is over; add the content."""
 
     def __init__(self, pipeline: Pipeline, content: Content) -> None:
         self._pipeline = pipeline
@@ -472,7 +472,7 @@ class ModelCallTelemetry(Listener):
             instruments = self._instruments(record)
             if instruments is not None:
                 self._metrics.record(instruments, record, error, context)
-            if record.status == "error" and record.error is not None and self._attributes.is_told(record.call):
+            if record.status == "error" and record.error is not None and self._attributes.is_genai(record.call):
                 raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(record.call), names.ERROR_TYPE: error}
                 self._pipeline.signals().emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 

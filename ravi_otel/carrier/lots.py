@@ -58,7 +58,7 @@ class Lot:
     def hold(self, scope: Scope, request: Reservation) -> Flow[Denied | None]:
         """Hold it; what was refused is held nowhere."""
         answer = yield from scope.engine.ledger.reserve(request)
-        scope.engine.answered(answer)
+        scope.engine.emit_answer(answer)
         if isinstance(answer, Denied):
             return answer
         self.granted(answer)
@@ -68,7 +68,7 @@ class Lot:
         """Charge what was used, all of it where that is not known."""
         if self.lines:
             settled = yield from scope.engine.ledger.settle(self.op_id, used)
-            scope.engine.settled(settled)
+            scope.engine.emit_settled(settled)
 
     def release(self, scope: Scope) -> Flow[None]:
         """Give it back."""
@@ -131,7 +131,7 @@ def absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, in
     op_id, engine = new_op_id(), scope.engine
     try:
         begun = yield from engine.ledger.reserve(Reservation(op_id, lines, spent=True))
-        engine.tell(begun.crossings)
+        engine.emit_crossings(begun.crossings)
         settled = yield from engine.ledger.settle(op_id, amounts)
     except GeneratorExit:
         raise  # perhaps a finaliser's, which must do no I/O
@@ -139,7 +139,7 @@ def absorb(accounts: Collection[Account], scope: Scope, amounts: Mapping[str, in
         with suppress(Exception):  # what goes to the caller is what interrupted him
             run_sync(engine.ledger.settle(op_id, amounts))
         raise
-    engine.settled(settled)
+    engine.emit_settled(settled)
 
 
 def charge_models(scope: Scope, lots: Collection[Lot], spent: Spent) -> Flow[None]:

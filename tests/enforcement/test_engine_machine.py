@@ -209,7 +209,7 @@ class EngineMachine(RuleBasedStateMachine):
         request = Reservation(new_op_id(), lines)
         self.desk.begun.append(request.op_id)
         answer = run_sync(self.engine.ledger.reserve(request))
-        self.engine.tell(answer.crossings)
+        self.engine.emit_crossings(answer.crossings)
         taken, refused, observed = self.model.reserve(leaf, asks)
         if refused is not None:
             assert isinstance(answer, Denied), answer
@@ -282,7 +282,7 @@ class EngineMachine(RuleBasedStateMachine):
     def hold_more(self, op, more):
         if any(hold for _, _, hold in op.lines):
             answer = run_sync(self.engine.ledger.extend(op.op_id, more))
-            self.engine.tell(answer.crossings)
+            self.engine.emit_crossings(answer.crossings)
             given, reason = self.model.extend(op, more)
             assert (dict(answer.more), answer.short and answer.short.reason) == (given, reason)
             self.compare([book for book, _, _ in op.lines])

@@ -250,9 +250,9 @@ def test_who_closes_a_scope_tells_what_was_not_told_of_it(settings, monkeypatch)
         def limit_event(self, event, at):
             told.append((event.event, threading.current_thread()))
 
-    nobody = deadlines._Telling()
+    nobody = deadlines._EventThread()
     monkeypatch.setattr(nobody, "_live", taken.set)  # a thread that never comes to it
-    monkeypatch.setattr(deadlines, "_TELLING", nobody)
+    monkeypatch.setattr(deadlines, "_EVENT_THREAD", nobody)
     with settings():
         STATE.engine.listeners.add(Told())
         with ravi_otel.run("r", limits=["time=1ms"]):

@@ -64,7 +64,7 @@ class AgentAdmission:
         if not lines and not fans:
             return
         answer = self.ask(scope, lines, parent, fans)
-        engine.answered(answer)
+        engine.emit_answer(answer)
         if isinstance(answer, Denied):
             raise _refused(scope, facts, parent, answer, priority)
         if answer.observed is not None:
@@ -171,7 +171,7 @@ class AgentAhead:
         entry = AgentAdmission(new_op_id())
         try:
             answer = entry.ask(around, self._lines, self._parent, self._fans)
-            around.engine.answered(answer)
+            around.engine.emit_answer(answer)
             if isinstance(answer, Denied):
                 facts = replace(around.facts, agent_id=self._agent_id, agent_name=self._agent_id)
                 raise _refused(around, facts, self._parent, answer, self._priority)
@@ -279,7 +279,7 @@ class LiveAgentLimits:
         self._live(passed, asked - 1)
         ledger, op_id = self._engine.ledger, new_op_id()
         answer = run_sync(ledger.reserve(Reservation(op_id, [Line(account, asked, asked) for account in passed])))
-        self._engine.answered(answer)
+        self._engine.emit_answer(answer)
         if isinstance(answer, Denied):
             self._engine.count("denied", answer.account)
             add_counts(self._tallies, refused=1)
@@ -292,7 +292,7 @@ class LiveAgentLimits:
         """Have the limits say how many there are: they are not told of each agent that comes and goes."""
         op_id = new_op_id()
         begun = run_sync(self._engine.ledger.reserve(Reservation(op_id, [Line(each, count, 0) for each in accounts], spent=True)))
-        self._engine.tell(begun.crossings)
+        self._engine.emit_crossings(begun.crossings)
         self._engine.settle(op_id, None)
 
     def _mine(self) -> list[Account]:

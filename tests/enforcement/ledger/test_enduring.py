@@ -171,7 +171,7 @@ def test_an_event_says_who_counted(store):
     for ledger in (store.ledger, MemoryLedger()):
         engine = Engine(ledger=ledger)
         engine.listeners = Listener()
-        engine.tell(crossings)
+        engine.emit_crossings(crossings)
     assert events == ["cluster", "process"]
 
 
