@@ -305,7 +305,7 @@ POINTS = [
     "ravi_otel._runtime.model_call.ModelCall.attempt",
     "ravi_otel._runtime.charging.Attempts.pay",
     "ravi_otel._runtime.model_call.ModelCall._close",
-    "ravi_otel._runtime.model_call.ModelCall._told",
+    "ravi_otel._runtime.model_call.ModelCall._emit_ended",
     "ravi_otel._enforcement.clock.SystemClock.monotonic_ns",
     "ravi_otel._enforcement.ledger.memory.MemoryLedger.reserve",
     "ravi_otel._enforcement.ledger.memory.MemoryLedger.settle",

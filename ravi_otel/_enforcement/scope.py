@@ -1,4 +1,4 @@
-"""Be one place in the tree of runs and agents: what it is allowed, what it used, whether it may go on."""
+"""One place in the tree of runs and agents: what it is allowed, what it used, whether it may go on."""
 
 from __future__ import annotations
 
@@ -310,8 +310,8 @@ class Scope(LimitedScope):
 
     # -- charging a call ----------------------------------------------------------------------------------------------
 
-    def still_wanted(self, answer: Grant | Denied, op_id: str, at: CallRecord | None = None) -> None:
-        """Run the checkpoint again after a wait: the run, its time or its slot may be gone; then nothing is held."""
+    def recheck_after_wait(self, answer: Grant | Denied, op_id: str, at: CallRecord | None = None) -> None:
+        """Run the checkpoint again after a wait, and release the grant if it raises: the run, its time or its slot may be gone."""
         try:
             self.checkpoint(at)
         except BaseException:
@@ -320,8 +320,8 @@ class Scope(LimitedScope):
                 run_sync(self.engine.ledger.release(op_id))
             raise
 
-    def granted(self, answer: Grant | Denied, at: CallRecord | None = None) -> Grant:
-        """Take the ledger's answer to a call; raise a refusal, which is counted and told on `at`, as is what shadow mode let through."""
+    def accept(self, answer: Grant | Denied, at: CallRecord | None = None) -> Grant:
+        """Return the grant of a ledger's answer to a call, or raise its refusal; either is counted, and noted on the record `at`."""
         engine = self.engine
         if answer.crossings:
             engine.emit_answer(answer, at)
@@ -336,7 +336,7 @@ class Scope(LimitedScope):
         return answer
 
     def observed_unpriced(self, record: CallRecord) -> None:
-        """Tell, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
+        """Emit, in shadow mode, that a cost limit would refuse a call whose price nobody knows."""
         for account in self.plan.accounts():
             if account.kind == Kind.COST and account.observe and account.limit.on_unpriced != "warn" and not record.call.unread:
                 self.engine.emit_observed(account, record, "unpriced_model")
@@ -459,7 +459,7 @@ class Scope(LimitedScope):
         return (self.clock.until_ns - self.clock.started_ns) / NANO
 
     def spend(self) -> Spend:
-        """Photograph what was used in it."""
+        """Return a copy of what was used in it."""
         until_ns = self.clock.until_ns
         spend = self.usage.photograph((until_ns - self.clock.started_ns) / NANO)
         return spend if self.clock.waits == NO_WAITS else replace(spend, waited_s=self.clock.waited_ns(until_ns) / NANO)
@@ -467,7 +467,7 @@ class Scope(LimitedScope):
     stats = spend
 
     def snapshot(self) -> Snapshot:
-        """Photograph the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
+        """Return a snapshot of the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
 
         Holds what was used and told, and no limits: those are the host's. Raises ConfigurationError outside any run.
         """
@@ -571,11 +571,11 @@ class Scope(LimitedScope):
         return mine
 
     def conclude(self, ending: Ending) -> None:
-        """Say how it ends, for who makes a result of it, which says the same; what ends the program's own task is still that."""
+        """Set how it ends, for who makes a result of it; an exception that ends the program's own task goes before it."""
         self._concluded = ending
 
     def end_as(self, ending: Ending) -> None:
-        """Write how it ended, where all who tell of it read it."""
+        """Write its status and its stop reason."""
         self.status, self.stop_reason = ending.status, ending.stop_reason
 
     def _returned(self) -> Ending:

@@ -1,9 +1,9 @@
-"""Follow one model call from its request to its settlement: located, told, admitted, sent, answered, settled, told again.
+"""Follow one model call from its request to its settlement: locate its scope, reserve, send, read the answer, settle, emit its end.
 
 `ModelCall` is the one mutable object of a call, whoever sends it: a wrapped client, a request that goes around the wrapper, a
-message on a socket, a client of the program's own. What only some calls need lives in modules of its own, and a call holds it only
-when it needs it: `charging` (caps of strict limits, retries), `background_calls` (answers made in the background), `inferred_tools`
-(tools that ran unseen), `waiting` (agents that wait for their slot).
+message on a socket, a client of the program's own. What only some calls need is in modules of its own: `charging` (caps of strict
+limits, retries), `background_calls` (answers made in the background), `inferred_tools` (tools that ran unseen), `waiting` (agents that
+wait for their slot).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _NOTHING: Final = Usage()
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a send failed, in words of no client library.
+    """How a send failed, independent of the client library.
 
     `sent` is False when no byte left this process; `billed` False when the provider refused without charging; `usage`
     is what the error itself reports, or what of a stream was received; `reply` is an answer that came all the same.
@@ -87,7 +87,7 @@ class Transport(Sizing, Protocol):
     """What sends one call, and can read what comes back."""
 
     def send(self, live: ModelCall | None) -> Any:
-        """Send it from synchronous code; without a call nobody is to be told of its attempts."""
+        """Send it from synchronous code; without a call its attempts are nobody's."""
         ...
 
     async def send_async(self, live: ModelCall | None) -> Any:
@@ -95,7 +95,7 @@ class Transport(Sizing, Protocol):
         ...
 
     def watch(self, live: ModelCall, result: Any) -> bool:
-        """Have a result that is still open, such as a stream, end `live` later; return False when it is complete."""
+        """Follow a result that is still open, such as a stream, which ends `live` later; return False when it is complete."""
         ...
 
     def reply(self, result: Any) -> Reply:
@@ -194,7 +194,7 @@ class ModelCall(UnderWay):
 
     @classmethod
     def start(cls, call: Call) -> Self | None:
-        """Begin a call of the running code's scope, of which nobody is told yet; None when even that fails, and it goes out unseen."""
+        """Begin a call of the running code's scope, before any event of it; None when even that fails, and it goes out unseen."""
         try:
             drain()
             give_way = GIVE_WAY.get()
@@ -234,7 +234,7 @@ class ModelCall(UnderWay):
         return held
 
     def begin(self) -> None:
-        """Tell listeners that it begins; what they make current is so until `leave`."""
+        """Emit its start; what listeners make current is so until `leave`."""
         self._entered = self.scope.engine.listeners.call_started(self.record)
 
     @property
@@ -261,10 +261,10 @@ class ModelCall(UnderWay):
     # -- before it is sent ----------------------------------------------------------------------------------------
 
     def admit(self, sizing: Sizing | None = None, *, blocking: bool) -> Flow[None] | None:
-        """Tell listeners, and hold what the call may take; return None when it may go now, else the flow that waits until it may.
+        """Emit its start, and reserve what it may use; return None when it may go now, else the flow that waits until it may.
 
-        `sizing` knows how large it can be, which only strict limits ask. `blocking` says that the flow will be driven by synchronous
-        code. Raises, here or in the flow, what a limit, the deadline or a cancellation has against it.
+        `sizing` bounds its size, which only strict limits need. `blocking` says that synchronous code will drive the flow. Raises, here
+        or in the flow, the refusal of a limit, a deadline or a cancellation.
         """
         scope, record = self.scope, self.record
         try:
@@ -303,7 +303,7 @@ class ModelCall(UnderWay):
             yield from wait
 
     def _reserve(self, sizing: Sizing | None, *, blocking: bool) -> Flow[None] | None:
-        """Hold what every limit around asks for; return the flow that waits for it where others have it."""
+        """Reserve at every limit around; return the flow that waits where others hold what it needs."""
         refused, self._tools_refused = self._tools_refused, None
         if refused is not None:
             raise refused
@@ -324,12 +324,12 @@ class ModelCall(UnderWay):
         return None
 
     def _wait_in_line(self, answering: Flow[Grant | Denied], sizing: Sizing | None, *, blocking: bool) -> Flow[None]:
-        """Wait for the ledger's answer; an agent that has lost its slot meanwhile waits for that, and asks again under another id."""
+        """Wait for the ledger's answer; an agent that lost its slot meanwhile waits for that too, and reserves again under another id."""
         answer = yield from answering  # what ends the wait is the caller's own
         scope, record = self.scope, self.record
         lost: Flow[None] | None = None
         try:
-            scope.still_wanted(answer, self.op_id, record)
+            scope.recheck_after_wait(answer, self.op_id, record)
             self._admitted(answer)
         except AgentPausedError as refused:
             lost = wait_for_lost_slot(scope, record, refused)
@@ -344,7 +344,7 @@ class ModelCall(UnderWay):
             yield from self._wait_for_slot(lost, sizing, blocking=blocking)
 
     def _request(self, plan: Plan, sizing: Sizing | None, *, blocking: bool) -> Reservation | None:
-        """Ask each account of the plan for its part; None where none of them counts such a call."""
+        """Return the reservation at every account of the plan; None where none of them counts such a call."""
         scope, record = self.scope, self.record
         call = record.call
         expected = self._expectation() if plan.sized else NOTHING
@@ -376,7 +376,7 @@ class ModelCall(UnderWay):
         )
 
     def _expectation(self) -> Estimate:
-        """What the call may use, worked out once, and only when somebody asks."""
+        """Return what the call is expected to use, worked out once, when it is first needed."""
         if self._expected is None:
             call, scope, plan = self.record.call, self.scope, self._plan
             if plan is None or not plan.chain:  # nobody is asked for anything: what is expected is the request alone
@@ -388,12 +388,12 @@ class ModelCall(UnderWay):
         return self._expected
 
     def _admitted(self, answer: Grant | Denied | None) -> None:
-        """Take the ledger's answer, None where it was not asked; raise when it is a refusal."""
+        """Note the ledger's answer, None where it was not asked; raise a refusal."""
         record, scope = self.record, self.scope
         if answer is not None:
             self._held = not isinstance(answer, Denied)
             if isinstance(answer, Denied) or answer.crossings or answer.observed is not None:  # nearly never
-                answer = scope.granted(answer, record)
+                answer = scope.accept(answer, record)
             record.granted = answer.granted
             if self.capped is not None:
                 self.capped.granted(answer, record)
@@ -413,7 +413,7 @@ class ModelCall(UnderWay):
     # -- while it is sent -----------------------------------------------------------------------------------------
 
     def attempt(self, retries_taken: int) -> None:
-        """Pay for one more attempt, right before its request is built; raise when it may not be sent.
+        """Pay for one more attempt, right before its request is built; raise what refuses it.
 
         The first is covered by the call's own reservation.
         """
@@ -487,7 +487,7 @@ class ModelCall(UnderWay):
             if self.attempts is not None:
                 self.attempts.settle()
             status: Status = "ok" if reply.error_type is None else "error"
-            if (reply.pending or reply.awaited) and self._later(reply, status, reply.error_type):
+            if (reply.pending or reply.awaited) and self._defer(reply, status, reply.error_type):
                 return
             record = self.record
             spent = spoken(record.call, self.scope.engine.prices) if reply.usage is None else reply.usage
@@ -555,7 +555,7 @@ class ModelCall(UnderWay):
                 return
             self.record.error = error
             if self._stage < _ADMITTED:
-                self._refused(error)
+                self._end_refused(error)
             else:
                 self._settle_failed(error, ending, reply)
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
@@ -599,7 +599,7 @@ class ModelCall(UnderWay):
         at_grant: bool = False,
         doubted: bool = False,
     ) -> None:
-        """Charge, settle and tell: the end of a call that was sent."""
+        """Charge, settle and emit the end of a call that was sent."""
         record, engine = self.record, self.scope.engine
         call = record.call
         cost = self._charge(reply, spent) if call.generative else None
@@ -618,26 +618,26 @@ class ModelCall(UnderWay):
             if spent is not None and spent.source == "reported":
                 learn(engine, record, spent)
         record.reply, record.error_type = reply, error_type
-        self._told(status)
+        self._emit_ended(status)
 
     def _amounts(self, spent: Usage, cost: int | None, reply: Reply | None = None) -> dict[str, int]:
-        """Write what was used by the kinds of accounts."""
+        """Return what was used, by the kinds of accounts."""
         call = self.record.call
         messages = None if reply is None or call.messages is None else call.messages + reply.answers
         return (self._plan or self.scope.plan).amounts(spent, cost, messages)
 
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
-        """Add tokens and cost to every tally, or note that nobody told them; return the cost in nano-USD, None unknown."""
+        """Add tokens and cost to every tally, or note that they are unknown; return the cost in nano-USD, None unknown."""
         if spent is None or not spent.total_tokens or not (spent.input_tokens or spent.output_tokens):
-            return self._charge_untold(reply, spent)
+            return self._charge_unknown(reply, spent)
         cost = price(self.record, self.scope.engine.prices, reply, spent)
         add_usage(self.scope.tallies, spent, cost)
         if cost is None:
             self.scope.engine.count("unpriced")
         return cost
 
-    def _charge_untold(self, reply: Reply, spent: Usage | None) -> int | None:
-        """Charge what was told of an answer without its input and output: a total alone, another measure, or nothing."""
+    def _charge_unknown(self, reply: Reply, spent: Usage | None) -> int | None:
+        """Charge an answer without input and output tokens: by a total alone, by another measure, or as unknown."""
         record, tallies = self.record, self.scope.tallies
         if spent is not None and spent.total_only:
             add_total(tallies, spent.total_tokens)
@@ -658,7 +658,7 @@ class ModelCall(UnderWay):
             self.scope.engine.count("unpriced")
         return cost
 
-    def _told(self, status: Status) -> None:
+    def _emit_ended(self, status: Status) -> None:
         record = self.record
         record.status = status
         now = self.scope.engine.clock.monotonic_ns()
@@ -677,18 +677,18 @@ class ModelCall(UnderWay):
         if isinstance(error, RaviError):  # a retry that was refused
             self.record.decision, error_type = "denied", REFUSED
         add_counts(self.scope.tallies, errors=int(status == "error"))
-        if not ending.sent and self._take_back(status, error_type):
+        if not ending.sent and self._release_unsent(status, error_type):
             return
         if self.attempts is not None:
             self.attempts.settle()
-        told = reply or ending.reply or Reply()
-        if (told.pending or told.awaited) and self._later(told, status, error_type):
+        answer = reply or ending.reply or Reply()
+        if (answer.pending or answer.awaited) and self._defer(answer, status, error_type):
             return
         self.record.usage = ending.usage
         spent = _NOTHING if not ending.billed else ending.usage or self._expectation().floor()
-        self._close(status, told, spent, error_type, at_grant=ending.at_grant, doubted=self._doubted(ending, told))
+        self._close(status, answer, spent, error_type, at_grant=ending.at_grant, doubted=self._doubted(ending, answer))
 
-    def _doubted(self, ending: Ending, told: Reply) -> bool:
+    def _doubted(self, ending: Ending, answer: Reply) -> bool:
         """Whether more may be billed than was seen, which strict limits are charged for: what came is a lower bound."""
         if self.capped is None:
             return False
@@ -699,11 +699,11 @@ class ModelCall(UnderWay):
             return False
         if ending.usage is None or ending.usage.source != "reported":
             return True
-        reasons = told.finish_reasons
+        reasons = answer.finish_reasons
         return ending.reply is None and ("error" in reasons or len(reasons) < self.record.call.choices)
 
-    def _take_back(self, status: Status, error_type: str) -> bool:
-        """Give back what the last attempt paid, since it never left; True when that was the whole call."""
+    def _release_unsent(self, status: Status, error_type: str) -> bool:
+        """Release what the last attempt reserved, since it never left; True when that was the whole call, which has ended."""
         if self.attempts is not None and self.attempts.take_back():
             return False
         if self.last_call_claim is not None:
@@ -716,17 +716,17 @@ class ModelCall(UnderWay):
             add_counts(self.scope.tallies, requests=-1, turns=-int(call.turn))
             self.record.requests -= 1
         self.record.error_type = error_type
-        self._told(status)
+        self._emit_ended(status)
         return True
 
-    def _refused(self, error: BaseException) -> None:
+    def _end_refused(self, error: BaseException) -> None:
         record = self.record
         record.requests = 0
         if self.last_call_claim is not None:
             self.last_call_claim.give_back()
         if not isinstance(error, RaviError):  # cancelled while it waited in line
             record.error_type = type(error).__name__
-            self._told("error" if isinstance(error, Exception) else "cancelled")
+            self._emit_ended("error" if isinstance(error, Exception) else "cancelled")
             return
         record.decision, record.error_type = "denied", REFUSED
         if isinstance(error, BudgetError):
@@ -737,16 +737,16 @@ class ModelCall(UnderWay):
                 record.limit_scope = unpriced_of(self.scope, error)
         if not isinstance(error, BudgetContendedError):
             add_counts(self.scope.tallies, refused=1)
-        self._told("refused")
+        self._emit_ended("refused")
 
     # -- of one whose answer is made in the background ------------------------------------------------------------
 
-    def _later(self, reply: Reply, status: Status, error_type: str | None) -> bool:
-        """Keep what a later look will settle, or settle what an earlier request began; False for any other answer."""
+    def _defer(self, reply: Reply, status: Status, error_type: str | None) -> bool:
+        """Leave the settlement to a later look, or settle what an earlier request began; False for any other answer."""
         record, call = self.record, self.record.call
         key = key_of(call, reply.id)
         if reply.pending and call.generative and not (reply.awaited and AWAITED.waits(key)):
-            self._keep(reply, status, error_type)
+            self._await_usage(reply, status, error_type)
             return True
         if not reply.awaited:
             return False
@@ -759,10 +759,10 @@ class ModelCall(UnderWay):
             self.scope.engine.settle(self.op_id, self._amounts(_NOTHING, 0), record)
             self._settled = True
         record.reply, record.error_type = reply, error_type
-        self._told(status)
+        self._emit_ended(status)
         return True
 
-    def _keep(self, reply: Reply, status: Status, error_type: str | None) -> None:
+    def _await_usage(self, reply: Reply, status: Status, error_type: str | None) -> None:
         record = self.record
         record.reply, record.error_type = reply, error_type
         record.call.size = record.call.input_estimate  # whose body need not be kept for that
@@ -770,7 +770,7 @@ class ModelCall(UnderWay):
         early = AWAITED.early(key)
         if early is not None:
             self.collect(early, record)
-        self._told(status)  # first: from here on a look in another thread may write its usage into the record
+        self._emit_ended(status)  # first: from here on a look in another thread may write its usage into the record
         if early is None:
             self._unknown = 1
             add_counts(self.scope.tallies, unreported=1)  # unknown is not 0
@@ -792,7 +792,7 @@ class ModelCall(UnderWay):
 
 
 def send_call(call: Call, transport: Transport) -> Any:
-    """Send one call through every layer, from synchronous code; what it gives or raises is the client's own, or a refusal of ours."""
+    """Send one call through every layer, from synchronous code; it returns or raises what the client does, or raises a refusal of ours."""
     sent = ModelCall.start(call)
     if sent is None:
         return transport.send(None)

@@ -57,14 +57,14 @@ class UnseenCall(ModelCall):
         try:
             if self._end(me):
                 self.given_way = True
-                self._take_back("ok", "")
+                self._release_unsent("ok", "")
         except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("unseen", bug)
         finally:
             if self._ended_by is me:
                 self._leave_nothing_held(unsent=True)
 
-    def _told(self, status: Status) -> None:
+    def _emit_ended(self, status: Status) -> None:
         if self.given_way:
             self.record.error_type = None
         if not self.begun:
@@ -72,7 +72,7 @@ class UnseenCall(ModelCall):
                 return  # of what was never there nobody is told
             self.begin()
             self.leave()
-        super()._told(status)
+        super()._emit_ended(status)
 
 
 def is_around() -> bool:
