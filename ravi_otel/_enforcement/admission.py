@@ -59,7 +59,7 @@ class Estimate:
         cost = least = None
         if card is not None:
             cost = card.estimate_nano(size, output)
-            least = card.estimate_nano(size, 1 if call.turn else 0)
+            least = card.estimate_nano(size, 1)
         if cost is None or least is None:
             return cls(size, output, None, None, sure=learned is not None)
         return cls(size, output, cost, min(cost, least), sure=learned is not None)
@@ -219,7 +219,7 @@ class Worst:
             return output
         if kind == _COST:
             return None if self.card is None else self.card.worst_nano(size, output)
-        return formula_of(account.limit.count).most(size, output) if account.limit.count != ALL else None
+        return formula_of(account.limit.count).most(size, output)
 
     def _room(self, account: Account, size: int, held: int) -> int | None:
         """Return how many tokens of output a hold is enough for; None for any number."""

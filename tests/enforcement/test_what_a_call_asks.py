@@ -177,6 +177,12 @@ def test_a_limit_that_is_set_aside_is_counted_and_refuses_nothing_also_without_a
     assert [one.kind for one in scope.plan.in_force()] == ["requests"]
 
 
+@pytest.mark.parametrize(("kind", "away"), [("tool.a", True), ("tool_calls", True), ("tool.b", False)])
+def test_a_limit_of_one_tool_is_set_aside_by_the_name_of_its_counter_or_its_kind(kind, away):
+    scope = set_aside(scope_of(tool_call_limit(9, tool="a", suspend="allow")), kind)
+    assert [one.kind for one in scope.plan.in_force()] == ([] if away else ["tool.a"])
+
+
 def test_what_is_in_force_counts_limits_of_time_too():
     assert [one.kind for one in scope_of(request_limit(1), parse_limit("time=9s")).plan.in_force()] == ["requests", "time"]
 
@@ -229,7 +235,7 @@ def cap_covered(held, *limits, **more):
     ("held", "limits", "more", "covered"),
     [
         ((160,), STRICT[:1], {}, (60, "tokens")),
-        ((160,), STRICT[:1], {"choices": 2}, (30, "tokens")),
+        ((161,), STRICT[:1], {"choices": 2}, (30, "tokens")),
         ((90,), STRICT[:1], {}, (0, "tokens")),  # less than its input
         ((100,), STRICT[1:2], {}, None),  # input bounds no output
         ((40,), STRICT[2:3], {}, (40, "output_tokens")),
@@ -247,6 +253,31 @@ def cap_covered(held, *limits, **more):
 )
 def test_the_cap_of_each_choice_is_what_the_tightest_strict_hold_covers(held, limits, more, covered):
     assert cap_covered(held, *limits, **more) == covered
+
+
+def test_a_strict_cost_limit_refuses_a_model_without_a_price_or_lets_it_through_unbounded_where_that_is_allowed():
+    called = call("unknown", input_bound=100, output_cap=50)
+    worst = Worst.of(called, 0, None, None)
+    with pytest.raises(BudgetExhaustedError, match="unknown"):
+        lines(scope_of(cost_limit(1, admission="strict")), called, worst=worst)
+    granted = scope_of(cost_limit(1, admission="strict", on_unpriced="warn")).plan.lines(called, Estimate.of(called, None), worst)
+    assert [(line.want, line.minimum) for line in granted] == [(0, 0)]
+    assert worst.covered(Grant(op_id="o", lines=granted, held=[0])) is None
+
+
+def test_the_worst_case_of_a_model_that_costs_nothing_passes_an_empty_purse():
+    called = call("gift", input_bound=100, output_cap=50)
+    worst = Worst.of(called, 0, PRICES.card("openai", "gift"), None)
+    assert lines(scope_of(cost_limit(1, admission="strict")), called, worst=worst) == {"cost": (0, 0)}
+
+
+def test_a_limit_by_model_is_asked_of_its_counter_for_the_model_that_is_called():
+    plan = scope_of(request_limit(9, by="model"), token_limit(9, by="model", admission="strict")).plan
+    counters = {name: plan.accounts(name) for name in ("m", "gift")}
+    assert counters["m"] != counters["gift"]
+    for name, (requests, tokens) in counters.items():
+        assert [line.account for line in plan.attempt_lines(name)] == [requests]
+        assert plan.refuses_unbounded(call(name, unbounded="x"), lambda: None) is tokens
 
 
 def test_a_hold_that_is_set_aside_bounds_no_output():

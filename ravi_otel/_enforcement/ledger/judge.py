@@ -107,7 +107,7 @@ def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int]
         if account.nature is not _HELD or account.kind not in given or line.free or account.observe:
             continue
         rest = left(account, operation.request)
-        if rest <= 0 or _is_closed(account, operation.request):
+        if rest <= 0 or _is_closed(account):
             return account
         given[account.kind] = min(given[account.kind], rest)
     return given
@@ -198,12 +198,12 @@ def _claimed(account: Account, request: Reservation) -> int:
     return account.promised(but=request.meters) if account.claims else 0
 
 
-def _is_closed(account: Account, request: Reservation) -> bool:
+def _is_closed(account: Account) -> bool:
     """Whether the account gives nothing more to what goes on.
 
     A part of an agent that closed drains and is not drainable: it takes nothing new, and what is open in it goes on.
     """
-    return account.draining and account.drainable and not (request.wraps_up and account.kept_back)
+    return account.draining and account.drainable
 
 
 def _filled(account: Account, request: Reservation, hold: int) -> bool:
@@ -285,13 +285,12 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
         return Extended({})
     held, crossings = operation.share(), list[Crossing]()
     decision = decide_more(operation, more)
-    against = decision if isinstance(decision, Account) else None
     for line, hold in zip(operation.lines, held, strict=True):
         account = line.account
-        if account is against and not line.free:
+        if account is decision and not line.free:
             return _short(account, operation.request, hold, crossings)
         asks = account.observe and account.nature is _HELD and more.get(account.kind, 0) > 0
-        if asks and (left(account, operation.request) <= 0 or _is_closed(account, operation.request)):
+        if asks and (left(account, operation.request) <= 0 or _is_closed(account)):
             _observe_more(operation, account, hold, crossings)
     given = decision if isinstance(decision, dict) else {}
     for index, line in enumerate(operation.lines):
@@ -322,7 +321,7 @@ def _observe_more(operation: Operation, account: Account, hold: int, crossings: 
 
 def _short(account: Account, request: Reservation, hold: int, crossings: list[Crossing]) -> Extended:
     """Refuse to hold more: for good where nothing but this operation's own hold is in the way, else others have it."""
-    if account.draining and account.drainable:
+    if _is_closed(account):
         reason: Reason = "draining"
     elif _filled(account, request, hold):
         reason = "exhausted"
@@ -405,7 +404,7 @@ def declare(account: Account, value: int) -> None:
         retune(account, value)
 
 
-def clock(account: Account, elapsed: int, *, refuses: bool = True) -> list[Crossing]:
+def clock(account: Account, elapsed: int, *, refuses: bool) -> list[Crossing]:
     """Write how much time has passed; a clock never goes back. Each look past the limit that `refuses` is a refusal."""
     crossings: list[Crossing] = []
     account.used = max(account.used, elapsed)

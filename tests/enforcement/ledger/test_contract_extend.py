@@ -87,6 +87,56 @@ def test_an_observed_account_goes_on_and_says_once_that_it_would_not_have(desk):
     assert (told, account.held, account.denied) == (["limit_nearing", "limit_exceeded"], 190, 1)
 
 
+def said(extended):
+    return [(one.event, one.phase, one.decision, one.used, one.held) for one in extended.crossings]
+
+
+def test_a_stream_that_is_cut_says_what_it_has_used_and_each_one_is_a_refusal(desk):
+    account = desk.tokens(100)
+    first, second = desk.take((account, 50)), desk.take((account, 50))
+    desk.settle(first, {Kind.TOKENS: 70})
+    cut = extend(desk, second)
+    assert said(cut) == [(event, "stream", "denied", 120, 0) for event in ("limit_nearing", "limit_exceeded")]
+    assert (cut.short.used, cut.short.held, cut.short.minimum, account.denied) == (70, 50, 0, 1)
+    assert (extend(desk, second).short.reason, account.denied) == ("draining", 2)
+
+
+def test_an_observed_one_says_that_its_stream_would_have_been_cut_once_for_each(desk):
+    account = desk.tokens(100, observe=True)
+    for counted in (1, 2):
+        grant = desk.take((account, 60))
+        told = [each for _ in range(2) for each in said(extend(desk, grant))]
+        assert account.denied == counted - 1  # 60 of 100, then 90: it is not filled yet
+        told += [each for _ in range(2) for each in said(extend(desk, grant))]
+        assert told == (
+            [("limit_nearing", "stream", "observed", 120, 0), ("limit_exceeded", "stream", "observed", 120, 0)] if counted == 1 else []
+        )
+        assert account.denied == counted
+        desk.release(grant)
+
+
+def test_what_others_hold_of_an_observed_one_is_neither_counted_nor_told(desk):
+    account = desk.tokens(100, observe=True)
+    grant, _ = desk.take((account, 50)), desk.take((account, 50))
+    assert (dict(extend(desk, grant).more), account.denied, account.events) == (MORE, 0, ())
+
+
+def test_one_token_more_is_given(desk):
+    account = desk.tokens(100)
+    assert dict(extend(desk, desk.take((account, 20)), {Kind.TOKENS.value: 1}).more) == {Kind.TOKENS: 1}
+    assert account.held == 21
+
+
+@pytest.mark.parametrize("wraps_up", [False, True])
+def test_a_limit_that_drains_gives_nothing_more_to_what_goes_on(desk, wraps_up):
+    account = desk.tokens(100)
+    grant = desk.take((account, 10, 10), wraps_up=wraps_up)
+    desk.spend(account, 80)
+    assert desk.ask((account, 50, 50)).reason == "exhausted"
+    extended = extend(desk, grant, {Kind.TOKENS.value: 5})
+    assert (dict(extended.more), extended.short.reason, account.denied, account.held) == ({}, "draining", 2, 10)
+
+
 @pytest.mark.parametrize("end", ["settle", "release"])
 def test_an_operation_that_is_over_gets_nothing(desk, end):
     account = desk.tokens(100)

@@ -68,7 +68,7 @@ for at = 1, #accounts do
   if a[WANT] > 0 then
     local left = a[LIMIT] - a[USED] - a[HELD] - a[KEPT] - a[OTHERS]
     local draining = a[FLAGS] % (2 * DRAINING) >= DRAINING
-    local closed = draining and is(a, DRAINABLE) and not (wraps_up and kept_back(a, false) > 0)
+    local closed = draining and is(a, DRAINABLE)
     given[kind] = given[kind] or a[WANT]
     if is(a, OBSERVES) then
       if (left <= 0 or closed) and (draining or filled(a, hold)) then
