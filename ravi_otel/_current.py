@@ -22,7 +22,7 @@ _dress: Callable[[Any, Context], Context] | None = None
 
 
 class Leaf(Protocol):
-    """Be the innermost scope, as much of it as every layer may know."""
+    """The innermost scope, as much of it as every layer may know."""
 
     @property
     def facts(self) -> Any:
@@ -31,22 +31,22 @@ class Leaf(Protocol):
 
     @property
     def parent(self) -> Any:
-        """Give the scope around it, None at the root."""
+        """Return the scope around it, None at the root."""
         ...
 
     @property
     def stranded(self) -> bool:
-        """Tell that it was left in another context than it was entered in, which still names it."""
+        """Whether it was left in another context than it was entered in, which still names it."""
         ...
 
     @property
     def abandoned(self) -> bool:
-        """Tell that it belongs to the process this one was forked from."""
+        """Whether it belongs to the process this one was forked from."""
         ...
 
 
 def leaf(context: Context | None = None) -> Leaf | None:
-    """Give the innermost scope of `context` (default: the current one), else what surrounds the process, None outside any."""
+    """Return the innermost scope of `context` (default: the current one), else what surrounds the process, None outside any."""
     found = entered(context)
     if found is not None:
         return found
@@ -54,7 +54,7 @@ def leaf(context: Context | None = None) -> Leaf | None:
 
 
 def entered(context: Context | None = None) -> Leaf | None:
-    """Give the innermost scope that code entered in `context` (default: the current one); None outside any.
+    """Return the innermost scope that code entered in `context` (default: the current one); None outside any.
 
     A thread that outlives the scope it was started in still belongs to it. But a generator that nobody goes on with is ended
     elsewhere, and leaves its caller a context that names a scope the caller never entered.
@@ -66,7 +66,7 @@ def entered(context: Context | None = None) -> Leaf | None:
 
 
 def _around(stranded: Any) -> Any:
-    """Give the nearest scope around that was entered here; None where that is the process's root, which nobody enters."""
+    """Return the nearest scope around that was entered here; None where that is the process's root, which nobody enters."""
     at = stranded.parent
     while at is not None and at.stranded:
         at = at.parent
@@ -80,18 +80,18 @@ def surround(scope: Leaf | None, root: Leaf | None) -> None:
 
 
 def root() -> Leaf | None:
-    """Give the process's own scope, which work outside any other belongs to; None before there is one."""
+    """Return the process's own scope, which work outside any other belongs to; None before there is one."""
     return _root
 
 
 def with_leaf(scope: Leaf | None) -> Context:
-    """Give the current context with `scope` as its leaf, and with what `dress_with` has asked for besides."""
+    """Return the current context with `scope` as its leaf, and with what `dress_with` has asked for besides."""
     context = otel_context.set_value(_LEAF, scope)
     return context if _dress is None or scope is None else _dress(scope, context)
 
 
 def without_leaf(context: Context) -> Context:
-    """Give `context` without any scope, to keep for long: a scope that only we refer to is one that the program has dropped."""
+    """Return `context` without any scope, to keep for long: a scope that only we refer to is one that the program has dropped."""
     return Context({key: value for key, value in context.items() if key != _LEAF})
 
 
@@ -102,17 +102,17 @@ def dress_with(dress: Callable[[Any, Context], Context] | None) -> None:
 
 
 def seat() -> Any:
-    """Give the innermost slot that is kept here for an agent to come (a `Seat`); None where there is none."""
+    """Return the innermost slot that is kept here for an agent to come (a `Seat`); None where there is none."""
     return otel_context.get_value(_SEAT)
 
 
 def with_seat(kept: object) -> Context:
-    """Give the current context with `kept` as the slot that an agent may take."""
+    """Return the current context with `kept` as the slot that an agent may take."""
     return otel_context.set_value(_SEAT, kept)
 
 
 def trace_id() -> str | None:
-    """Give the trace id of the current span, 32 hexadecimal digits; None where no span is current."""
+    """Return the trace id of the current span, 32 hexadecimal digits; None where no span is current."""
     place = trace.get_current_span().get_span_context()
     return trace.format_trace_id(place.trace_id) if place.is_valid else None
 

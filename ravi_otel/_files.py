@@ -37,7 +37,7 @@ def make_file(path: Path) -> None:
 
 
 def database_flaw(path: Path, *, root_too: bool = False, bits: int = PRIVATE, around_bits: int = OTHERS_WRITE) -> str | None:
-    """Say why a SQLite file is not to be trusted, as a part of a sentence; None when it may be. OSError when it cannot be looked at.
+    """Return why a SQLite file is not to be trusted, as a part of a sentence; None when it may be. OSError when it cannot be looked at.
 
     `bits` are what its mode may not have, `around_bits` what its directory's may not: who may write there could put a journal beside
     the file, which SQLite would make part of it. Where `around_bits` are only those of anybody, a sticky directory will do as long as

@@ -31,7 +31,7 @@ Flow = Generator[Step, Any, T]
 
 
 class Done(Generic[T]):
-    """Be a flow that has nothing to wait for: `yield from Done(value)` is `value`, without a generator's cost."""
+    """A flow that has nothing to wait for: `yield from Done(value)` is `value`, without a generator's cost."""
 
     __slots__ = ("value",)
 
@@ -54,7 +54,7 @@ class Carried(BaseException):
 
 
 def trio_here() -> Any:
-    """Give the module trio where a task of its runs in this thread; None anywhere else.
+    """Return the module trio where a task of its runs in this thread; None anywhere else.
 
     It is asked for where it is imported already, which another thread may be in the middle of: there nothing of it runs yet.
     """
@@ -90,7 +90,7 @@ def gevent_here() -> Any:
 
 
 def cause(error: BaseException) -> BaseException:
-    """Give the error a step really raised."""
+    """Return the error a step really raised."""
     return error.error if isinstance(error, Carried) else error
 
 

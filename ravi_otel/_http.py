@@ -91,7 +91,7 @@ def send(
 
 
 def seconds_until(value: str | None) -> float | None:
-    """Give the seconds from now that a Retry-After names, as a number or a date, negative for the past; None for no time at all."""
+    """Return the seconds from now that a Retry-After names, as a number or a date, negative for the past; None for no time at all."""
     if value is None:
         return None
     try:

@@ -80,7 +80,7 @@ _WRAPPED = (
 
 
 class Instrumentation:
-    """Be what is instrumented now; as a context manager it ends with the block."""
+    """What is instrumented now; as a context manager it ends with the block."""
 
     def __init__(self, settings: Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
@@ -188,11 +188,11 @@ class Instrumentation:
 
     @property
     def is_plain(self) -> bool:
-        """Tell that it is only what the surroundings ask for."""
+        """Whether it is only what the surroundings ask for."""
         return self._on and not self._heard and self._surroundings is _surroundings and self.settings == NOTHING
 
     def wrap_again(self) -> ClientPackage | None:
-        """Wrap what clients the program has imported by now, if they are others; give the first that cannot be wrapped."""
+        """Wrap what clients the program has imported by now, if they are others; return the first that cannot be wrapped."""
         for package in _WRAPPED:
             package.install()
         return next((client for client in CLIENTS if client.is_strange), None)
@@ -317,7 +317,7 @@ def refuse_all(why: str) -> None:
 
 
 def _begin(settings: Settings) -> tuple[Instrumentation, Instrumentation | None]:
-    """Begin anew, under the lock; give the one before too, if any, which is replaced and still to be let go of."""
+    """Begin anew, under the lock; return the one before too, if any, which is replaced and still to be let go of."""
     global _now  # noqa: PLW0603 - one instrumentation per process
     before, made = _now, Instrumentation(settings, _surroundings)
     made.start(before)
@@ -367,7 +367,7 @@ def outside() -> list[str]:
 
 
 def wrap_again() -> tuple[str, str] | None:
-    """Wrap the clients that the program has imported by now; give one that cannot be, and the versions of it that can."""
+    """Wrap the clients that the program has imported by now; return one that cannot be, and the versions of it that can."""
     now = _now
     strange = None if now is None else now.wrap_again()
     return None if strange is None else (strange.name, strange.versions)
@@ -380,12 +380,12 @@ def flush(timeout_s: float = 2.0) -> bool:
 
 
 def _own_store() -> Callable[[], Sink] | None:
-    """Give the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
+    """Return the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
     return load("ravi_otel.local.store.own").begin if os.environ.get("RAVI_STORE", "").strip() else None
 
 
 def _watching(store: Path | None) -> tuple[Any, ...]:
-    """Give the listener by which this process is watched live, from its store; nothing without one."""
+    """Return the listener by which this process is watched live, from its store; nothing without one."""
     return load("ravi_otel.local.live.start").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
 
 

@@ -14,7 +14,7 @@ _BUSY: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class ForeignError(Exception):
-    """Say why a file is not ours to touch, as a part of a sentence."""
+    """Why a file is not ours to touch, as a part of a sentence."""
 
 
 def connect(path: str | os.PathLike[str], *, mode: str = "rw", timeout_s: float = 0.0) -> sqlite3.Connection:

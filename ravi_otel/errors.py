@@ -40,7 +40,7 @@ UNCHECKED: Final = "Usage cannot be checked at the moment. Please try again late
 
 
 class RaviError(Exception):
-    """Be the root of every error this package raises."""
+    """The root of every error this package raises."""
 
 
 class ConfigurationError(RaviError, ValueError):

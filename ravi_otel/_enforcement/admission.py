@@ -31,7 +31,7 @@ LEAST_ASKED: Final = 4_096
 
 @dataclass(slots=True)
 class Estimate:
-    """Hold what a call is expected to use: tokens, and nano-USD (None: no known price); `known` is the endpoint's own word.
+    """What a call is expected to use: tokens, and nano-USD (None: no known price); `known` is the endpoint's own word.
 
     It is `sure` when that was learned from earlier answers; a guess, and a cap that somebody stated, are seldom used up.
     """

@@ -21,7 +21,7 @@ class Clock(Protocol):
 
 @runtime_checkable
 class Moved(Protocol):
-    """Be a clock that somebody moves by hand, and that tells of it: no thread has to wait for it."""
+    """A clock that somebody moves by hand, and that tells of it: no thread has to wait for it."""
 
     def watch(self, moved: Callable[[], object]) -> None:
         """Call `moved` after each move, in the thread that moves it."""

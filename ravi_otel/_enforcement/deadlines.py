@@ -59,7 +59,7 @@ def _forked() -> None:
 
 
 class ScopeClock:
-    """Know how long one scope is open, what of that was a declared wait, and which limits of time it has.
+    """How long one scope is open, what of that was a declared wait, and which limits of time it has.
 
     Who still waits is counted in `waits`; waits at the same time count once. It refers to no scope, so that a deadline keeps none alive.
     """

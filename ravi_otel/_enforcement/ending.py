@@ -111,7 +111,7 @@ _CANCELLED: Final = frozenset({"CancelledError", "Cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Be how a run or an agent ended: what its result, its span, its hooks, the store and the metrics say of it.
+    """How a run or an agent ended: what its result, its span, its hooks, the store and the metrics say of it.
 
     The one place that makes a status and a stop reason: of what was raised (`of`, `known`), and of a body that raised nothing (`by`, or
     one of the constants below). A loop that ends by itself names its reason. `handled` says that somebody makes a result of the error:

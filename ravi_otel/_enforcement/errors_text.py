@@ -160,7 +160,7 @@ class _LimitWords:
         return f"{value / MILLI:g}ms" if kind in CLOCKS and 0 < value < NANO else shown(kind, value)
 
     def spent(self, used: int) -> str:
-        """Say how much of it is used: `2 of 2 requests used`, `$0.004978 of $0.005 used`."""
+        """Return how much of it is used: `2 of 2 requests used`, `$0.004978 of $0.005 used`."""
         return f"{shown(self.account.limit.kind, used)} of {self.amount(self.account.value)} used"
 
     def amount(self, amount: int) -> str:
@@ -251,7 +251,7 @@ class _LimitWords:
         }
 
     def _whose(self) -> str | None:
-        """Say whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
+        """Return whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
         facts, limit = self.account.facts, self.account.limit
         if limit.by is not None:
             return None if self.account.counted_for is None else _whom(limit.by, self.account.counted_for)
@@ -295,7 +295,7 @@ class _DenialWords(_LimitWords):
         )
 
     def _too_high(self, where: str, agent: ScopeFacts | None) -> str:
-        """Say what of a height was passed: how long a conversation is, or how deep agents are in agents."""
+        """Return what of a height was passed: how long a conversation is, or how deep agents are in agents."""
         least, most = self.denied.minimum, self.account.value
         if self.account.limit.kind == Kind.DEPTH:
             who = "an agent" if agent is None else f"agent {named(str(agent.agent_id))}"
@@ -345,7 +345,7 @@ def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
 
 
 def _whom(by: str, counted_for: str | None) -> str:
-    """Say whose part it is, by what is counted: `user 'ann'`, `calls without a user`."""
+    """Return whose part it is, by what is counted: `user 'ann'`, `calls without a user`."""
     what = by if _TYPED.fullmatch(by) else named(by)
     return f"calls without a {what}" if counted_for is None else f"{what} {named(counted_for)}"
 
@@ -391,7 +391,7 @@ def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> Sp
 
 @dataclass(frozen=True, slots=True)
 class NoSlot:
-    """Say who asked for a slot and got none, why, and what to do about it; `way_out` has a place for what allows `most` agents."""
+    """Who asked for a slot and got none, why, and what to do about it; `way_out` has a place for what allows `most` agents."""
 
     agent_id: str
     priority: Priority
@@ -572,7 +572,7 @@ _INSTEAD: Final = {"Execution": "pass None", "continue_run(otherwise": "pass oth
 
 
 def event_sentence(event: LimitEvent) -> str:
-    """Say what a limit event tells: `81 % of the cost of run 'script.py' used: $0.004072 of $0.005`."""
+    """Return what a limit event tells: `81 % of the cost of run 'script.py' used: $0.004072 of $0.005`."""
     kind = event.limit_kind
     used, most = format_public_amount(kind, event.used), format_public_amount(kind, event.threshold)
     facts = ScopeFacts(
@@ -611,7 +611,7 @@ def _in_plural(counted: str) -> str:
 
 
 def _consequence(kind: str) -> str:
-    """Say what is refused from now on: limits of agents and tools do not stop model calls."""
+    """Return what is refused from now on: limits of agents and tools do not stop model calls."""
     if kind in _OF_AGENTS:
         return "no more agents are let in" if kind != Kind.DEPTH else "no agents are let in below that"
     return "no more tool calls are let through" if kind.startswith("tool") else "nothing more is sent"

@@ -23,7 +23,7 @@ Finals = list[tuple[LastCallState, Account]]
 
 
 class LastCall:
-    """Be what one open block gives: one call in all, made in the block or anywhere below it, and no tool.
+    """What one open block gives: one call in all, made in the block or anywhere below it, and no tool.
 
     `finals` are the limits that the block was opened for; `around` is the block it was opened in.
     """
@@ -73,7 +73,7 @@ class LastCall:
 
 
 class LastCallClaim:
-    """Be one call's right to what is kept back, until it is clear whether the call was sent."""
+    """One call's right to what is kept back, until it is clear whether the call was sent."""
 
     __slots__ = ("_blocks", "_kept", "_lock", "_taken")
 

@@ -649,7 +649,7 @@ class Scope(LimitedScope):
 
 
 class _Watched(Scope):
-    """Be a scope that was entered and not left yet: no other has a finaliser, in which an interruption of the program would be lost."""
+    """A scope that was entered and not left yet: no other has a finaliser, in which an interruption of the program would be lost."""
 
     def __del__(self) -> None:
         if self.when_dropped is not None and not self.abandoned:

@@ -472,7 +472,7 @@ class LimitedScope:
         return [owner.reading(account) for owner, account in held]
 
     def _limits_around(self) -> Iterator[tuple[Self, Account]]:
-        """Give the limits that are charged for what is done here, each by the counters of whom this scope is for."""
+        """Yield the limits that are charged for what is done here, each by the counters of whom this scope is for."""
         for owner, limit in self._charged_limits():
             counting = [limit] if isinstance(limit, Account) else limit.counting(self.facts)
             yield from ((owner, account) for account in counting)

@@ -33,7 +33,7 @@ Counters = dict[tuple[str, ...], Account]
 
 
 class Series:
-    """Be one declared limit that has several counters, for those who look at limits rather than at what is counted.
+    """One declared limit that has several counters, for those who look at limits rather than at what is counted.
 
     `value` is what counters are made with from now on, `declared` the smallest it came with, whatever was set since. Nothing here
     locks: a counter is made in one step, whoever comes first.

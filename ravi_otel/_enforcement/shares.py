@@ -48,7 +48,7 @@ def check_share(parameter: str, share: object) -> Share:
 
 
 class Part(Account):
-    """Be the limit of a part; tells its carve-out when it changes after that was closed."""
+    """The limit of a part; tells its carve-out when it changes after that was closed."""
 
     __slots__ = ("carved",)
 

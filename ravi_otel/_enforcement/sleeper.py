@@ -121,15 +121,15 @@ def _settle(future: asyncio.Future[None]) -> None:
 
 
 def on_event_loop() -> bool:
-    """Tell whether this thread runs an asyncio event loop."""
+    """Whether this thread runs an asyncio event loop."""
     return asyncio_loop() is not None
 
 
 def on_any_event_loop() -> bool:
-    """Tell whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
+    """Whether this thread runs an event loop, of asyncio or trio: what waits must be awaited there."""
     return on_event_loop() or trio_here() is not None
 
 
 def in_asyncio_task() -> bool:
-    """Tell whether the caller is an asyncio task; a task of another library riding on an asyncio loop is none."""
+    """Whether the caller is an asyncio task; a task of another library riding on an asyncio loop is none."""
     return on_event_loop() and sys.modules["asyncio"].current_task() is not None

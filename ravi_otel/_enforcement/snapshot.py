@@ -39,7 +39,7 @@ _AGAIN: Final = "give what snapshot() or to_json() gave, unchanged"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counter:
-    """Say how far one limit's counter had come, in the kind's inner unit (nano-USD, nanoseconds, else a count).
+    """How far one limit's counter had come, in the kind's inner unit (nano-USD, nanoseconds, else a count).
 
     `used` holds what calls in flight were granted, too. `near`, `exceeded` and `draining` were told or true of a limit of
     `told_at`, which says only whether the host's own limit is higher, and never becomes one. Of a limit that begins anew, or counts by
@@ -60,7 +60,7 @@ class Counter:
 
     @classmethod
     def of(cls, account: Account, elapsed_ns: int) -> Counter:
-        """Photograph one counter; `elapsed_ns` is how much of it has passed where it is one of time."""
+        """Return a copy of one counter; `elapsed_ns` is how much of it has passed where it is one of time."""
         used = account.held + account.used  # in this order: a call in flight, taken to use all that it was granted, is never missed
         if account.nature is Nature.CLOCK:
             used = max(used, elapsed_ns)
@@ -110,7 +110,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Hold what a run has used, to go on with it elsewhere: `run(..., resume=snapshot)`, or its `to_json()`.
+    """What a run has used, to go on with it elsewhere: `run(..., resume=snapshot)`, or its `to_json()`.
 
     Made by `scope.snapshot()`. `elapsed_ns` is how long the run was open, `waited_ns` how much of that were declared waits.
     `tally` and `charged` are what its `stats()` counted, `counters` how far its own limits had come, and those of its session and

@@ -180,7 +180,7 @@ class ExecutionTracker:
         return True
 
     def end_turns(self, scope: LimitedScope) -> list[Callable[[], None]]:
-        """Charge the turns that wait in a scope, unless it is charged by its calls; give what tells what was crossed."""
+        """Charge the turns that wait in a scope, unless it is charged by its calls; return what tells what was crossed."""
         turns, key = scope.turns_told.pop(self, (0, None))
         if not turns:
             return []
@@ -242,7 +242,7 @@ class ExecutionTracker:
             self._owner = owner
 
     def bind(self, scope: LimitedScope, owner: object = None) -> tuple[int, int, int]:
-        """Become this scope's tab; give the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
+        """Become this scope's tab; return the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
         with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
@@ -314,7 +314,7 @@ def end_turns(scope: LimitedScope, *, quiet: bool) -> None:
 
 
 def _absorb(bound: LimitedScope, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
-    """Charge a scope what was spent elsewhere, unless its run has charged it before; give what tells what was crossed."""
+    """Charge a scope what was spent elsewhere, unless its run has charged it before; return what tells what was crossed."""
     memory = None if key is None else bound.remembered
     with whole():
         if memory is not None and key in memory:

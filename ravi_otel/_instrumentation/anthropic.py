@@ -27,7 +27,7 @@ _CLASSES: Final = {
 
 
 def own_span(client: Any, options: Any) -> tuple[Any, bool]:
-    """Give the options to send, and whether the client makes a span for the call.
+    """Return the options to send, and whether the client makes a span for the call.
 
     It does where the program has set tracing up, for this client or for the whole process: that span stays, and the call has
     none of ours. Anywhere else it would make none without us, and none must come of our being here: one that only passes

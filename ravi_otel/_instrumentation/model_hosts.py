@@ -57,7 +57,7 @@ _FREE = re.compile(r"[:/](count_?tokens|tokenize|detokenize)(\?|$)|/api/(show|pu
 
 
 def provider_at(name: str, port: int | None) -> str | None:
-    """Give the provider whose host is called `name` (in lower case), None for a host that nobody knows; `port` may be None."""
+    """Return the provider whose host is called `name` (in lower case), None for a host that nobody knows; `port` may be None."""
     known = HOSTS.get(name) or next((found for suffix, found in SUFFIXES.items() if name.endswith(suffix)), None)
     if known is None and BEDROCK.fullmatch(name):
         return "aws.bedrock"
@@ -65,5 +65,5 @@ def provider_at(name: str, port: int | None) -> str | None:
 
 
 def asks_model(method: str, target: str) -> bool:
-    """Tell whether a request with this method and path asks for something that a model makes; what only reads or counts does not."""
+    """Whether a request with this method and path asks for something that a model makes; what only reads or counts does not."""
     return method.upper() not in _READING and not _FREE.search(target)

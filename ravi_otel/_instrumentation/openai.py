@@ -21,7 +21,7 @@ _DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def asks_usage(client: Any) -> bool:
-    """Tell whether this client's host is known to take `stream_options`: OpenAI's own, and Azure's since it does."""
+    """Whether this client's host is known to take `stream_options`: OpenAI's own, and Azure's since it does."""
     if any(cls.__name__ in _CLASSES for cls in class_of(client).__mro__):
         version = getattr(client, "_api_version", None)
         dated = _DATED.match(version) if isinstance(version, str) else None

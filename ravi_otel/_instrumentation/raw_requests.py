@@ -29,7 +29,7 @@ _all: WeakSet[RawRequests] = WeakSet()
 
 
 class RawRequests:
-    """Keep what is on its way, by the request that was built for it."""
+    """What is on its way, by the request that was built for it."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
@@ -77,7 +77,7 @@ class RawRequests:
 
 
 class RawRequest:
-    """Be one attempt between its request and its answer."""
+    """One attempt between its request and its answer."""
 
     __slots__ = ("_format", "live", "over")
 

@@ -190,7 +190,7 @@ def _counted(held: weakref.ref[Any]) -> int:
 
 
 class _Held:
-    """Be an object that can be referred to weakly."""
+    """An object that can be referred to weakly."""
 
 
 def _of_counting() -> int:

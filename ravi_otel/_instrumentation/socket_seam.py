@@ -76,7 +76,7 @@ def read_message(given: Any) -> Mapping[str, Any] | Unread | None:
 
 
 def _joined(parts: Sequence[Any]) -> Any:
-    """Give fragments as the one message they are; None when there are none, or of several kinds, which no socket sends."""
+    """Return fragments as the one message they are; None when there are none, or of several kinds, which no socket sends."""
     if parts and all(isinstance(part, str) for part in parts):
         return "".join(parts)
     return b"".join(parts) if parts and all(isinstance(part, _BYTES) for part in parts) else None
@@ -99,7 +99,7 @@ def _parsed(data: str | bytes | bytearray | memoryview[int]) -> Mapping[str, Any
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """Be one response, from the message that asks for it on; that is sent as any call is (`_runtime.model_call.Transport`).
+    """One response, from the message that asks for it on; that is sent as any call is (`_runtime.model_call.Transport`).
 
     `channel` is the lane it comes in where there are several, `event_id` the asking message's, `message` sends that.
     """
@@ -150,7 +150,7 @@ class Turn:
 
 
 class Session:
-    """Be one connection from its opening to whichever end comes first, with every response on it.
+    """One connection from its opening to whichever end comes first, with every response on it.
 
     Its lock guards the lists alone: nothing is settled or told while it is held, and no finaliser takes it.
     """
@@ -439,7 +439,7 @@ def follow(session: Session, connection: Any) -> None:
 
 
 def session_of(connection: Any) -> Session | None:
-    """Give the session of a connection that was opened under our eyes."""
+    """Return the session of a connection that was opened under our eyes."""
     return _by_connection.get(connection)
 
 
@@ -463,7 +463,7 @@ def _leave_to_the_parent() -> None:
 
 
 class _Queued:
-    """Hold what a manager was given to send before it is entered: each message with what it was granted."""
+    """What a manager was given to send before it is entered: each message with what it was granted."""
 
     __slots__ = ("messages",)
 

@@ -63,7 +63,7 @@ _ITERATORS: Final = ("iter_raw", "aiter_raw")
 
 
 class OpenResult(Protocol):
-    """Be an open result that is followed: a stream, a raw response, or the session of a connection."""
+    """An open result that is followed: a stream, a raw response, or the session of a connection."""
 
     def dropped(self) -> None:
         """Queue its end; takes no lock."""

@@ -38,7 +38,7 @@ class Choice:
     only: frozenset[str] | None = None
 
     def leaves(self, name: str) -> bool:
-        """Tell that a function is to be left as it is."""
+        """Whether a function is to be left as it is."""
         return name in self.skip or (self.only is not None and name not in self.only)
 
     def check(self, known: Collection[str]) -> None:
@@ -90,7 +90,7 @@ _TAKES: Final = "a module, a class, a mapping of names to functions, or a list o
 
 @dataclass(slots=True)
 class Place:
-    """Be where one function is kept: what it is called as a tool, how to put another there, and what was there."""
+    """Where one function is kept: what it is called as a tool, how to put another there, and what was there."""
 
     name: str
     fn: Callable[..., Any]
@@ -169,7 +169,7 @@ def _in_class(owner: type[Any], *, gated: bool) -> Found:
 
 
 def _unbound(held: Any) -> tuple[Any, Any]:
-    """Give what sort of method a class holds, None for a plain one, and the function in it."""
+    """Return what sort of method a class holds, None for a plain one, and the function in it."""
     kind = next((one for one in _METHODS if isinstance(held, one)), None)
     return kind, held if kind is None else held.__func__
 
@@ -209,7 +209,7 @@ def _in_list(functions: list[Any], *, gated: bool) -> Found:
 
 
 class _Spot:
-    """Be one function's place in a list, which its program may change meanwhile: found again by what was put there."""
+    """One function's place in a list, which its program may change meanwhile: found again by what was put there."""
 
     def __init__(self, functions: list[Any], index: int) -> None:
         self._functions = functions
@@ -236,7 +236,7 @@ def _as_it_is(fn: Any) -> Any:
 
 
 def _left_alone(value: Any, kinds: tuple[type[Any], ...], *, gated: bool) -> str | None:
-    """Say why something is no tool; None where it can be made one."""
+    """Return why something is no tool; None where it can be made one."""
     if isinstance(value, type):
         return "a class: give it by itself, for its methods"
     if not callable(value):
@@ -314,7 +314,7 @@ class Gating:
         self._refused: Refused = refused
 
     def guard(self, places: Iterable[Place], switch: Switch) -> Iterator[tuple[Place, Any]]:
-        """Give for each place the function that passes the gate; nothing is put anywhere before the gate of all of them is there."""
+        """Yield for each place the function that passes the gate; nothing is put anywhere before the gate of all of them is there."""
         found: dict[str, tuple[Place, Callable[..., Any]]] = {}
         for place in places:
             place.name, fn = _itself(place)
@@ -353,7 +353,7 @@ def _tell_aliases(found: Mapping[str, tuple[Place, Callable[..., Any]]]) -> None
 
 
 def _itself(place: Place) -> tuple[str, Callable[..., Any]]:
-    """Give the name and the function of what may be a tool already: it is told, counted and judged once."""
+    """Return the name and the function of what may be a tool already: it is told, counted and judged once."""
     fn = bare(place.fn)
     if fn is None:
         raise ConfigurationError(
@@ -364,7 +364,7 @@ def _itself(place: Place) -> tuple[str, Callable[..., Any]]:
 
 
 def _unowned(fn: Callable[..., Any], name: str, method: bool | None) -> Callable[..., Any]:
-    """Give of a method what a gate reads: the signature without the object it belongs to, or with it where it may be an argument, too."""
+    """Return of a method what a gate reads: the signature without the object it belongs to, or with it where it may be an argument, too."""
     if method is False or not Parameters(fn, name, method=True).owned:
         return fn
     signature = inspect.signature(fn)
@@ -390,7 +390,7 @@ _live: Final[list[InstrumentedTools]] = []
 
 
 class InstrumentedTools:
-    """Hold what `instrument_tools()` has made tools of; as a context manager it ends with the block.
+    """What `instrument_tools()` has made tools of; as a context manager it ends with the block.
 
     `names` are the tools, `skipped` says of what was left alone why: generator functions, classes, objects that are more than a
     function, what is a tool already. Private names, properties, inherited methods and what a module imported are not in it.
@@ -493,7 +493,7 @@ def targets_of(tools: object) -> tuple[object, ...]:
 
 
 def instrument_all(targets: Iterable[object]) -> tuple[InstrumentedTools, ...]:
-    """Make tools of what each target holds, or of none; give what was made."""
+    """Make tools of what each target holds, or of none; return what was made."""
     made: list[InstrumentedTools] = []
     try:
         for target in targets:

@@ -121,7 +121,7 @@ def _warn(first: Uncovered, scope: Scope) -> None:
 
 
 def _authority(url: str) -> str:
-    """Give host and port of a URL, the port always with it where the scheme has one."""
+    """Return host and port of a URL, the port always with it where the scheme has one."""
     scheme, _, rest = url.partition("://")
     return _whole(scheme.lower(), rest.partition("/")[0].partition("?")[0].rpartition("@")[2].lower())
 
@@ -136,7 +136,7 @@ def _whole(scheme: str, authority: str) -> str:
 
 @lru_cache(maxsize=_MOST)
 def _known(authority: str) -> str:
-    """Give the host of a provider, "" for any other."""
+    """Return the host of a provider, "" for any other."""
     name, separator, port = authority.rpartition(":")
     plain, number = (name, int(port)) if separator and port.isdigit() else (authority, None)
     return authority if provider_at(plain, number) else ""
@@ -146,7 +146,7 @@ def _known(authority: str) -> str:
 
 
 class Made(NamedTuple):
-    """Be one call of what a package makes clients with."""
+    """One call of what a package makes clients with."""
 
     instance: Any
     result: Any
@@ -156,7 +156,7 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """Say how a package makes its clients: `owner` finds the class in `module`, whose `method` makes one, or asks for something.
+    """How a package makes its clients: `owner` finds the class in `module`, whose `method` makes one, or asks for something.
 
     `host` gives the URL that it was made for; None for one that asks no model.
     `own` gives the URL of a client that the package has made for itself. `name` is what the program imports; `silent` where most that

@@ -15,7 +15,7 @@ ALLOW: Final = "RAVI_ALLOW_UNSEEN"
 
 @dataclass(frozen=True, slots=True)
 class Uncovered:
-    """Say what went to one host: how many requests, and how many clients were made for it; `library` is "" for plain HTTP."""
+    """What went to one host: how many requests, and how many clients were made for it; `library` is "" for plain HTTP."""
 
     library: str
     host: str
@@ -41,7 +41,7 @@ def read_uncovered(text: str) -> Uncovered | None:
 
 
 def is_allowed(environ: Mapping[str, str]) -> bool:
-    """Tell whether calls that no limit covers are accepted."""
+    """Whether calls that no limit covers are accepted."""
     return switch(environ, ALLOW, default=False, safe=False)
 
 

@@ -220,7 +220,7 @@ class RateCard:
 
     @property
     def is_free(self) -> bool:
-        """Tell that nothing of this model costs anything, whatever is used of it."""
+        """Whether nothing of this model costs anything, whatever is used of it."""
         rates = self.rates
         units = rates.request, rates.search or 0, rates.characters or 0, rates.audio_hour or 0
         return self.by_tokens and not self.steps and rates.dearest() == (0, 0) and not any(units)

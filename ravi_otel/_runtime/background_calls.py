@@ -26,7 +26,7 @@ Key = tuple[str, str | None, int | None, str]
 
 
 def key_of(call: Call, name: str | None) -> Key | None:
-    """Give the key of what is stored under `name` where `call` is sent; None where it has no name, or one too long to keep."""
+    """Return the key of what is stored under `name` where `call` is sent; None where it has no name, or one too long to keep."""
     if not name or len(name) > LONGEST_NAME:
         return None
     return call.provider, call.server_address, call.server_port, name
@@ -47,7 +47,7 @@ class SettledUsage:
 
 
 class Collected(Protocol):
-    """Be a call that can still be settled."""
+    """A call that can still be settled."""
 
     def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         """Settle it with what the answer tells, at what is held when that is nothing; `at` is the look that brought it."""
@@ -78,7 +78,7 @@ class Awaited:
                     self._streamed.popitem(last=False)
 
     def early(self, key: Key | None) -> Reply | None:
-        """Give what a look at a stream brought before it was left, once; an empty answer where no look will ever find it."""
+        """Return what a look at a stream brought before it was left, once; an empty answer where no look will ever find it."""
         if key is None:
             return Reply()
         with self._lock:
@@ -120,11 +120,11 @@ class Awaited:
         return found
 
     def waits(self, key: Key | None) -> bool:
-        """Tell whether some call waits for this answer."""
+        """Whether some call waits for this answer."""
         return key is not None and key in self.kept
 
     def take(self, key: Key | None, reply: Reply) -> Collected | None:
-        """Give the call that waits for this answer, once; None when nobody here began it, or it was counted."""
+        """Return the call that waits for this answer, once; None when nobody here began it, or it was counted."""
         if key is None or not (self.kept or self._streamed):
             return None
         with self._lock:
@@ -203,7 +203,7 @@ class Conversations:
         return len(self._sizes)
 
     def before(self, key: Key | None) -> int:
-        """Give the messages so far of what a request goes on with; 0 for none that is known."""
+        """Return the messages so far of what a request goes on with; 0 for none that is known."""
         if key is None or not self._sizes:
             return 0
         with self._lock.own:

@@ -31,7 +31,7 @@ _MOST_TEXT: Final = 1_000
 
 
 class _Seat:
-    """Be one reader of one run: its box is held, the reader itself is not. While it sleeps its box holds it, through its task."""
+    """One reader of one run: its box is held, the reader itself is not. While it sleeps its box holds it, through its task."""
 
     __slots__ = ("box", "reader", "scope_id")
 
@@ -42,7 +42,7 @@ class _Seat:
 
     @property
     def is_free(self) -> bool:
-        """Tell that nobody reads any more."""
+        """Whether nobody reads any more."""
         return self.box.ended or self.reader() is None
 
 
@@ -269,7 +269,7 @@ def note_inner(run: Scope) -> None:
 
 
 def read(run: Scope, most: int = MOST) -> Progress:
-    """Give a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
+    """Return a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
     kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
     reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), kept, partial(_is_inside, weakref.ref(run)))
     _BOARD.sit(reader, run)
@@ -277,7 +277,7 @@ def read(run: Scope, most: int = MOST) -> Progress:
 
 
 def _is_inside(held: weakref.ref[Scope]) -> bool:
-    """Tell that the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
+    """Whether the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
     run = held()
     if run is None or run.clock.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
         return False

@@ -28,7 +28,7 @@ _PRIORITY: Final = "priority"
 
 
 def dearest_tier(call: Call) -> str | None:
-    """Give the service tier a call is held at: the dear one where it was asked for, else the standard one.
+    """Return the service tier a call is held at: the dear one where it was asked for, else the standard one.
 
     A cheap one that was asked for may be answered at the standard price.
     """
@@ -36,7 +36,7 @@ def dearest_tier(call: Call) -> str | None:
 
 
 def price(record: CallRecord, prices: PriceBook, reply: Reply, usage: Usage) -> int | None:
-    """Write a call's cost, whose price it is and of when on its record; give it in nano-USD, None when nobody knows it."""
+    """Write a call's cost, whose price it is and of when on its record; return it in nano-USD, None when nobody knows it."""
     call = record.call
     try:
         cost, source, dated = prices.cost(call.provider, reply.model, call.model, usage, reply.service_tier)
@@ -70,7 +70,7 @@ def unpriced_of(scope: Scope, error: BudgetError) -> ScopeKind | None:
 
 
 def is_free(record: CallRecord, prices: PriceBook, reply: Reply) -> bool:
-    """Tell that a model costs nothing however much of it is used, and write that on the record."""
+    """Return whether a model costs nothing however much of it is used, and write that on the record."""
     call = record.call
     cards = (prices.card(call.provider, model) for model in (reply.model, call.model))
     card = next((card for card in cards if card is not None), None)
@@ -172,7 +172,7 @@ class Attempts:
 
 
 def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRecord, op_id: str) -> str | None:
-    """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; give `op_id`, or None.
+    """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; return `op_id`, or None.
 
     Raises BudgetExhaustedError where nothing but the call's own hold stands in the way, BudgetContendedError where others hold it:
     a retry never waits in line.
@@ -244,7 +244,7 @@ class Capped:
         self._cut, self._partial = _LENGTH in reasons, partial
 
     def instead_of(self, error: BaseException, record: CallRecord) -> BudgetError | None:
-        """Give the refusal that a parser's error really is: the answer was cut by our cap."""
+        """Return the refusal that a parser's error really is: the answer was cut by our cap."""
         if not self._cut or self._tightest is None or record.output_cap is None or not isinstance(error, Exception):
             return None
         self._error = owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest)
@@ -265,7 +265,7 @@ class Capped:
 
 
 def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:
-    """Work out the worst case of a call; give the account that refuses it when that cannot be told."""
+    """Work out the worst case of a call; return the account that refuses it when that cannot be told."""
     if sizing is None:
         call.unbounded, call.least_cap = call.endpoint, 0
     else:
@@ -286,7 +286,7 @@ def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:
 
 
 def _dearest(scope: Scope, call: Call) -> RateCard | None:
-    """Give the price a call is billed by at most; None where it is not sold by tokens, or nobody knows."""
+    """Return the price a call is billed by at most; None where it is not sold by tokens, or nobody knows."""
     prices = scope.engine.prices
     plain = prices.card(call.provider, call.model)
     if call.parameters.get("service_tier") in _NEVER_DEARER:

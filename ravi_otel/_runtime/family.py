@@ -74,7 +74,7 @@ class Sum:
 
 
 class _Family:
-    """Know who ended last, in the whole tree of one outermost run."""
+    """Who ended last, in the whole tree of one outermost run."""
 
     __slots__ = ("ended", "turn")
 
@@ -84,7 +84,7 @@ class _Family:
 
 
 class Node:
-    """Be the place of one run or agent in the tree; how it ended is kept when it has `ended`."""
+    """The place of one run or agent in the tree; how it ended is kept when it has `ended`."""
 
     __slots__ = ("_scope", "below", "children", "ended", "facts", "family", "folded", "outer", "priority", "spend", "status")
 
@@ -102,12 +102,12 @@ class Node:
         self.spend = Spend()
 
     def read(self) -> tuple[str, str, Spend]:
-        """Give status, priority and spend, of now or of the end."""
+        """Return status, priority and spend, of now or of the end."""
         scope = self._scope()
         return (self.status, self.priority, self.spend) if scope is None or self.ended else self.read_of(scope)
 
     def read_of(self, scope: Scope) -> tuple[str, str, Spend]:
-        """Give those of its scope, as they are now."""
+        """Return those of its scope, as they are now."""
         lease = scope.lease
         status = "paused" if scope.status == "open" and lease is not None and lease.paused else scope.status
         ranked = lease or self.facts.supervision
@@ -194,7 +194,7 @@ def draw(root: Node | None) -> str:
 
 
 def _below(node: Node, guide: str) -> list[tuple[Node | Sum, str, bool]]:
-    """Give what stands below a node, last first: the living before the others where there are too many, and one line for the rest."""
+    """Return what stands below a node, last first: the living before the others where there are too many, and one line for the rest."""
     children = list(node.children)
     rest = Sum()
     rest.take_in(node.below)

@@ -10,7 +10,7 @@ from ravi_otel.policy.limits import Kind, format_public_amount
 
 
 class Switch:
-    """Say whether footers are on in this process; what imports this is below what keeps the process's options."""
+    """Whether footers are on in this process; what imports this is below what keeps the process's options."""
 
     on = False
 
@@ -61,7 +61,7 @@ def footed(error: ErrorT) -> ErrorT:
 
 
 def with_footer(text: str | None, error: BaseException) -> str | None:
-    """Give the text that a limit stopped with the line under it, once, where footers are on; there is none under no text."""
+    """Return the text that a limit stopped with the line under it, once, where footers are on; there is none under no text."""
     if not FOOTERS.on or not text:
         return text
     line = footer(error)
@@ -69,7 +69,7 @@ def with_footer(text: str | None, error: BaseException) -> str | None:
 
 
 def without_footer(text: str | None, error: BaseException | None) -> str | None:
-    """Give such a text without the line, for a model that is told in other words what stopped it."""
+    """Return such a text without the line, for a model that is told in other words what stopped it."""
     line = "" if error is None or not FOOTERS.on else footer(error)
     return text.removesuffix(f"\n{line}") if text and line else text
 

@@ -42,7 +42,7 @@ _OUTSIDE: Final = ""
 
 
 class Stream(Protocol):
-    """Be an answer that still comes in, or was left before its end."""
+    """An answer that still comes in, or was left before its end."""
 
     def asks(self) -> tuple[Sequence[ToolUse], int]:
         """List what it asks for until now, and tell when the latest of it came, on the engine's monotonic clock."""
@@ -50,7 +50,7 @@ class Stream(Protocol):
 
 
 class Asked:
-    """Be one tool that an answer asked for; times are the engine's monotonic clock's, and one of the wall clock."""
+    """One tool that an answer asked for; times are the engine's monotonic clock's, and one of the wall clock."""
 
     __slots__ = (
         *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "serial"),
@@ -72,7 +72,7 @@ class Asked:
 
 
 class _Run:
-    """Know what was asked for in one run, and when which tool ran there."""
+    """What was asked for in one run, and when which tool ran there."""
 
     __slots__ = ("asked", "ran")
 
@@ -94,7 +94,7 @@ class _Open:
 
 
 class Inferring:
-    """Keep what is waited for, by run and id. `watching` and `waiting` are read without the lock, to pass by quickly."""
+    """What is waited for, by run and id. `watching` and `waiting` are read without the lock, to pass by quickly."""
 
     __slots__ = ("_lock", "_runs", "_serial", "_streams", "_waiting")
 
@@ -108,12 +108,12 @@ class Inferring:
 
     @property
     def watching(self) -> bool:
-        """Tell that some run has offered tools, so that those that are seen to run are noted."""
+        """Whether some run has offered tools, so that those that are seen to run are noted."""
         return bool(self._runs)
 
     @property
     def waiting(self) -> bool:
-        """Tell that results are waited for, or may be."""
+        """Whether results are waited for, or may be."""
         return bool(self._waiting or self._streams)
 
     def __len__(self) -> int:
@@ -174,7 +174,7 @@ class Inferring:
             swallow("inferring", error)
 
     def take(self, scope: Scope, results: Sequence[str]) -> list[Asked]:
-        """Give what the results of these call ids answer and nobody saw run, in the order it was asked for; each once.
+        """Return what the results of these call ids answer and nobody saw run, in the order it was asked for; each once.
 
         What did not fit before is given again each time, until `release`.
         """
@@ -281,14 +281,14 @@ class Inferring:
 
 
 def _key(call_id: str) -> str:
-    """Give what a result is found by: its id, however long."""
+    """Return what a result is found by: its id, however long."""
     if len(call_id) <= _MOST_ID:
         return call_id
     return hashlib.sha256(call_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _was_seen(run: _Run, one: Asked) -> bool:
-    """Tell that a tool of its name ran since it was asked for, and stands for no other."""
+    """Whether a tool of its name ran since it was asked for, and stands for no other."""
     times = run.ran.get(one.name)
     at = 0 if times is None else bisect_left(times, one.began_ns)
     if times is None or at >= len(times):

@@ -152,7 +152,7 @@ _collector: Final = _Collector()
 
 
 class _Attendant:
-    """Be the thread that ends what was dropped while nobody calls anything."""
+    """The thread that ends what was dropped while nobody calls anything."""
 
     def __init__(self) -> None:
         self.results: list[Collection[object]] = []

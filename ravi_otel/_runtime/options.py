@@ -21,7 +21,7 @@ _HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(:\d{1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Options:
-    """Say what is captured and what may be changed.
+    """What is captured and what may be changed.
 
     `content` has requests and answers written down. `include_usage` lets streams be asked for their usage; `usage_hosts` are
     further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host. `each_chunk` times every
@@ -42,7 +42,7 @@ class Options:
     full: bool = False
 
     def concerns(self, client: Any) -> bool:
-        """Tell whether this client's calls are watched; copies of a chosen client share its connections, and are."""
+        """Whether this client's calls are watched; copies of a chosen client share its connections, and are."""
         if not self.clients:
             return True
         pool = getattr(client, "_client", None)

@@ -22,7 +22,7 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def bad_arguments(tool: str, why: str) -> ToolDeniedError:
-    """Give the refusal of arguments that a tool cannot be called with."""
+    """Return the refusal of arguments that a tool cannot be called with."""
     message = f"tool {show(tool)} was not run: {why}. Call it with the arguments that its signature names."
     return ToolDeniedError(message, tool=tool, reason=why, stop_reason=f"tool_bad_args:{tool}")
 
@@ -98,7 +98,7 @@ class Parameters:
         return shown
 
     def given(self, arguments: Mapping[str, Any], renamed: Mapping[str, str] = _NONE) -> Given:
-        """Give what to call it with, what was `renamed` by its real name; raises ToolDeniedError for what its signature does not take."""
+        """Return what to call it with, what was `renamed` by its real name; raises ToolDeniedError for what its signature does not take."""
         left = dict(arguments)
         if self._named_alone and self._required <= left.keys() <= self._by_name:  # as nearly always: all of it goes by name
             return (), left
@@ -146,7 +146,7 @@ class Parameters:
 
 
 def is_owned(fn: object, by: object) -> bool:
-    """Tell that an object, or a class, is one of the very class that a function was written in: its own, and no argument."""
+    """Whether an object, or a class, is one of the very class that a function was written in: its own, and no argument."""
     inside, _, _ = str(getattr(fn, "__qualname__", "")).rpartition(".")
     kind = cast("type[object]", by if isinstance(by, type) else type(by))
     module = getattr(fn, "__module__", None)

@@ -38,7 +38,7 @@ class _Place:
 
 
 class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
-    """Be a wrapped method that was looked up: copied and pickled as the method itself would be, by who has it and its name."""
+    """A wrapped method that was looked up: copied and pickled as the method itself would be, by who has it and its name."""
 
     def _looked_up(self) -> tuple[Any, str]:
         wrapper: _Wrapper = self._self_parent
@@ -61,7 +61,7 @@ class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # generic o
 
 
 class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
-    """Be a wrapped method as its class holds it; a function is never copied, and pickled by its name."""
+    """A wrapped method as its class holds it; a function is never copied, and pickled by its name."""
 
     __bound_function_wrapper__ = _Bound
 
@@ -70,7 +70,7 @@ class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only
         self._self_place = (owner, name)
 
     def place(self) -> tuple[type, str]:
-        """Give the class that holds it, and its name there."""
+        """Return the class that holds it, and its name there."""
         return self._self_place
 
     def __copy__(self) -> Any:
@@ -215,7 +215,7 @@ IMPORTS: Final = Imports()
 
 
 class Installed(Protocol):
-    """Be the wrappers of one module of a package, for as long as the process has it.
+    """The wrappers of one module of a package, for as long as the process has it.
 
     One object for ever: somebody who wrapped over us keeps our wrappers beneath, and they must work again when we are back.
     """
@@ -260,7 +260,7 @@ class Package:
                 installed.remove()
 
     def holds(self, module: ModuleType | None) -> bool:
-        """Tell that this very module is wrapped now."""
+        """Whether this very module is wrapped now."""
         return any(wrapped is module for wrapped in self._wrapped)
 
     def _wrap(self, module: ModuleType) -> None:
@@ -280,7 +280,7 @@ class Package:
 
 
 def is_within(version: str, versions: str) -> bool:
-    """Tell whether a version is one of `>=1.40,<2`; what cannot be read as figures counts as within."""
+    """Whether a version is one of `>=1.40,<2`; what cannot be read as figures counts as within."""
     found = figures(version)
     return all(_holds(sign, found, figures(bound)) for sign, bound in _CLAUSE.findall(versions)) if found else True
 
@@ -310,7 +310,7 @@ _FIRST: Final = 100
 
 
 class Leaving:
-    """Be what is done when a worker ends; nothing while nobody is instrumented."""
+    """What is done when a worker ends; nothing while nobody is instrumented."""
 
     def __init__(self) -> None:
         self.act: Callable[[], object] | None = None

@@ -66,7 +66,7 @@ class ProgressEvent:
 
 
 class _Box:
-    """Keep what waits for one reader. Its lock is held for a few steps only, and may be taken again by a signal handler."""
+    """What waits for one reader. Its lock is held for a few steps only, and may be taken again by a signal handler."""
 
     __slots__ = ("_events", "_lock", "_most", "_sleepers", "ended", "missed", "untold")
 
@@ -104,7 +104,7 @@ class _Box:
         _wake(asleep)
 
     def take(self) -> ProgressEvent | None:
-        """Give the oldest, with how many were missed before it; None when there is none."""
+        """Return the oldest, with how many were missed before it; None when there is none."""
         with self._lock:
             if not self._events:
                 return None
@@ -113,12 +113,12 @@ class _Box:
 
     @property
     def over(self) -> bool:
-        """Tell that nothing waits and nothing more comes."""
+        """Whether nothing waits and nothing more comes."""
         with self._lock:
             return self.ended and not self._events
 
     def sleeper(self) -> Sleeper | None:
-        """Give what the next event wakes, None when there is something to do now."""
+        """Return what the next event wakes, None when there is something to do now."""
         with self._lock:
             if self._events or self.ended:
                 return None
@@ -213,7 +213,7 @@ class Progress:
 
 
 def _is_alone() -> bool:
-    """Tell that no thread but this one, and such as no program's work runs in, could make anything happen."""
+    """Whether no thread but this one, and such as no program's work runs in, could make anything happen."""
     if not _GREEN.isdisjoint(sys.modules):
         return False  # others may be at work in this very thread
     here = threading.current_thread()

@@ -70,7 +70,7 @@ class ScopeHandle:
 
     @property
     def scope(self) -> Scope:
-        """Give the scope it opened, open or closed; ConfigurationError before it was entered."""
+        """Return the scope it opened, open or closed; ConfigurationError before it was entered."""
         if self._scope is None:
             raise ConfigurationError(
                 f"{self._factory}({self._ask.name!r}) was not entered yet. Write: with ravi_otel.{self._factory}(...) as it:"
@@ -78,11 +78,11 @@ class ScopeHandle:
         return self._scope
 
     def stats(self) -> Spend:
-        """Photograph what was used in it."""
+        """Return a copy of what was used in it."""
         return self.scope.spend()
 
     def snapshot(self) -> Snapshot:
-        """Photograph the run it is in; see `Scope.snapshot`."""
+        """Return a copy of the run it is in; see `Scope.snapshot`."""
         return self.scope.snapshot()
 
     def wrap_up(self) -> WrapUp:
@@ -119,32 +119,32 @@ class ScopeHandle:
 
     @property
     def cost_usd(self) -> float | None:
-        """Give the USD used so far; None when calls were made and no price is known."""
+        """Return the USD used so far; None when calls were made and no price is known."""
         return self.stats().cost_usd
 
     @property
     def status(self) -> str:
-        """Give "open", "ok", "stopped", "paused", "cancelled" or "error"."""
+        """Return "open", "ok", "stopped", "paused", "cancelled" or "error"."""
         return self.scope.status
 
     @property
     def stop_reason(self) -> str | None:
-        """Give why it ended, None while it is open."""
+        """Return why it ended, None while it is open."""
         return self.scope.stop_reason
 
     @property
     def partial(self) -> str | None:
-        """Give the text of the stream that was cut when it ended, else what an agent kept of its work, None when there is neither."""
+        """Return the text of the stream that was cut when it ended, else what an agent kept of its work, None when there is neither."""
         return self.scope.partial
 
     @property
     def supervision(self) -> Supervision | None:
-        """Give its place in the supervision tree: of an agent its own, of a run the node that all its agents share budgets with."""
+        """Return its place in the supervision tree: of an agent its own, of a run the node that all its agents share budgets with."""
         return self.scope.supervision
 
     @property
     def meta(self) -> RunMeta:
-        """Give what identifies the run to whoever works in here: see `Scope.meta`."""
+        """Return what identifies the run to whoever works in here: see `Scope.meta`."""
         return self.scope.meta
 
     def __enter__(self) -> Self:
@@ -319,13 +319,13 @@ def watch_parts() -> None:
 
 
 class Run(ScopeHandle):
-    """Be one run: a workflow from its start to its end."""
+    """One run: a workflow from its start to its end."""
 
     _factory = "run"
 
     @property
     def id(self) -> str:
-        """Give the run's id."""
+        """Return the run's id."""
         return str(self.scope.facts.run_id)
 
     def cancel(self, reason: str = "cancelled by the program") -> None:
@@ -353,7 +353,7 @@ class Run(ScopeHandle):
 
 
 class Agent(ScopeHandle):
-    """Be one agent's turn in a run."""
+    """One agent's turn in a run."""
 
     _factory = "agent"
 
@@ -364,12 +364,12 @@ class Agent(ScopeHandle):
 
     @property
     def id(self) -> str:
-        """Give the agent's id."""
+        """Return the agent's id."""
         return str(self.scope.facts.agent_id)
 
     @property
     def priority(self) -> Priority:
-        """Give its priority, by now: `SpawnTracker.reprioritize` changes it."""
+        """Return its priority, by now: `SpawnTracker.reprioritize` changes it."""
         lease, supervision = self.scope.lease, self.scope.supervision
         if lease is not None:
             return lease.priority
@@ -377,7 +377,7 @@ class Agent(ScopeHandle):
 
     @property
     def paused(self) -> bool:
-        """Tell whether more urgent work or an operator took its slot: its next call or tool raises AgentPausedError until it is resumed.
+        """Whether more urgent work or an operator took its slot: its next call or tool raises AgentPausedError until it is resumed.
 
         What is in flight at that moment, a stream too, comes to its end.
         """
@@ -386,7 +386,7 @@ class Agent(ScopeHandle):
 
     @property
     def promised(self) -> Mapping[str, float]:
-        """Give what a weighted share promises it and it has not used yet: tokens, USD and turns, by kind; empty without one."""
+        """Return what a weighted share promises it and it has not used yet: tokens, USD and turns, by kind; empty without one."""
         return self.scope.promised()
 
     async def resumed(self, timeout_s: float | None = None) -> None:
@@ -417,7 +417,7 @@ class Agent(ScopeHandle):
 
 
 class Handoff(ScopeHandle):
-    """Be the stretch of a run in which another took over."""
+    """The stretch of a run in which another took over."""
 
     _factory = "handoff"
 
@@ -427,13 +427,13 @@ class Handoff(ScopeHandle):
 
 
 class Block(ScopeHandle):
-    """Be a stretch of code with limits of its own."""
+    """A stretch of code with limits of its own."""
 
     _factory = "apply_limits"
 
 
 class Suspension(ScopeHandle):
-    """Be a stretch of code in which some limits count and do not refuse."""
+    """A stretch of code in which some limits count and do not refuse."""
 
     _factory = "suspend_limits"
 
@@ -705,7 +705,7 @@ def suspend_limits(reason: str, kinds: Iterable[str] | None = None) -> Suspensio
 
 
 def remaining(kind: str) -> float | None:
-    """Give what is left of `kind` for a call made here: the least that any limit around leaves, None where none limits it.
+    """Return what is left of `kind` for a call made here: the least that any limit around leaves, None where none limits it.
 
     USD for "cost", seconds for "time" and "working", else a count: "tokens", "requests", "tool.search", "charge.sql_rows". NaN where a
     shared ledger was not heard from yet: that is unknown. See `Scope.remaining`.
@@ -716,5 +716,5 @@ def remaining(kind: str) -> float | None:
 
 
 def current_scope() -> Scope:
-    """Give the scope that a call made here would be charged to; the process's own outside any run."""
+    """Return the scope that a call made here would be charged to; the process's own outside any run."""
     return STATE.locate()[0]

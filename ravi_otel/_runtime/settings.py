@@ -56,7 +56,7 @@ _REDACT: Final = "RAVI_REDACT"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Say what is to be observed, how, and within which limits; or, by `unusable`, why those cannot be used and nothing is allowed."""
+    """What is to be observed, how, and within which limits; or, by `unusable`, why those cannot be used and nothing is allowed."""
 
     tracer_provider: TracerProvider | None = None
     meter_provider: MeterProvider | None = None
@@ -116,7 +116,7 @@ class Settings:
         return tells_all() if self.detail is None else self.detail == "full"
 
     def options(self, *, content: bool, each_chunk: bool) -> Options:
-        """Give what the wrappers go by."""
+        """Return what the wrappers go by."""
         return read_options(
             content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers, full=self.full
         )
@@ -140,7 +140,7 @@ def ledger_of(given: object) -> Choice | None:
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Hold what `instrument()` may leave to the environment and to a policy file; None leaves it to them."""
+    """What `instrument()` may leave to the environment and to a policy file; None leaves it to them."""
 
     enforcement: str | None = None
     admission: Admission | None = None
@@ -194,7 +194,7 @@ def choices_of(enforcement: object, admission: object, policy: object, profile: 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Be what a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
+    """What a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
     `of_service` are limits of the process besides, for all processes of its service, each with what a refusal tells its reader to change.
     `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
@@ -260,7 +260,7 @@ def _refuse_another(asked: Choice | None, around: Surroundings) -> None:
 
 
 def limits_of(settings: Settings, around: Surroundings | None) -> tuple[tuple[Limit, ...], dict[int, str]]:
-    """Give the limits of the process, the launcher's first, and what is told of each, by its place."""
+    """Return the limits of the process, the launcher's first, and what is told of each, by its place."""
     more = () if around is None else around.of_service
     origins = {at: origin for at, (_, origin) in enumerate(more)}
     origins.update((len(more) + at, origin) for at, origin in settings.origins.items())

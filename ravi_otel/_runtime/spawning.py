@@ -49,17 +49,17 @@ class Spawned:
 
     @property
     def lease(self) -> Lease | None:
-        """Give the slot it holds, also when it is over; None outside any run, which has no slots, and before it was entered."""
+        """Return the slot it holds, also when it is over; None outside any run, which has no slots, and before it was entered."""
         return None if self._seat is None else self._seat.lease
 
     @property
     def priority(self) -> Priority:
-        """Give its priority, by now."""
+        """Return its priority, by now."""
         return self._rank if self.lease is None else self.lease.priority
 
     @property
     def paused(self) -> bool:
-        """Tell whether more urgent work or an operator took its slot: its agent's next call is refused until it is resumed."""
+        """Whether more urgent work or an operator took its slot: its agent's next call is refused until it is resumed."""
         return self.lease is not None and self.lease.paused
 
     async def resumed(self, timeout_s: float | None = None) -> None:

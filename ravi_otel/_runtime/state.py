@@ -22,7 +22,7 @@ _log = logging.getLogger("ravi_otel")
 
 
 class _Place:
-    """Be what the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
+    """What the code of the process runs in, replaced as one: no thread ever sees half of one and half of another."""
 
     __slots__ = ("around", "engine", "limits", "origins", "root", "service", "surrounding", "untold")
 
@@ -46,7 +46,7 @@ class _Place:
 
 
 class State:
-    """Hold what is one per process.
+    """What is one per process.
 
     `surrounding` is the run that a launched program is as a whole, None in any other. Nobody is told of it before the
     first work in it, so that the program has chosen its telemetry by then; `when_told` is called right after.
@@ -64,7 +64,7 @@ class State:
 
     @property
     def engine(self) -> Engine:
-        """Give what all scopes of the process share."""
+        """Return what all scopes of the process share."""
         return self._place.engine
 
     @property
@@ -74,12 +74,12 @@ class State:
 
     @property
     def root(self) -> Scope:
-        """Give the scope that work without a run belongs to."""
+        """Return the scope that work without a run belongs to."""
         return self._place.root
 
     @property
     def surrounding(self) -> Scope | None:
-        """Give the run around the whole process, if there is one."""
+        """Return the run around the whole process, if there is one."""
         return self._place.surrounding
 
     def install(
@@ -100,7 +100,7 @@ class State:
         _current.surround(place.surrounding, place.root)
 
     def locate(self) -> tuple[Scope, bool]:
-        """Give the scope the running code is in, and whether it was really in one.
+        """Return the scope the running code is in, and whether it was really in one.
 
         Code outside any scope joins the only open top-level run, unless that is some session's or tenant's; else the
         run around the process, or its root.
@@ -126,7 +126,7 @@ class State:
         return [run for held in kept if (run := held()) is not None]
 
     def around(self) -> Scope:
-        """Give the scope to open the next one under."""
+        """Return the scope to open the next one under."""
         place = self._place
         if place.untold:
             self._tell(place)

@@ -28,11 +28,11 @@ from ravi_otel.hooks.records import CallRecord
 
 @runtime_checkable
 class InFlight(Protocol):
-    """Be a call or a stream that can be ended from outside."""
+    """A call or a stream that can be ended from outside."""
 
     @property
     def scope(self) -> Scope:
-        """Give the scope it was made in."""
+        """Return the scope it was made in."""
         ...
 
     def stop(self) -> object:
@@ -127,7 +127,7 @@ renew_in_child(IN_FLIGHT.clear)
 
 
 def why_over(scope: Scope, record: CallRecord | None) -> RaviError:
-    """Give the refusal that a call which was stopped ends with."""
+    """Return the refusal that a call which was stopped ends with."""
     try:
         scope.checkpoint(record)
     except RaviError as refusal:
@@ -142,7 +142,7 @@ def _stopped() -> CancellationError:
 
 
 class Blocked:
-    """Be one blocking call; `cut` ends what its thread waits for, where that is possible."""
+    """One blocking call; `cut` ends what its thread waits for, where that is possible."""
 
     __slots__ = ("cut", "scope", "stopped")
 
@@ -168,7 +168,7 @@ def blocked_by(live: Waited, cut: Callable[[], object]) -> Blocked | None:
 
 
 class _Awaited(weakref.ref[Task[Any]]):
-    """Be one call that a task of asyncio awaits: a weak reference to the task, which may go while it waits, as without us."""
+    """One call that a task of asyncio awaits: a weak reference to the task, which may go while it waits, as without us."""
 
     __slots__ = ("_before", "cancelled", "over", "scope")
 
@@ -201,7 +201,7 @@ class _Awaited(weakref.ref[Task[Any]]):
             task.cancel()
 
     def caused(self, error: BaseException) -> bool:
-        """Tell whether `error` is only there because it was stopped."""
+        """Whether `error` is only there because it was stopped."""
         task = self()
         if task is None or not self.cancelled:
             return False
@@ -215,7 +215,7 @@ class _Awaited(weakref.ref[Task[Any]]):
 
 
 class _Nursed:
-    """Be one call that a task of trio awaits."""
+    """One call that a task of trio awaits."""
 
     __slots__ = ("_token", "cancel_scope", "scope")
 
@@ -271,7 +271,7 @@ def _awaited_by(live: Waited) -> _Awaited | None:
 
 
 def _instead_of(error: BaseException, awaited: _Awaited, live: Waited) -> RaviError | None:
-    """Give the refusal that `error` really is, None for what we did not cause."""
+    """Return the refusal that `error` really is, None for what we did not cause."""
     try:
         return why_over(live.scope, live.record) if awaited.caused(error) and not isinstance(error, RaviError) else None
     except Exception as bug:  # noqa: BLE001 - a bug of ours is no reason to cancel the user's task

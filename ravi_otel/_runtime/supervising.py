@@ -184,7 +184,7 @@ def _name_of(child: Any) -> str:
 
 
 class _Crew:
-    """Be one supervised agent, over all its attempts."""
+    """One supervised agent, over all its attempts."""
 
     def __init__(
         self,
@@ -282,14 +282,14 @@ class _Crew:
         around.engine.listeners.counted(CountEvent("restarted", 1, scope_id=place.facts.scope_id, retry=retry))
 
     def _allows(self, attempt: int) -> bool:
-        """Tell whether the policy allows one more attempt: of this call's own, since others may share the policy and the name."""
+        """Whether the policy allows one more attempt: of this call's own, since others may share the policy and the name."""
         if self._own_rule:
             return self._policy.should_retry(self._name)
         most = self._policy.max_retries
         return most is None or attempt <= most
 
     def _pause_s(self, around: Scope, ask: Opening) -> float:
-        """Give how long to wait before the next attempt: no longer than its own deadline and those around allow."""
+        """Return how long to wait before the next attempt: no longer than its own deadline and those around allow."""
         left = around.left_ns()
         if ask.started_ns is not None and isinstance(ask.budget, ExecutionTracker) and ask.budget.budget.deadline_s is not None:
             own = ask.started_ns + round(ask.budget.budget.deadline_s * NANO) - around.engine.clock.monotonic_ns()
@@ -309,7 +309,7 @@ def _rest(around: Scope, pause_s: float) -> Flow[None]:
 
 
 def is_crash(error: BaseException) -> bool:
-    """Tell whether an agent that ended with `error` has crashed: with exceptions of its own, and none that was raised from one of ours.
+    """Whether an agent that ended with `error` has crashed: with exceptions of its own, and none that was raised from one of ours.
 
     That another agent crashed too often, below it, is a crash.
     """

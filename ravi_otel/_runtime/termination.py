@@ -33,7 +33,7 @@ _TERMINATED: Final = Ending("cancelled", StopReason.CANCELLED)
 
 
 class Termination:
-    """Be the handler of SIGTERM of this process, while one is installed."""
+    """The handler of SIGTERM of this process, while one is installed."""
 
     def __init__(self) -> None:
         self._open: Callable[[], Iterable[Any]] = tuple

@@ -77,7 +77,7 @@ def _wrap(fn: Callable[P, R], *, name: str | None, gate: ToolGate | None) -> Cal
 
 
 class Switch:
-    """Say whether a wrapped tool is observed; what is off calls the function as if it were not wrapped."""
+    """Whether a wrapped tool is observed; what is off calls the function as if it were not wrapped."""
 
     __slots__ = ("on",)
 
@@ -221,7 +221,7 @@ class _GatedTool(_PlainTool):
 
 
 def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Give the function itself that `fn` makes a tool of, for whoever walks its calls himself; what is no wrapped tool is given as it is.
+    """Return the function itself that `fn` makes a tool of, for whoever walks its calls himself; what is no wrapped tool is given as it is.
 
     None where that would leave something out: a gate of its own, or what somebody has wrapped around the tool.
     """

@@ -21,7 +21,7 @@ _OPEN, _OVER, _LEFT = "open", "over", "left"
 
 
 def is_async(fn: object) -> bool:
-    """Tell that a call of `fn` gives something to await, as far as that can be seen without calling it."""
+    """Whether a call of `fn` gives something to await, as far as that can be seen without calling it."""
     if inspect.iscoroutinefunction(fn):
         return True
     if isinstance(fn, FunctionType | MethodType):
@@ -30,7 +30,7 @@ def is_async(fn: object) -> bool:
 
 
 class Execution:
-    """Be one execution of a tool, for `timeout_s` seconds at most, None for as long as it takes.
+    """One execution of a tool, for `timeout_s` seconds at most, None for as long as it takes.
 
     Synchronous code with a time-out runs in a daemon thread of its own, with the caller's context copied: Python cannot end it. What
     is given up while it may still run is `abandoned`. Async code is cancelled and has ended when the error is raised.
@@ -46,7 +46,7 @@ class Execution:
         self._timeout_s = timeout_s
 
     def step(self) -> Step:
-        """Give the step that executes it."""
+        """Return the step that executes it."""
         return Step(self._block, self._await)
 
     # -- from synchronous code ------------------------------------------------------------------------------------
@@ -162,7 +162,7 @@ class _Work:
         return self._started and self._state == _LEFT
 
     def outcome(self) -> Any:
-        """Give what it returned, or raise what it raised."""
+        """Return what it returned, or raise what it raised."""
         error, value = self._error, self._value
         self._error = self._value = None
         if error is None:

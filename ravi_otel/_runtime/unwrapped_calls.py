@@ -36,7 +36,7 @@ _unseen: Final[weakref.WeakSet[type]] = weakref.WeakSet()
 
 
 class UnseenCall(ModelCall):
-    """Be such a call, until one that is seen takes its place."""
+    """Such a call, until one that is seen takes its place."""
 
     __slots__ = ("begun", "given_way", "turned")
 
@@ -76,7 +76,7 @@ class UnseenCall(ModelCall):
 
 
 def is_around() -> bool:
-    """Tell that the code here runs inside such a call, which is counted and limited whatever goes out from it."""
+    """Whether the code here runs inside such a call, which is counted and limited whatever goes out from it."""
     return GIVE_WAY.get() is not None
 
 

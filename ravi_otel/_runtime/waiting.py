@@ -32,7 +32,7 @@ from ravi_otel.policy.limits import NANO
 
 
 class Waiting:
-    """Be one declared wait: `with` and `async with`, once at a time."""
+    """One declared wait: `with` and `async with`, once at a time."""
 
     __slots__ = ("_chosen", "_open", "reason")
 
@@ -86,7 +86,7 @@ LONGEST_WAIT_S = 30.0
 
 
 class Enclosure:
-    """Be work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more.
+    """Work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more.
 
     Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that.
     """
@@ -116,7 +116,7 @@ def leave(enclosure: Enclosure) -> None:
 
 
 def enclosures() -> tuple[Enclosure, ...]:
-    """Give what encloses the caller, to be carried into a thread by `Inside`."""
+    """Return what encloses the caller, to be carried into a thread by `Inside`."""
     return _enclosures.get()
 
 
@@ -294,7 +294,7 @@ async def _may_await() -> bool:
 
 
 def pause_after(engine: Engine, error: BaseException) -> float:
-    """Say for how many seconds to hold `error` back; 0 for what is no refusal of ours, and where nobody asked for pauses."""
+    """Return for how many seconds to hold `error` back; 0 for what is no refusal of ours, and where nobody asked for pauses."""
     asked = engine.pause_after
     if asked is None or not isinstance(error, RaviError):
         return 0.0
@@ -306,6 +306,6 @@ def pause_after(engine: Engine, error: BaseException) -> float:
 
 
 def pause(seconds: float) -> Step:
-    """Give the step that sleeps; synchronous code on a thread that runs an event loop does not."""
+    """Return the step that sleeps; synchronous code on a thread that runs an event loop does not."""
     sleeper = Sleeper()
     return Step(partial(sleeper.block, seconds), partial(sleeper.wait, seconds))

@@ -64,7 +64,7 @@ def optional_text(value: object) -> str | None:
 
 
 def short(value: str | None) -> str | None:
-    """Give a string as it is while it is short, for use as a key that must not hold much memory."""
+    """Return a string as it is while it is short, for use as a key that must not hold much memory."""
     return value if value is None or len(value) <= MOST_CHARS else text(value)
 
 
@@ -76,7 +76,7 @@ def _written(value: object) -> str:
 
 
 def integer(value: object) -> int | None:
-    """Give a whole number that fits 64 bits, None for anything else."""
+    """Return a whole number that fits 64 bits, None for anything else."""
     if type(value) is int:  # as nearly always
         return value if -_MOST_INT <= value <= _MOST_INT else None
     if isinstance(value, float) and value.is_integer():
@@ -87,7 +87,7 @@ def integer(value: object) -> int | None:
 
 
 def finite(value: object) -> float | None:
-    """Give a finite number, None for anything else."""
+    """Return a finite number, None for anything else."""
     if type(value) is float:  # as nearly always
         return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -106,12 +106,12 @@ def figure(value: float) -> float | None:
 
 
 def word(value: object) -> str | None:
-    """Give a string, None for anything else or an empty one."""
+    """Return a string, None for anything else or an empty one."""
     return text(value) if isinstance(value, str) and value else None
 
 
 def words(value: object) -> tuple[str, ...] | None:
-    """Give a string or a list of strings as a tuple of at most 16, None for anything else."""
+    """Return a string or a list of strings as a tuple of at most 16, None for anything else."""
     if isinstance(value, str):
         return (text(value),)
     if not isinstance(value, list | tuple) or not value:
@@ -134,7 +134,7 @@ _kept: dict[str, tuple[ScopeFacts, Mapping[str, AttributeValue]]] = {}
 
 
 def identity(facts: ScopeFacts) -> Mapping[str, AttributeValue]:
-    """Give the attributes every span of a run carries, to read only, made once per scope; what is unknown is left out."""
+    """Return the attributes every span of a run carries, to read only, made once per scope; what is unknown is left out."""
     found = _kept.get(facts.scope_id)
     if found is not None and found[0] is facts:
         return found[1]

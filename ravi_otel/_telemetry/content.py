@@ -48,7 +48,7 @@ Digest = dict[str, Any]
 
 
 def digest(content: str | bytes | bytearray | memoryview) -> Digest:
-    """Give `sha256` and `size` of bytes, or of what a base64 text stands for; beyond 64 MiB the size alone."""
+    """Return `sha256` and `size` of bytes, or of what a base64 text stands for; beyond 64 MiB the size alone."""
     if isinstance(content, str):
         if len(content) > _MOST_HASHED:
             return {"size": len(content) * 3 // 4}
@@ -72,7 +72,7 @@ def is_data_url(text: str) -> bool:
 
 
 def data_url(url: str) -> Digest:
-    """Give the media type, hash and size of what a `data:` URL holds."""
+    """Return the media type, hash and size of what a `data:` URL holds."""
     head, _, body = url.partition(",")
     kind, *options = head[5:].split(";")
     encoded = any(option.strip().lower() == "base64" for option in options)
@@ -116,7 +116,7 @@ def is_address(text: str) -> bool:
 
 
 def plain_address(url: str) -> str:
-    """Give a URL without what may hold a key: its query, its fragment, and the user before its host."""
+    """Return a URL without what may hold a key: its query, its fragment, and the user before its host."""
     bare = url.partition("#")[0].partition("?")[0]
     scheme, separator, rest = bare.partition("://")
     host, slash, path = rest.partition("/")
@@ -378,7 +378,7 @@ def _fields_of(given: Any, kind: type[object]) -> Mapping[Any, Any] | None:
 
 
 def _media_of(part: Mapping[Any, Any]) -> dict[str, Any] | None:
-    """Give a part that holds a picture, a sound or a file as what tells it; None for every other."""
+    """Return a part that holds a picture, a sound or a file as what tells it; None for every other."""
     kind = part.get("type")
     if kind == "blob" and isinstance(part.get("content"), (str, bytes, bytearray, memoryview)):
         return {**dict(_without(part, "content")), **digest(part["content"])}
@@ -414,7 +414,7 @@ Structured = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Say where content goes and within which bounds; neither place is no capture at all.
+    """Where content goes and within which bounds; neither place is no capture at all.
 
     A text is at most `text_bytes` and an attribute at most `whole_bytes` of UTF-8; `redact` sees a text
     before it is cut, of a long one the first 2 * `text_bytes` + 1,024 characters.
@@ -434,7 +434,7 @@ class Content:
 
     @property
     def captured(self) -> bool:
-        """Tell whether requests and answers are to be written down at all."""
+        """Whether requests and answers are to be written down at all."""
         return self.on_spans or self.on_events
 
     def asked(self, asked: Asked) -> Structured:

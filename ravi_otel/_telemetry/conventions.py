@@ -51,17 +51,17 @@ def chosen(environ: Mapping[str, str] = os.environ) -> Convention:
 
 
 def times_chunks(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether every chunk of a stream is to be timed (`RAVI_TIME_PER_OUTPUT_CHUNK=on`)."""
+    """Whether every chunk of a stream is to be timed (`RAVI_TIME_PER_OUTPUT_CHUNK=on`)."""
     return switch(environ, TIME_CHUNKS, default=False, safe=False)
 
 
 def spans_steps(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether each step of an agent's loop is to have a span of its own (`RAVI_STEP_SPANS=on`)."""
+    """Whether each step of an agent's loop is to have a span of its own (`RAVI_STEP_SPANS=on`)."""
     return switch(environ, STEP_SPANS, default=False, safe=False)
 
 
 def logs_json(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether the lines of the logger `ravi_otel.limits` are JSON (`RAVI_LIMIT_LOG=json`) and not sentences (`text`)."""
+    """Whether the lines of the logger `ravi_otel.limits` are JSON (`RAVI_LIMIT_LOG=json`) and not sentences (`text`)."""
     return environ_choice(environ, LIMIT_LOG, ("text", "json")) == "json"
 
 
@@ -71,7 +71,7 @@ def tells_all(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def goes_to_langfuse(environ: Mapping[str, str] = os.environ) -> bool:
-    """Tell whether spans go to Langfuse, by its endpoint or its key.
+    """Whether spans go to Langfuse, by its endpoint or its key.
 
     It takes every number under `gen_ai.usage.` but `gen_ai.usage.cost` for a count, and drops all the counts of a call of which one is
     no whole number.

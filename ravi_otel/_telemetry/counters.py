@@ -111,7 +111,7 @@ class Slots(Listener):
         self._pipeline.signals().emit(name, "INFO" if event.outcome == "resumed" else "WARN", attributes, found.context, body)
 
     def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
-        """Give the priority and what to add to active and paused."""
+        """Return the priority and what to add to active and paused."""
         key, outcome = (event.run_id, event.agent_id), event.outcome
         if outcome == "granted":
             lease = _Lease(text(event.priority))

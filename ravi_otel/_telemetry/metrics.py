@@ -102,7 +102,7 @@ class CostSums:
             found.context = context
 
     def observe(self) -> Iterator[Observation]:
-        """Give every sum there is."""
+        """Yield every sum there is."""
         for one in list(self._sums.values()):
             one.told, context, one.context = one.nano, one.context, None
             if one.told:
@@ -139,7 +139,7 @@ class CostSums:
 
 
 class Collection:
-    """Be what the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
+    """What the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
 
     `observe` gives the callbacks of the gauges by metric name, of whoever tells now. The sums of `costs` go on when another one comes:
     what only grows may not begin again.

@@ -72,7 +72,7 @@ SECTIONS: Final[dict[str, list[Name]]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Be who defines names: each method adds a row to the section under way, and returns the name."""
+    """Who defines names: each method adds a row to the section under way, and returns the name."""
 
     title: str
     stability: Stability = "development"

@@ -25,7 +25,7 @@ Lost = Callable[[str, int], object]
 
 
 class Sink(Protocol):
-    """Be the local store's end in this process.
+    """The local store's end in this process.
 
     `lost` is set by whoever counts losses. What `span_processor` and `log_processor` give goes to a provider of the SDK;
     neither raises, and both do nothing while their `active` is False. A log processor with `only` takes the records of
@@ -35,15 +35,15 @@ class Sink(Protocol):
     lost: Lost
 
     def span_processor(self) -> Any:
-        """Give a span processor."""
+        """Return a span processor."""
         ...
 
     def log_processor(self, only: str | None = None) -> Any:
-        """Give a log record processor."""
+        """Return a log record processor."""
         ...
 
     def metric_reader(self) -> Any:
-        """Give a metric reader."""
+        """Return a metric reader."""
         ...
 
     def flush(self, timeout_s: float) -> bool:
@@ -56,7 +56,7 @@ class Sink(Protocol):
 
 
 def disabled() -> bool:
-    """Tell whether the environment switches the SDK off."""
+    """Whether the environment switches the SDK off."""
     return _environment("OTEL_SDK_DISABLED").lower() == "true"
 
 
@@ -84,7 +84,7 @@ def _resource() -> Any:
 
 
 class Built(NamedTuple):
-    """Be the providers by signal, and what their exports share, where any is exported."""
+    """The providers by signal, and what their exports share, where any is exported."""
 
     providers: dict[str, Any]
     exports: Any

@@ -41,7 +41,7 @@ _UNKNOWN: Final = object()
 
 @dataclass(slots=True, eq=False)
 class Signals:
-    """Hold what telemetry is told to; `tracer` is None while nobody would see a span."""
+    """What telemetry is told to; `tracer` is None while nobody would see a span."""
 
     tracer: Tracer | None
     instruments: Instruments
@@ -119,11 +119,11 @@ class Pipeline:
 
     @property
     def metered(self) -> bool:
-        """Tell whether a metric may be heard by anybody; before the first use nobody knows yet."""
+        """Whether a metric may be heard by anybody; before the first use nobody knows yet."""
         return self._signals is None or "metrics" in self._chosen or _any_set(_METRICS)
 
     def signals(self) -> Signals:
-        """Give what to tell to; the first call decides."""
+        """Return what to tell to; the first call decides."""
         signals = self._signals
         if signals is None:
             with self._lock:  # held while providers are built, once: two threads must not build two
@@ -335,7 +335,7 @@ _METRICS: Final = frozenset({"metrics"})
 
 
 def _any_set(signals: frozenset[str]) -> bool:
-    """Tell whether one of these globals may be set, at a tenth of what asking for them costs; it is asked at every call."""
+    """Whether one of these globals may be set, at a tenth of what asking for them costs; it is asked at every call."""
     for signal in signals:
         module, name = _PLACES[signal]
         if getattr(module, name, _UNKNOWN) is not None:

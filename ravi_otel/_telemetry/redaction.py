@@ -63,12 +63,12 @@ _redacting: ContextVar[bool] = ContextVar("ravi-otel-redacting", default=False)
 
 
 def is_redacting() -> bool:
-    """Tell that the hook is running: of the calls and tools it begins itself, nothing that is said is captured."""
+    """Whether the hook is running: of the calls and tools it begins itself, nothing that is said is captured."""
     return _redacting.get()
 
 
 def guarded(redact: Redact) -> Redact:
-    """Give a hook that never raises, and is never run inside itself: `[redaction failed]` stands for what it could not do."""
+    """Return a hook that never raises, and is never run inside itself: `[redaction failed]` stands for what it could not do."""
     told: list[str] = []
 
     def run(text: str) -> str:
@@ -147,7 +147,7 @@ def _may_be_phone(run: str, groups: list[tuple[int, int]], first: int) -> bool:
 
 
 def _windows(run: str, groups: list[tuple[int, int]], first: int, most: int, between: frozenset[str]) -> Iterator[tuple[int, str]]:
-    """Give the digits of each window of groups that begins at `first`, with its last group, while separators allow."""
+    """Yield the digits of each window of groups that begins at `first`, with its last group, while separators allow."""
     digits = ""
     for last in range(first, min(first + _MOST_GROUPS, len(groups))):
         begin, end = groups[last]
@@ -168,7 +168,7 @@ def _card(run: str, groups: list[tuple[int, int]], first: int) -> tuple[str, int
 
 
 def _checks(digits: str) -> bool:
-    """Tell whether the last digit is the check digit of the others (Luhn)."""
+    """Whether the last digit is the check digit of the others (Luhn)."""
     values = digits.translate(_VALUES).encode("latin-1")
     return (sum(values[-1::-2]) + sum(values[-2::-2].translate(_DOUBLED))) % 10 == 0
 

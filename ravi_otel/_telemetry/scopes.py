@@ -36,7 +36,7 @@ _BUDGETS: Final = {
 
 
 class _State:
-    """Hold what is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
+    """What is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
 
     __slots__ = ("agent", "calls", "open", "started_ns", "tools", "view")
 
@@ -157,12 +157,12 @@ class Scopes(Listener):
         self._pipeline.signals().instruments.counters[names.HANDOFF_COUNT].add(1, counted)
 
     def agent(self, run_id: str | None, agent_id: str) -> Open | None:
-        """Give the span of an open agent, None when it has none."""
+        """Return the span of an open agent, None when it has none."""
         state = self._agents.get((run_id, agent_id))
         return None if state is None else state.open
 
     def find(self, scope_id: str) -> Open | None:
-        """Give the span of an open scope, None when it has none."""
+        """Return the span of an open scope, None when it has none."""
         state = self._states.get(scope_id)
         return None if state is None else state.open
 
@@ -268,7 +268,7 @@ def _state_attributes(reading: LimitReading) -> dict[str, AttributeValue]:
 
 
 def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeValue]:
-    """Give limit and used of each budget, of the tighter one where two limits are of one kind."""
+    """Return limit and used of each budget, of the tighter one where two limits are of one kind."""
     tightest: dict[str, LimitReading] = {}
     for reading in readings:
         limit = reading.limit

@@ -26,7 +26,7 @@ class Above:
         self.surrounding: Span | None = None
 
     def context(self) -> Context:
-        """Give the context to start a span in."""
+        """Return the context to start a span in."""
         current = otel_context.get_current()
         if self.surrounding is None or trace.get_current_span(current).get_span_context().is_valid:
             return current

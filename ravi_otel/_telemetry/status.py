@@ -29,7 +29,7 @@ _WITHOUT_ERROR: Final = {
 
 
 def error_type(status: Ending, stated: str | None, error: BaseException | None) -> str | None:
-    """Give the low-cardinality `error.type`, None for a success: the stated one, else the error's class.
+    """Return the low-cardinality `error.type`, None for a success: the stated one, else the error's class.
 
     What was abandoned or failed inside a 200 states one although nothing was raised.
     """
@@ -46,7 +46,7 @@ def error_type(status: Ending, stated: str | None, error: BaseException | None) 
 
 
 def scope_error(scope: ScopeView) -> str | None:
-    """Give the `error.type` of a run or agent: of an error alone, since one that was stopped, paused or cancelled did not fail."""
+    """Return the `error.type` of a run or agent: of an error alone, since one that was stopped, paused or cancelled did not fail."""
     stated = StopReason.ABANDONED if scope.stop_reason == StopReason.ABANDONED else None
     return error_type("error", stated, scope.error) if scope.status == "error" else None
 
@@ -58,18 +58,18 @@ class StopReasons:
         self._own = CardinalityLimit(_MOST_OWN_REASONS)
 
     def admit(self, stop_reason: str | None) -> str:
-        """Give what may stand on a metric."""
+        """Return what may stand on a metric."""
         found = text(family(stop_reason or OTHER))
         return found if found in _KNOWN_REASONS else self._own.admit(found)[0] or OTHER
 
 
 def error_type_of(status: str) -> str:
-    """Give the `error.type` of an ending of which no error is known."""
+    """Return the `error.type` of an ending of which no error is known."""
     return _WITHOUT_ERROR.get(status, names.ERROR_OTHER)
 
 
 def error_of(record: CallRecord) -> str | None:
-    """Give the `error.type` of a call, None for a success: what was stated of it, or by its answer."""
+    """Return the `error.type` of a call, None for a success: what was stated of it, or by its answer."""
     stated = record.error_type or (None if record.reply is None else record.reply.error_type)
     return None if stated is None and record.status == "ok" else error_type(record.status, stated, record.error)
 
@@ -91,14 +91,14 @@ def add_decision(attributes: dict[str, AttributeValue], record: CallRecord | Too
 
 
 def sentence(record: CallRecord | ToolRecord) -> str | None:
-    """Give our own sentence about a refusal; what others' errors say may quote a prompt or a key and stays out."""
+    """Return our own sentence about a refusal; what others' errors say may quote a prompt or a key and stays out."""
     if record.status != "refused" or not isinstance(record.error, RaviError):
         return None
     return _said(record, record.error)[:_MOST_SENTENCE].encode("utf-8", "replace").decode()
 
 
 def _said(record: CallRecord | ToolRecord, error: RaviError) -> str:
-    """Give its sentence; what a gate says may quote a model or a person, and stays out where content is not captured."""
+    """Return its sentence; what a gate says may quote a model or a person, and stays out where content is not captured."""
     if not isinstance(error, ToolDeniedError | StopRun) or (isinstance(record, ToolRecord) and record.arguments is not None):
         return str(error)
     reason = error.stop_reason if isinstance(error, ToolDeniedError) else error.reason

@@ -48,7 +48,7 @@ SUPPRESSION: Final = object()
 
 
 class Suppression(Enum):
-    """Say why a call gets no span of ours."""
+    """Why a call gets no span of ours."""
 
     SUPPRESSED = "suppressed"
     """The program asked that nothing be told of it."""
@@ -59,7 +59,7 @@ class Suppression(Enum):
 
 
 def silences_all(context: Context) -> bool:
-    """Tell that nothing of what is done in `context` is to be told: what an exporter sends, before all."""
+    """Whether nothing of what is done in `context` is to be told: what an exporter sends, before all."""
     return any(context.get(key) for key in _SILENCING)
 
 

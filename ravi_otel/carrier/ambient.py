@@ -35,7 +35,7 @@ def end() -> None:
 
 
 def undressed(context: Context) -> Context:
-    """Give `context` without any entry of ours, for a call that must not carry them."""
+    """Return `context` without any entry of ours, for a call that must not carry them."""
     for name in [name for name in baggage.get_all(context) if is_ours(name)]:
         context = baggage.remove_baggage(name, context)
     return context

@@ -18,7 +18,7 @@ MOST_MODELS: Final = 16
 
 
 def left_of(account: Account) -> int:
-    """Give what of a limit anybody may still use; nothing of one that drains."""
+    """Return what of a limit anybody may still use; nothing of one that drains."""
     return 0 if account.draining else max(0, account.value - account.kept_back - account.used - account.held)
 
 
@@ -53,7 +53,7 @@ def tighter(one: Limit, other: Limit) -> Limit:
 
 
 def least(limits: Iterable[Limit]) -> tuple[Limit, ...]:
-    """Give one limit of each kind, agent and way to count: the tightest there is."""
+    """Return one limit of each kind, agent and way to count: the tightest there is."""
     found: dict[tuple[str, str | None, str | None], Limit] = {}
     for limit in limits:
         key = (limit.counted, limit.agent, limit.by)

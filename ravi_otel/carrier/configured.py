@@ -25,7 +25,7 @@ _log = logging.getLogger("ravi_otel")
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """Hold what was configured.
+    """What was configured.
 
     `keys` sign and verify; `to` are the hosts that get ours; `trust` the peers that are believed without a signature; `names` what
     this service is called by those who call it, none: by anything.
@@ -38,7 +38,7 @@ class Configured:
 
     @property
     def believes(self) -> bool:
-        """Tell that anything from outside may be believed."""
+        """Whether anything from outside may be believed."""
         return bool(self.keys) or bool(self.trust)
 
 
@@ -46,7 +46,7 @@ OFF: Final = Configured()
 
 
 def configured() -> Configured:
-    """Give what the environment says by now; where that cannot be used, which the log says once, nothing crosses."""
+    """Return what the environment says by now; where that cannot be used, which the log says once, nothing crosses."""
     found = os.environ
     return _configured(found.get(KEYS, ""), found.get(TO, ""), found.get(TRUST, ""), found.get(NAMES, ""))
 
@@ -57,7 +57,7 @@ def check_configured(environ: Mapping[str, str]) -> None:
 
 
 def in_context() -> bool:
-    """Tell that every scope is to have its entry in OpenTelemetry's own baggage too."""
+    """Whether every scope is to have its entry in OpenTelemetry's own baggage too."""
     return switch(os.environ, BAGGAGE, default=False, safe=False)
 
 

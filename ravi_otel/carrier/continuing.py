@@ -43,7 +43,7 @@ _NOTHING: Final = (request_limit(0), tool_call_limit(0))
 
 
 class ContinuedRun(Run):
-    """Be one run that another process began, or where nothing of it is believed, a run of this process's own."""
+    """One run that another process began, or where nothing of it is believed, a run of this process's own."""
 
     _factory = "continue_run"
 
@@ -55,12 +55,12 @@ class ContinuedRun(Run):
 
     @property
     def rejected(self) -> Reason | None:
-        """Give why what came in was not believed; None where it was, and where nobody is to be."""
+        """Return why what came in was not believed; None where it was, and where nobody is to be."""
         return self.inbound.rejected
 
     @property
     def lent(self) -> bool:
-        """Tell that a loan came with it, of which `give_back` says what was used."""
+        """Whether a loan came with it, of which `give_back` says what was used."""
         return self.inbound.token is not None and self.inbound.token.loan is not None
 
     def give_back(self) -> Flow[str | None]:
@@ -116,7 +116,7 @@ class ContinuedRun(Run):
             attachment.restore()
 
     def _around(self) -> Scope:
-        """Give the scope to open it under: the caller's, where both count in one store, inside of this process's own."""
+        """Return the scope to open it under: the caller's, where both count in one store, inside of this process's own."""
         around, token = super()._around(), self.inbound.token
         if token is None or not _is_same_store(token, around):
             return around
@@ -227,7 +227,7 @@ def _is_same_store(token: Token, scope: Scope) -> bool:
 
 
 def _is_inside(token: Token, scope: Scope) -> bool:
-    """Tell that the caller's scope is around, in this very process: what is done here is done in it anyway."""
+    """Whether the caller's scope is around, in this very process: what is done here is done in it anyway."""
     return any(each.facts.scope_id == token.scope_id for each in scope.upwards())
 
 
@@ -271,7 +271,7 @@ def _declare(scope: Scope, shared: SharedScope) -> None:
 
 
 def _is_bounded(scope: Scope) -> bool:
-    """Tell that some limit that refuses bounds what may be done in a scope, whichever agent or model does it."""
+    """Whether some limit that refuses bounds what may be done in a scope, whichever agent or model does it."""
     for each in scope.upwards():
         declared: list[Account | Series] = [*each.accounts, *each.series]
         if any(one.limit.kind in _BOUNDING and one.limit.agent is None and not one.observe for one in declared):
@@ -331,7 +331,7 @@ def _end(scope: Scope, loan: Loan) -> Flow[tuple[dict[str, int], tuple[ModelAmou
 
 
 def _used(scope: Scope) -> Mapping[str, int]:
-    """Give what was used in a run, in inner units, whatever was limited."""
+    """Return what was used in a run, in inner units, whatever was limited."""
     spend = scope.spend()
     return {
         Kind.TOKENS.value: spend.total_tokens,

@@ -10,7 +10,7 @@ MOST: Final = 10_000
 
 
 def pairs_of(headers: object) -> Iterator[tuple[str, str]]:
-    """Give each name, in lower case, with each of its values; whatever is neither text nor bytes is empty.
+    """Yield each name, in lower case, with each of its values; whatever is neither text nor bytes is empty.
 
     What has `items` is asked for them: also the messages of `http.server`, which are no mappings.
 

@@ -23,7 +23,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def place_of(url: str) -> tuple[str, int | None] | None:
-    """Give the host that a request to `url` goes to, in lower case, and the port; None where readers may differ about it."""
+    """Return the host that a request to `url` goes to, in lower case, and the port; None where readers may differ about it."""
     if len(url) > _LONGEST_URL:
         return None
     authority = url.partition("://")[2]
@@ -42,7 +42,7 @@ def place_of(url: str) -> tuple[str, int | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Be a list of hosts: each a name, `*.` and the end of names, or an address, with a port or any."""
+    """A list of hosts: each a name, `*.` and the end of names, or an address, with a port or any."""
 
     listed: tuple[tuple[bool, str, int | None], ...] = ()
 
@@ -50,11 +50,11 @@ class Hosts:
         return bool(self.listed)
 
     def has(self, host: str, port: int | None) -> bool:
-        """Tell that the host is listed; `host` in lower case, without brackets."""
+        """Whether the host is listed; `host` in lower case, without brackets."""
         return any((host.endswith("." + name) if below else host == name) and wanted in (None, port) for below, name, wanted in self.listed)
 
     def has_url(self, url: str) -> bool:
-        """Tell that a request to `url` goes to a listed host."""
+        """Whether a request to `url` goes to a listed host."""
         place = place_of(url)
         return place is not None and self.has(*place)
 
@@ -76,7 +76,7 @@ def read_hosts(variable: str, text: str) -> Hosts:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Be a list of peers by their addresses: networks, and names that a server gives for one that has no address."""
+    """A list of peers by their addresses: networks, and names that a server gives for one that has no address."""
 
     networks: tuple[_Network, ...] = ()
     names: frozenset[str] = frozenset()
@@ -85,7 +85,7 @@ class Peers:
         return bool(self.networks or self.names)
 
     def has(self, peer: str | None) -> bool:
-        """Tell that the peer is listed; None, or what is no address, only where that very name is."""
+        """Whether the peer is listed; None, or what is no address, only where that very name is."""
         if not peer or not self:
             return False
         if peer in self.names:

@@ -59,7 +59,7 @@ _begun: Final = _Once()
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """Be what came in: the token that is believed, or why none is (`rejected`: both None where nothing came and nobody would be believed).
+    """What came in: the token that is believed, or why none is (`rejected`: both None where nothing came and nobody would be believed).
 
     `trace` are the headers that say which trace it is a part of.
     """
@@ -69,7 +69,7 @@ class Inbound:
     trace: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def context(self, current: Context) -> Context:
-        """Give `current` with the caller's span in it, if a valid one was named."""
+        """Return `current` with the caller's span in it, if a valid one was named."""
         return _PROPAGATOR.extract(self.trace, current) if self.trace else current
 
 
@@ -139,7 +139,7 @@ def _flaw(token: Token, config: Configured) -> Reason | None:
 
 
 def _found(headers: object) -> tuple[list[str], dict[str, str]]:
-    """Give the values of all `baggage` headers, and the headers of the trace."""
+    """Return the values of all `baggage` headers, and the headers of the trace."""
     baggage: list[str] = []
     trace: dict[str, str] = {}
     for name, value in pairs_of(headers):

@@ -31,16 +31,16 @@ class Keys:
 
     @property
     def signing(self) -> str:
-        """Give the id of the key that signs; empty without keys."""
+        """Return the id of the key that signs; empty without keys."""
         return next(iter(self.by_id), "")
 
     def sign(self, purpose: str, payload: bytes) -> tuple[str, bytes]:
-        """Give the id of the key that signs now, and the signature of `payload` for `purpose`."""
+        """Return the id of the key that signs now, and the signature of `payload` for `purpose`."""
         key_id = self.signing
         return key_id, _mac(self.by_id[key_id], purpose, key_id, payload)
 
     def verifies(self, purpose: str, key_id: str, payload: bytes, signature: bytes) -> bool:
-        """Tell that it was signed for this purpose, by who has the key of that id; takes as long for any that is not."""
+        """Whether it was signed for this purpose, by who has the key of that id; takes as long for any that is not."""
         secret = self.by_id.get(key_id)
         return secret is not None and hmac.compare_digest(_mac(secret, purpose, key_id, payload), signature)
 

@@ -65,7 +65,7 @@ def _renew() -> None:
 
 
 class Lent:
-    """Be one loan: held from `with` (or the first use) on, for one request, and back when the answer says what was used.
+    """One loan: held from `with` (or the first use) on, for one request, and back when the answer says what was used.
 
     `used` is what came back as used, by kind in inner units, None until then; `status` is "new", "held", "sent", "returned", "spent"
     (charged in full) or "released" (never sent).
@@ -204,7 +204,7 @@ class Lent:
             raise ConfigurationError("a loan belongs to the process that called lend(): call it again in the one that was forked.")
 
     def send(self) -> Loan | None:
-        """Give it to whoever writes a request, once; None for all who come later, or too late."""
+        """Return it to whoever writes a request, once; None for all who come later, or too late."""
         with _lock.own:
             if self.status != "held" or self._process != process_here() or now_ms() >= self.expires_ms:
                 return None
@@ -217,7 +217,7 @@ class Lent:
 
     @property
     def is_sent(self) -> bool:
-        """Tell that a request took it."""
+        """Whether a request took it."""
         return self.status not in {"new", "held", "released"}
 
     @property
@@ -299,7 +299,7 @@ def lend(
 
 
 def around() -> Lent | None:
-    """Give the loan of the innermost `with lend(...)` block here; None in none."""
+    """Return the loan of the innermost `with lend(...)` block here; None in none."""
     return cast("Lent | None", otel_context.get_value(_LOAN))
 
 
@@ -323,7 +323,7 @@ def returned(url: str, value: str) -> Flow[bool]:
 
 
 def take_return(url: str, headers: object) -> bool:
-    """Take what came back of a loan with the headers of the answer from `url`; tell whether there was something. Never raises.
+    """Take what came back of a loan with the headers of the answer from `url`; return whether there was something. Never raises.
 
     For requests with `outbound_headers(url, lend=)`; the HTTP clients that are wrapped do it by themselves.
     """
@@ -337,7 +337,7 @@ def take_return(url: str, headers: object) -> bool:
 
 
 def _take(config: Configured, value: str) -> Flow[bool]:
-    """Take it; tell whether it was of a loan that was open."""
+    """Take it; return whether it was of a loan that was open."""
     try:
         spent = read_spent(value, config.keys)
     except (MalformedError, ValueError) as error:

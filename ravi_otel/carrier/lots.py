@@ -28,7 +28,7 @@ _EACH_CALL: Final = frozenset({*(each.value for each in SPENDS), Kind.REQUESTS.v
 
 @dataclass(slots=True)
 class Lot:
-    """Be a part of a loan that is held by one operation: of each kind so much, for the agent and the model that it is for, None: any."""
+    """A part of a loan that is held by one operation: of each kind so much, for the agent and the model that it is for, None: any."""
 
     agent: str | None = None
     model: str | None = None
@@ -117,7 +117,7 @@ def limits_of(lots: Iterable[Lot]) -> tuple[tuple[Limit, ...], tuple[ModelAmount
 
 
 def used_of(lot: Lot, spent: Spent) -> Mapping[str, int]:
-    """Give what was used of a lot; a kind of which nothing was said is left out, and charged in full."""
+    """Return what was used of a lot; a kind of which nothing was said is left out, and charged in full."""
     if lot.agent is None and lot.model is None:
         return {kind: spent.amounts.get(kind, 0) for kind in lot.limits}
     return {each.kind: each.amount for each in spent.models if (each.agent, each.model) == (lot.agent, lot.model or "")}
@@ -173,7 +173,7 @@ def _part(by_kind: Mapping[str, list[Account]], asked: Mapping[str, int]) -> Fra
 
 
 def _share(kind: str, left: int, part: Fraction | None) -> int:
-    """Give how much goes along of what was not asked for: of tokens and cost the part that the loan is, of counts a quarter at least."""
+    """Return how much goes along of what was not asked for: of tokens and cost the part that the loan is, of counts a quarter at least."""
     share = part if part is not None and kind.partition("(")[0] in SPENDS else max(part or _QUARTER, _QUARTER)
     return -(-left * share.numerator // share.denominator)
 

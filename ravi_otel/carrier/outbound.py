@@ -35,7 +35,7 @@ _BAGGAGE: Final = W3CBaggagePropagator()
 
 
 def is_listed(url: str, via: str | None = None) -> bool:
-    """Tell that a request to `url` may carry ours; `via` is the proxy that reads its headers, if one does."""
+    """Whether a request to `url` may carry ours; `via` is the proxy that reads its headers, if one does."""
     to = configured().to
     return bool(to) and to.has_url(url) and (via is None or to.has_url(via))
 
@@ -43,7 +43,7 @@ def is_listed(url: str, via: str | None = None) -> bool:
 def headers_for(
     url: str, existing: str | None, via: str | None = None, *, lends: bool = True, taken: Callable[[Lent], object] | None = None
 ) -> str | None:
-    """Give the `baggage` header for a request to `url`, None for none at all; never raises, and does no I/O.
+    """Return the `baggage` header for a request to `url`, None for none at all; never raises, and does no I/O.
 
     `existing` is what the request has by now. To a host that is not listed, and through a `via` that is not, every entry of ours is taken
     out. To one that is, the current scope's takes their place, with the loan of the `with lend(...)` around, for the first request
@@ -66,7 +66,7 @@ def headers_for(
 
 
 def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
-    """Give the headers that carry this trace, and to a listed host this run, for a request that the program makes by itself.
+    """Return the headers that carry this trace, and to a listed host this run, for a request that the program makes by itself.
 
     `lend` is a loan for this request: `outbound_headers(url, lend=lend(tokens=5_000))`; give the answer's headers to `take_return`.
     Raises ConfigurationError where a loan cannot be sent to `url`, and what holding a loan raises.
@@ -102,7 +102,7 @@ def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
 
 
 def carried_to(audience: str, expires_s: float) -> dict[str, str]:
-    """Give the headers for somebody who is no host: a task, a process. Without a key, which is said once, those of the trace alone."""
+    """Return the headers for somebody who is no host: a task, a process. Without a key, which is said once, those of the trace alone."""
     headers: dict[str, str] = {}
     if not configured().keys:
         say_once("unkeyed", "nothing of a run goes along with tasks and processes, its limits included: set RAVI_CARRY_KEYS.")

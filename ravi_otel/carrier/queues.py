@@ -12,7 +12,7 @@ MONTH_S: Final = 31 * DAY_S
 
 
 def task_headers(*, expires_s: float = DAY_S) -> dict[str, str]:
-    """Give the headers that carry this run and its trace with a task, such as `task.apply_async(headers=task_headers())` of Celery.
+    """Return the headers that carry this run and its trace with a task, such as `task.apply_async(headers=task_headers())` of Celery.
 
     Whoever works on it goes on with `continue_run(headers)`; in a Celery task those are `self.request.headers`. They are believed for
     `expires_s` seconds, a day unless it is said, and within the run's deadline. Without `RAVI_CARRY_KEYS` they carry the trace alone.
@@ -21,7 +21,7 @@ def task_headers(*, expires_s: float = DAY_S) -> dict[str, str]:
 
 
 def child_environment(*, expires_s: float = DAY_S) -> dict[str, str]:
-    """Give the variables that carry this run and its trace to a process: `Popen(..., env={**os.environ, **child_environment()})`.
+    """Return the variables that carry this run and its trace to a process: `Popen(..., env={**os.environ, **child_environment()})`.
 
     They are `BAGGAGE`, `TRACEPARENT` and `TRACESTATE`. The process goes on with `continue_run(os.environ)`. They are believed for
     `expires_s` seconds, a day unless it is said. Without `RAVI_CARRY_KEYS`, which the process needs too, they carry the trace alone.

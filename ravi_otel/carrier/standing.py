@@ -24,7 +24,7 @@ _NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)
 
 
 class _Process:
-    """Be this process, by a name that a forked one has another of."""
+    """This process, by a name that a forked one has another of."""
 
     def __init__(self) -> None:
         self.renew()
@@ -38,7 +38,7 @@ renew_in_child(_process.renew)
 
 
 def now_ms() -> int:
-    """Give the time of day in ms since 1970."""
+    """Return the time of day in ms since 1970."""
     return int(STATE.engine.clock.time() * 1000)
 
 
@@ -53,7 +53,7 @@ def store_here(scope: Scope) -> str:
 
 
 def names_of(accounts: Iterable[Account]) -> tuple[str, ...]:
-    """Give the short names of counters that are not one agent's or block's alone."""
+    """Return the short names of counters that are not one agent's or block's alone."""
     return tuple(counter_name(each.key) for each in accounts)
 
 
@@ -104,7 +104,7 @@ def token_of(scope: Scope, audience: str, expires_ms: int, loan: Loan | None = N
 
 
 def _spans(scope: Scope, account: Account) -> bool:
-    """Tell that the callee can count in this very account; one of a single agent's name counts nothing there."""
+    """Whether the callee can count in this very account; one of a single agent's name counts nothing there."""
     return (
         store_id(scope.engine.ledger) is not None
         and account.nature in SUMS
@@ -148,7 +148,7 @@ def _none_of(limits: Iterable[Limit]) -> tuple[Limit, ...]:
 
 
 def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
-    """Give limits of working time, and the first deadline there is, in ms since 1970."""
+    """Return limits of working time, and the first deadline there is, in ms since 1970."""
     now = scope.engine.now_ns()
     working: list[int] = []
     left: list[int] = []
@@ -164,7 +164,7 @@ def _clocks(scope: Scope) -> tuple[list[Limit], int | None]:
 
 
 def _headcount(scope: Scope) -> tuple[Slots | None, list[Limit]]:
-    """Give the slots that both can take, where they are in a store, and else how many more agents may live."""
+    """Return the slots that both can take, where they are in a store, and else how many more agents may live."""
     spawn = scope.spawn
     stats = None if spawn is None else spawn.stats()
     if spawn is None or stats is None or stats.limit is None or stats.limit >= UNLIMITED_AGENTS.max_agents:
@@ -175,7 +175,7 @@ def _headcount(scope: Scope) -> tuple[Slots | None, list[Limit]]:
 
 
 def _depths(scope: Scope) -> list[Limit]:
-    """Give how deep agents may go, seen from there: the first one there is below the one that calls."""
+    """Return how deep agents may go, seen from there: the first one there is below the one that calls."""
     supervision = scope.facts.supervision
     below = 0 if supervision is None or scope.facts.agent_name is None else supervision.depth + 1
     depths = [each.value - below for each in scope.plan.accounts() if each.kind == Kind.DEPTH and not each.observe]
@@ -199,7 +199,7 @@ def _shared(accounts: Iterable[Account], loan: Loan | None) -> tuple[SharedScope
 
 
 def _tags(scope: Scope) -> dict[str, str]:
-    """Give the tags that a limit around counts by; no other tag is another process's business."""
+    """Return the tags that a limit around counts by; no other tag is another process's business."""
     tags = scope.facts.tags
     counted = {str(each.limit.by).removeprefix(TAG) for each in scope.plan.accounts() if str(each.limit.by).startswith(TAG)}
     return {name: tags[name] for name in sorted(counted) if name in tags}

@@ -49,7 +49,7 @@ _SHARED_KINDS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind
 
 
 class ModelAmount(NamedTuple):
-    """Say what there is of one model, in a limit that counts each by itself: of which kind, for which agent alone, and how much."""
+    """What there is of one model, in a limit that counts each by itself: of which kind, for which agent alone, and how much."""
 
     kind: str
     agent: str | None
@@ -59,7 +59,7 @@ class ModelAmount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """Be an allowance for one request under an id that is good once: `limits` of all sums that the lender is held to.
+    """An allowance for one request under an id that is good once: `limits` of all sums that the lender is held to.
 
     `held` are the counters that it is held on, by short names: who counts in the same store leaves them to the lender. `models` are
     those of which there is another amount than of any.
@@ -72,13 +72,13 @@ class Loan:
 
     @property
     def amounts(self) -> Mapping[str, int]:
-        """Give how much there is of which kind, in inner units, whichever agent or model uses it."""
+        """Return how much there is of which kind, in inner units, whichever agent or model uses it."""
         return {each.counted: each.value for each in self.limits if each.agent is None and each.by is None}
 
 
 @dataclass(frozen=True, slots=True)
 class SharedScope:
-    """Be a scope of the caller whose limits are counted in a store that both may have; each limit with its epoch there.
+    """A scope of the caller whose limits are counted in a store that both may have; each limit with its epoch there.
 
     The `tenant_id` is its own: a run inside of another may have one where that has none.
     """
@@ -92,7 +92,7 @@ class SharedScope:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Be the slots of the caller's run, which are counted in a store: of which run, and how many there are in all."""
+    """The slots of the caller's run, which are counted in a store: of which run, and how many there are in all."""
 
     run_scope_id: str
     most: int
@@ -100,7 +100,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Say who works for whom, and within what.
+    """Who works for whom, and within what.
 
     `expires_ms` and `deadline_ms` are UTC, in ms since 1970. `ceilings` are limits that hold for all work the token is for; those of
     `shared` scopes hold instead where both count in the store `store`. `local` ceilings hold there, too: nobody else counts them.
@@ -132,7 +132,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Be what came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units.
+    """What came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units.
 
     `charged` are the counters of the lender's store, by short names, to which those others were charged already. Work `inside` of the
     lender's own scope, in one process, was added up there, too. `models` say what was used by an agent, of its limits, and of a model;
@@ -328,7 +328,7 @@ def _model(given: object) -> str:
 
 
 def counter_name(key: str) -> str:
-    """Give a short name for a counter, the same in every process."""
+    """Return a short name for a counter, the same in every process."""
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGITS]
 
 

@@ -116,5 +116,5 @@ def amounts(value: object, known: frozenset[str] | None = None) -> dict[str, int
 
 
 def most_of(kind: str) -> int:
-    """Give how much of a kind there may be at most."""
+    """Return how much of a kind there may be at most."""
     return checks.MAX_NANO if kind == Kind.COST or kind not in SPENDS else checks.MAX_COUNT

@@ -193,7 +193,7 @@ class _Body:
 
 
 class _SizedBody(_Body):
-    """Be a body that tells how many pieces it has: of one, servers measure the length."""
+    """A body that tells how many pieces it has: of one, servers measure the length."""
 
     __slots__ = ()
 

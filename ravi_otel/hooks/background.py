@@ -33,7 +33,7 @@ Blame = Callable[[Fault, str, BaseException | None], object]
 
 
 class Pending:
-    """Be one asynchronous callback under way, until it is `over`; `blame` is told what goes wrong with it."""
+    """One asynchronous callback under way, until it is `over`; `blame` is told what goes wrong with it."""
 
     __slots__ = ("_awaitable", "_ending", "_giving_up", "_timer", "began_s", "blame", "late", "over", "started")
 
@@ -123,7 +123,7 @@ class Pending:
 
 
 class Background:
-    """Keep what runs: tasks of the program's loops, and those of the one loop in a thread of ours."""
+    """What runs: tasks of the program's loops, and those of the one loop in a thread of ours."""
 
     def __init__(self) -> None:
         self._lock = ForkLock()
@@ -183,7 +183,7 @@ class Background:
         return [pending for pending, task in under_way if not pending.over and (task is None or task.get_loop() is self._loop)]
 
     def runs_here(self) -> bool:
-        """Tell that this is the thread of ours."""
+        """Whether this is the thread of ours."""
         return self._loop is not None and asyncio.get_running_loop() is self._loop
 
     def sweep(self) -> bool:
@@ -253,7 +253,7 @@ def _live(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def runs_loop() -> bool:
-    """Tell that an asyncio event loop runs in this thread: callbacks started here are its tasks."""
+    """Whether an asyncio event loop runs in this thread: callbacks started here are its tasks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

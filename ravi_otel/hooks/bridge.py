@@ -186,7 +186,7 @@ for _method in sorted({row.method for row in _HEARD.values()} - set(vars(Bridge)
 
 
 def hears_calls(managers: Iterable[object]) -> bool:
-    """Tell that one of these hooks waits for model calls."""
+    """Whether one of these hooks waits for model calls."""
     found = [each for each in managers if isinstance(each, HookManager)]
     return any(each.hears(event) for each in found for event in (HookEvent.LLM_START, HookEvent.LLM_END))
 

@@ -57,7 +57,7 @@ def read_event(parameter: str, event: object) -> HookEvent:
 
 
 class ReadOnly(dict[str, Any]):
-    """Be what is told to a callback, or to who follows a run: a dict that cannot be changed, and is copied and pickled like any other.
+    """What is told to a callback, or to who follows a run: a dict that cannot be changed, and is copied and pickled like any other.
 
     Its names can be read as attributes, too. `dict(told)` gives a copy that can be changed.
     """

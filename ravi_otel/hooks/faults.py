@@ -43,7 +43,7 @@ REPORTS: Final = Reports()
 
 
 def is_the_programs(error: BaseException) -> bool:
-    """Tell that a signal raised this in the main thread while a hook ran: it is meant for the program, and no hook's fault."""
+    """Whether a signal raised this in the main thread while a hook ran: it is meant for the program, and no hook's fault."""
     if threading.current_thread() is not threading.main_thread():
         return False
     return isinstance(error, KeyboardInterrupt) or from_signal(error)

@@ -75,7 +75,7 @@ class Guarded:
 
 
 def from_signal(error: BaseException) -> bool:
-    """Tell whether a signal handler of the program raised `error` while our code was running: then it is not our bug."""
+    """Whether a signal handler of the program raised `error` while our code was running: then it is not our bug."""
     codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in map(signal.getsignal, signal.valid_signals())}
     trace = error.__traceback__
     while trace is not None:

@@ -38,7 +38,7 @@ _INSIDE: Final = otel_context.create_key("ravi-otel-hooks")
 
 @dataclass(frozen=True, slots=True)
 class HookStats:
-    """Photograph what the callbacks of a manager did wrong, by how often.
+    """A copy of what the callbacks of a manager did wrong, by how often.
 
     `raised`; `slow`: synchronous ones that took over 100 ms; `late`: asynchronous ones that were not over after a second;
     `lost`: asynchronous ones that could not run to their end, because their event loop or the process ended, or a thousand
@@ -52,7 +52,7 @@ class HookStats:
 
 
 class _Registration:
-    """Be one callback of one event."""
+    """One callback of one event."""
 
     __slots__ = ("callback", "place")
 
@@ -121,11 +121,11 @@ class HookManager:
         return False
 
     def hears(self, event: HookEvent) -> bool:
-        """Tell whether anything is registered for `event`."""
+        """Whether anything is registered for `event`."""
         return bool(self._registered.get(event))
 
     def stats(self) -> HookStats:
-        """Photograph what went wrong so far."""
+        """Return a copy of what went wrong so far."""
         if _BACKGROUND in sys.modules:
             _background().BACKGROUND.sweep()  # a loop that was closed tells nobody of what it left
         with self._lock.own:
@@ -225,7 +225,7 @@ def finish_callbacks() -> None:
 
 
 def is_inside(context: otel_context.Context) -> bool:
-    """Tell that a callback is at work in `context`: whatever it starts must know of that, or would set it off again."""
+    """Whether a callback is at work in `context`: whatever it starts must know of that, or would set it off again."""
     return bool(context.get(_INSIDE))
 
 
@@ -256,7 +256,7 @@ def _place_of(callback: object, event: str) -> str:
 
 
 def _is_same(one: object, other: object) -> bool:
-    """Tell that both call the same code on the same object; a bound method is another object each time it is looked up.
+    """Whether both call the same code on the same object; a bound method is another object each time it is looked up.
 
     No code of the program's runs for that, as its `__eq__` might.
     """
@@ -321,7 +321,7 @@ def read_manager(parameter: str, given: object) -> HookManager:
 
 
 def is_attached(given: object) -> bool:
-    """Tell that it listens to managers, as a CostTracker does, and is none."""
+    """Whether it listens to managers, as a CostTracker does, and is none."""
     return callable(getattr(given, "attach", None)) and not isinstance(given, HookManager)
 
 

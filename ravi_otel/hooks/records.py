@@ -134,7 +134,7 @@ class CallRecord:
         return {**dict.fromkeys(_TOKENS), **{name: getattr(self.usage, name) for name in known}, "source": self.usage.source}
 
     def _cost_usd(self) -> float | None:
-        """Give what it cost: nothing where nothing was sent or billed, None where nobody knows."""
+        """Return what it cost: nothing where nothing was sent or billed, None where nobody knows."""
         if self.cost_nano is not None:
             return self.cost_nano / NANO
         if self.requests == 0 or (not self.call.generative and self.usage is None):
@@ -191,7 +191,7 @@ class ToolRecord:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LimitReading:
-    """Photograph one limit of one scope; amounts in the kind's public unit (tokens, USD, seconds, count).
+    """A copy of one limit of one scope; amounts in the kind's public unit (tokens, USD, seconds, count).
 
     `events` are the ones this limit has emitted so far in order ("limit_nearing", "limit_exceeded"). A limit that begins anew is read
     as of its `window`, such as "2026-01-02" of per="day", and one that counts by somebody as of whom it was `counted_for`. `scope` and
@@ -216,7 +216,7 @@ class LimitReading:
 
     @property
     def fullness(self) -> float:
-        """Give the ratio to rank by: one that is unknown is below every other."""
+        """Return the ratio to rank by: one that is unknown is below every other."""
         return self.ratio if math.isfinite(self.ratio) else -1.0
 
     def __repr__(self) -> str:
@@ -242,7 +242,7 @@ class LimitReading:
 
 
 class Consumed(NamedTuple):
-    """Hold what a program reported with `ExecutionTracker.consume()`."""
+    """What a program reported with `ExecutionTracker.consume()`."""
 
     tokens: int = 0
     cost_usd: float = 0.0
@@ -260,7 +260,7 @@ _READ_COUNTED: Final = attrgetter(*_COUNTED)
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """Photograph what a scope has used: counts, tokens, and USD.
+    """A copy of what a scope has used: counts, tokens, and USD.
 
     `cost_usd` is what is known, None when calls were answered and no price is. `unreported_calls` were answered without
     usage, or are still made in the background: their tokens and cost are not in here, though limits were charged what was
@@ -292,14 +292,14 @@ class Spend:
 
     @classmethod
     def of(cls, counters: Any, duration_s: float, **more: Any) -> Spend:
-        """Photograph counters of these names; cost is None while calls were made and none of them had a known price."""
+        """Return a copy of counters of these names; cost is None while calls were made and none of them had a known price."""
         unknown = counters.unpriced_calls + counters.unreported_calls > 0 and counters.priced_calls == 0
         counted = dict(zip(_COUNTED, _READ_COUNTED(counters), strict=True)) | more
         return cls(cost_usd=None if unknown else counters.cost_nano / NANO, duration_s=duration_s, **counted)
 
     @property
     def total_tokens(self) -> int:
-        """Give input, output, and what nobody told apart."""
+        """Return input, output, and what nobody told apart."""
         return self.input_tokens + self.output_tokens + self.unsplit_tokens
 
 
@@ -318,22 +318,22 @@ class ScopeView(Protocol):
 
     @property
     def stop_reason(self) -> str | None:
-        """Say why it stopped, None while open."""
+        """Return why it stopped, None while open."""
         ...
 
     @property
     def error(self) -> BaseException | None:
-        """Give what its body raised, None on success."""
+        """Return what its body raised, None on success."""
         ...
 
     @property
     def parent(self) -> ScopeView | None:
-        """Give the enclosing scope, None at the root."""
+        """Return the enclosing scope, None at the root."""
         ...
 
     @property
     def parent_id(self) -> str | None:
-        """Give the enclosing scope's id, None at the root."""
+        """Return the enclosing scope's id, None at the root."""
         ...
 
     def readings(self) -> Sequence[LimitReading]:
@@ -438,7 +438,7 @@ _OF_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SpawnEvent:
-    """Tell what became of a request for a slot; `active` and `paused` are the counts after it.
+    """What became of a request for a slot; `active` and `paused` are the counts after it.
 
     `agent_name` is the agent's, None where it has none yet: several agents of one id may have different names. `max_agents` is how many
     agents may be live, None where that has no limit. `limit_kind` says of a denial which limit refused: "agents", "agents_total" or
@@ -512,7 +512,7 @@ class CountEvent:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Tell what somebody says of a scope: the program a "report", an operator from outside a "command"."""
+    """What somebody says of a scope: the program a "report", an operator from outside a "command"."""
 
     what: Literal["report", "command"]
     facts: ScopeFacts
@@ -549,7 +549,7 @@ class HandoffEvent:
 
 @dataclass(frozen=True, slots=True)
 class ReviewEvent:
-    """Tell what the gate decided about one proposed action; told once a decision, so a revised action is told of again.
+    """What the gate decided about one proposed action; told once a decision, so a revised action is told of again.
 
     `tool` is the tool that was proposed, None of a final answer. `args_sha256` is the full hash of what was judged. `executed_from` and
     `human_approved` are filled in when that is known, which is with the decision that lets the action through or refuses it for good

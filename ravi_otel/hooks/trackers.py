@@ -78,7 +78,7 @@ class _Sum:
         self.calls = self.unknown = self.nano = self.input_tokens = self.output_tokens = self.unsplit_tokens = 0
 
     def cost(self) -> Cost:
-        """Photograph it."""
+        """Return a copy of it."""
         return Cost(self.calls, self.unknown, self.nano / NANO, self.input_tokens, self.output_tokens, self.unsplit_tokens)
 
 
@@ -101,28 +101,28 @@ class CostTracker(_Tracker):
 
     @property
     def total_usd(self) -> float:
-        """Give what is known of the cost; `unknown_calls` are not in it."""
+        """Return what is known of the cost; `unknown_calls` are not in it."""
         return self.total.usd
 
     @property
     def unknown_calls(self) -> int:
-        """Give the number of calls whose cost nobody knows."""
+        """Return the number of calls whose cost nobody knows."""
         return self.total.unknown_calls
 
     @property
     def total(self) -> Cost:
-        """Photograph the total."""
+        """Return a copy of the total."""
         with self._lock.own:
             return self._total.cost()
 
     @property
     def by_agent(self) -> Mapping[str | None, Cost]:
-        """Photograph it by agent; None is what was called outside any agent."""
+        """Return a copy of it by agent; None is what was called outside any agent."""
         return self._photographed(self._agents)
 
     @property
     def by_model(self) -> Mapping[str | None, Cost]:
-        """Photograph it by the model that answered, or else was asked; None where nobody said."""
+        """Return a copy of it by the model that answered, or else was asked; None where nobody said."""
         return self._photographed(self._models)
 
     def _photographed(self, sums: dict[str | None, _Sum]) -> Mapping[str | None, Cost]:
@@ -163,7 +163,7 @@ class CostTracker(_Tracker):
             self._models.clear()
 
     def _is_known(self, call_id: object) -> bool:
-        """Tell that another manager told of this call already; keeps the last 10,000 in mind."""
+        """Whether another manager told of this call already; keeps the last 10,000 in mind."""
         if not isinstance(call_id, str):
             return False
         if call_id in self._known:
@@ -175,7 +175,7 @@ class CostTracker(_Tracker):
 
 
 class Logged(NamedTuple):
-    """Be one event that was heard, with its read-only context; `at` is when, in seconds since 1970."""
+    """One event that was heard, with its read-only context; `at` is when, in seconds since 1970."""
 
     event: HookEvent
     context: ReadOnly
@@ -203,13 +203,13 @@ class RunLogger(_Tracker):
 
     @property
     def events(self) -> list[Logged]:
-        """Photograph what is kept, oldest first."""
+        """Return a copy of what is kept, oldest first."""
         with self._lock.own:
             return list(self._kept)
 
     @property
     def dropped(self) -> int:
-        """Give the number of events that are gone, because newer ones took their place."""
+        """Return the number of events that are gone, because newer ones took their place."""
         with self._lock.own:
             return self._heard - len(self._kept)
 

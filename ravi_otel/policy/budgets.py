@@ -26,7 +26,7 @@ class Priority(IntEnum):
 
 
 class HistoryRetention(StrEnum):
-    """Say how long an agent's history is kept."""
+    """How long an agent's history is kept."""
 
     NONE = "none"
     RUN = "run"

@@ -53,12 +53,12 @@ def show(value: object) -> str:
 
 
 def is_generator_function(fn: object) -> bool:
-    """Tell that a call of `fn` runs nothing of it, in either colour: whoever calls it gets what is to be gone through."""
+    """Whether a call of `fn` runs nothing of it, in either colour: whoever calls it gets what is to be gone through."""
     return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 
 def nearest(word: object, known: Iterable[str]) -> str | None:
-    """Give the known spelling closest to `word`, None when none is close."""
+    """Return the known spelling closest to `word`, None when none is close."""
     if not isinstance(word, str) or len(word) > _SHOWN:
         return None
     close = difflib.get_close_matches(word.lower(), list(known), n=1)
@@ -66,7 +66,7 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
 
 
 def flaw_of_name(value: str) -> str | None:
-    """Say what is wrong with a name, None when nothing is."""
+    """Return what is wrong with a name, None when nothing is."""
     if not value or value.isspace():
         return "is empty"
     if len(value) > MAX_NAME:
@@ -144,7 +144,7 @@ def _decimal(value: float | str | Decimal) -> Decimal | None:
 
 
 def _nano(amount: Decimal) -> tuple[int, bool]:
-    """Multiply by 10**9 in whole numbers, which no decimal context of the program can round; say whether it was exact."""
+    """Multiply by 10**9 in whole numbers, which no decimal context of the program can round; return whether it was exact."""
     if amount.adjusted() < -_SHOWN:
         return 0, False
     numerator, denominator = amount.as_integer_ratio()
@@ -240,7 +240,7 @@ def instance(parameter: str, value: T, kind: type[Any], example: str) -> T:
 
 
 def file_path(parameter: str, value: object, example: str) -> Path:
-    """Accept the path of a file, there or not, in a folder that is there; give it so that it stays wherever the program goes."""
+    """Accept the path of a file, there or not, in a folder that is there; return it so that it stays wherever the program goes."""
     try:
         text: object = os.fspath(cast("str", value))
     except TypeError:
@@ -276,7 +276,7 @@ def unknown_choice(parameter: str, value: object, known: Iterable[object]) -> st
 
 
 def environ_choice(environ: Mapping[str, str], name: str, words: tuple[str, ...]) -> str:
-    """Give the one of `words` that `name` says: the first when it is not set, or says another, which is warned of once."""
+    """Return the one of `words` that `name` says: the first when it is not set, or says another, which is warned of once."""
     stated = environ.get(name, "").strip()
     word = stated.lower() or words[0]
     if word in words:
@@ -288,7 +288,7 @@ def environ_choice(environ: Mapping[str, str], name: str, words: tuple[str, ...]
 
 
 def switch(environ: Mapping[str, str], name: str, *, default: bool, safe: bool) -> bool:
-    """Tell whether `name` is switched on: `default` when it is not set, `safe` when it says neither on nor off, warned of once."""
+    """Whether `name` is switched on: `default` when it is not set, `safe` when it says neither on nor off, warned of once."""
     stated = environ.get(name, "").strip()
     word = stated.lower()
     if not word:

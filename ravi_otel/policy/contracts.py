@@ -49,7 +49,7 @@ class ChatMessage:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Hold what a model answered, and what it used (None when the provider did not say)."""
+    """What a model answered, and what it used (None when the provider did not say)."""
 
     message: ChatMessage
     usage: Usage | None = None
@@ -61,7 +61,7 @@ class LLMClient(Protocol):
     """Ask a model for the next message."""
 
     async def generate(self, messages: Sequence[ChatMessage], *, tools: Sequence[JsonObject] = ()) -> Generation:
-        """Send the conversation and the tools on offer; give the answer."""
+        """Send the conversation and the tools on offer; return the answer."""
         ...
 
 
@@ -70,7 +70,7 @@ class CompactionStrategy(Protocol):
     """Shorten a history that no longer fits."""
 
     async def compact(self, raw_history: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-        """Give the messages to keep, oldest first."""
+        """Return the messages to keep, oldest first."""
         ...
 
 
@@ -84,7 +84,7 @@ class AgentContextProtocol(Protocol):
         ...
 
     async def get_prompt_window(self, session_id: str) -> Sequence[ChatMessage]:
-        """Give the messages of a session that the next prompt is made of, oldest first."""
+        """Return the messages of a session that the next prompt is made of, oldest first."""
         ...
 
 
@@ -138,7 +138,7 @@ class ChatContextProtocol(Protocol):
 
     @property
     def system_instructions(self) -> str | None:
-        """Give the instructions the model is called with, None without any."""
+        """Return the instructions the model is called with, None without any."""
         ...
 
 
@@ -163,7 +163,7 @@ class FunctionContextProtocol(Protocol):
 
     @property
     def arguments(self) -> JsonObject:
-        """Give the arguments it is called with."""
+        """Return the arguments it is called with."""
         ...
 
 

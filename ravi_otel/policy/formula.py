@@ -51,7 +51,7 @@ class Formula:
         return max(0, amount)
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
-        """Give the most that so many tokens can count, whatever they are."""
+        """Return the most that so many tokens can count, whatever they are."""
         return self.per_input * input_tokens + self.per_output * output_tokens
 
     def sum_of(self, input_tokens: int, output_tokens: int, cached_input_tokens: int) -> int:
@@ -66,7 +66,7 @@ class Formula:
         return fresh * (input_tokens - read) + cached * read + made * output_tokens
 
     def covered(self, amount: int, input_tokens: int) -> int | None:
-        """Give how many tokens of output an amount is enough for after so many of input; None when for any number."""
+        """Return how many tokens of output an amount is enough for after so many of input; None when for any number."""
         if self.per_output == 0:
             return None
         return max(0, amount - self.per_input * input_tokens) // self.per_output

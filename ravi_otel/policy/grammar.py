@@ -76,7 +76,7 @@ class Word(NamedTuple):
 
 
 class _Target(NamedTuple):
-    """Hold what stands left of the equals sign."""
+    """What stands left of the equals sign."""
 
     kind: str
     detail: str | None = None
@@ -120,7 +120,7 @@ class NamedKind(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Give it as accounts name it."""
+        """Return it as accounts name it."""
         return self.kind if self.detail is None else f"{TOOL}.{self.detail}"
 
 
@@ -211,7 +211,7 @@ class _Reader:
                 raise self._flaw(f"{mark!r} stands before the value" if mark else "'=' and a value are missing")
 
     def _colon(self, path: list[Word | None], at: int) -> str:
-        """Say what to write where a colon stands left of the equals sign."""
+        """Return what to write where a colon stands left of the equals sign."""
         before = self._spec[: at - 1].rstrip()
         head, name = path[-1], self._spec[at:].partition("=")[0].strip()
         named = head is not None and not head.quoted and (head.text in TOOL_WORDS or head.text == CHARGE)
@@ -241,7 +241,7 @@ class _Reader:
         return target
 
     def _instead(self, target: _Target) -> str:
-        """Say how to limit agents of a name where `@` cannot."""
+        """Return how to limit agents of a name where `@` cannot."""
         self._example = "agent.researcher.message=12"
         if target.scope == ScopeKind.AGENT:
             return "leave the @ and what follows it out"

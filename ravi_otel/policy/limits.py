@@ -107,7 +107,7 @@ Suspension = Literal["refuse", "allow"]
 
 
 def is_built_in(name: str) -> bool:
-    """Tell whether a kind of this name is counted by itself: `tokens`, and by a formula `tokens(uncached)`."""
+    """Whether a kind of this name is counted by itself: `tokens`, and by a formula `tokens(uncached)`."""
     return name.partition("(")[0].strip() in Kind.__members__.values()
 
 
@@ -237,24 +237,24 @@ class Limit:
 
     @property
     def renews(self) -> bool:
-        """Tell that it has more than one counter: one for each window, user or the like."""
+        """Whether it has more than one counter: one for each window, user or the like."""
         return self.per is not None or self.by is not None
 
     @property
     def counted(self) -> str:
-        """Give what is counted in one word, the key of its amounts: `tokens`, `tool.search`, `tokens(uncached)`."""
+        """Return what is counted in one word, the key of its amounts: `tokens`, `tool.search`, `tokens(uncached)`."""
         if self.detail is not None:
             return f"tool.{self.detail}"
         return str(self.kind) if self.count == ALL else f"{self.kind}({self.count})"
 
     @property
     def target(self) -> tuple[object, ...]:
-        """Give what two limits must share to be the same limit, written twice."""
+        """Return what two limits must share to be the same limit, written twice."""
         return self.scope, self.scope_name, self.counted, self.agent, same_window(self.per), self.by
 
     @property
     def label(self) -> str:
-        """Give the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`; a formula in brackets."""
+        """Return the kind as the grammar writes it: `tokens`, `tool.search`, `tokens@researcher`; a formula in brackets."""
         return f"{self.counted}@{self.agent}" if self.agent else self.counted
 
     def may_be_set_aside(self, kind: str, kinds: AbstractSet[str]) -> bool:
@@ -263,7 +263,7 @@ class Limit:
 
     @property
     def amount(self) -> float:
-        """Give the value in the kind's public unit (USD, seconds, or a count)."""
+        """Return the value in the kind's public unit (USD, seconds, or a count)."""
         return public_amount(self.kind, self.value)
 
 
@@ -349,7 +349,7 @@ def make_limit(kind: str, value: int, options: Mapping[str, Any], *, detail: str
 
 
 def _flaw(limit: Limit, given: Mapping[str, object]) -> str | None:
-    """Say what of a limit could not be kept, or would change nothing."""
+    """Return what of a limit could not be kept, or would change nothing."""
     if limit.scope_name is not None and limit.scope not in DOWNWARDS:
         return (
             f"name={checks.show(limit.scope_name)} names a handoff, block or agent: give scope='handoff', 'block' or 'agent' with it, "
@@ -367,7 +367,7 @@ def _flaw(limit: Limit, given: Mapping[str, object]) -> str | None:
 
 
 def _flaw_of_window(limit: Limit) -> str | None:
-    """Say what of a limit cannot begin anew, or cannot be counted by what it is to be counted by."""
+    """Return what of a limit cannot begin anew, or cannot be counted by what it is to be counted by."""
     if limit.per is not None:
         checks.window("per", limit.per)
         checks.zone("tz", limit.tz)

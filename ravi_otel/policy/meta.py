@@ -51,7 +51,7 @@ class CancellationToken:
 
     @property
     def reason(self) -> str | None:
-        """Give the first reason, None while not cancelled or when none was given."""
+        """Return the first reason, None while not cancelled or when none was given."""
         return self._state.get("reason")
 
     def cancel(self, reason: str | None = None) -> None:
@@ -106,7 +106,7 @@ class CancellationToken:
         return child
 
     def subscribe(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call `callback` once when cancelled, at once if it already is; give a function that takes it off again.
+        """Call `callback` once when cancelled, at once if it already is; return a function that takes it off again.
 
         It runs in the thread that cancels; what it raises is logged and keeps no other callback from running.
         """
@@ -120,7 +120,7 @@ class CancellationToken:
         self._callbacks.pop(key, None)
 
     def _tell(self) -> list[BaseException]:
-        """Call all callbacks; give what they raised that is no Exception."""
+        """Call all callbacks; return what they raised that is no Exception."""
         ends: list[BaseException] = []
         for key in list(self._callbacks):
             callback = self._callbacks.pop(key, None)  # only one of several tellers gets it
@@ -168,7 +168,7 @@ def _resolve(woken: asyncio.Future[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Say what a deadline was set to, and how much of it has passed by now, in seconds; `whose` and `fields` are for its error."""
+    """What a deadline was set to, and how much of it has passed by now, in seconds; `whose` and `fields` are for its error."""
 
     allowed_s: float
     passed_s: float
@@ -215,7 +215,7 @@ class RunMeta:
         put("_limit", None if left is None else Deadline(max(0.0, left), max(0.0, -left), f"run {self.run_id!r}", own))
 
     def held_to(self, deadline: Deadline) -> Self:
-        """Give the same meta with the deadline of a scope around, as that scope has it."""
+        """Return the same meta with the deadline of a scope around, as that scope has it."""
         held = replace(self)
         object.__setattr__(held, "_limit", deadline)
         return held
@@ -245,7 +245,7 @@ class RunMeta:
 
     @property
     def remaining_s(self) -> float | None:
-        """Give the seconds left, negative past the deadline, None without one."""
+        """Return the seconds left, negative past the deadline, None without one."""
         limit = self._limit
         return None if limit is None else limit.allowed_s - limit.passed_s - (time.monotonic() - self._started)
 

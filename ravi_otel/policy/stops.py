@@ -10,7 +10,7 @@ Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize
 
 
 class StopReason(StrEnum):
-    """Say why a run or an agent ended; exhaustion is never a success.
+    """Why a run or an agent ended; exhaustion is never a success.
 
     The last ten are families: of them a reason is the family, a colon and a detail, such as `supervisor_block:over_the_cap`. A program
     that raises StopRun spells a reason of its own.
@@ -67,7 +67,7 @@ class StopReason(StrEnum):
 
     @classmethod
     def for_kind(cls, kind: str) -> StopReason:
-        """Give the reason for a limit of this kind; `tool.NAME` is a tool call, a kind of the program's own is custom."""
+        """Return the reason for a limit of this kind; `tool.NAME` is a tool call, a kind of the program's own is custom."""
         if kind.startswith("tool."):
             return cls.LIMIT_TOOL_CALLS
         return _BY_KIND.get(kind.partition("@")[0].partition("(")[0], cls.LIMIT_CUSTOM)

@@ -68,12 +68,12 @@ class Usage:
 
     @property
     def tokenless(self) -> bool:
-        """Tell that this was measured in sound, characters or searches alone: how many tokens it took nobody said."""
+        """Whether this was measured in sound, characters or searches alone: how many tokens it took nobody said."""
         return self.total_tokens == 0 and (self.audio_ms > 0 or self.characters > 0 or self.searches > 0)
 
     @property
     def total_only(self) -> bool:
-        """Tell that only a total was told: how much of it was input and how much output nobody said, and neither is 0."""
+        """Whether only a total was told: how much of it was input and how much output nobody said, and neither is 0."""
         return not (self.input_tokens or self.output_tokens) and self.total_tokens > 0
 
 
@@ -86,7 +86,7 @@ class ToolUse(NamedTuple):
 
 @dataclass(slots=True)
 class Asked:
-    """Hold what a request says: what the model is told to be, what it is told, and the tools it may call."""
+    """What a request says: what the model is told to be, what it is told, and the tools it may call."""
 
     system: list[Part] = field(default_factory=list[Part])
     messages: list[Message] = field(default_factory=list[Message])

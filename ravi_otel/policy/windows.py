@@ -28,14 +28,14 @@ _EARLIEST, _LATEST = 0.0, 250_000_000_000.0  # 1970 to 9892: a clock that shows 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Be one window of a calendar: `id` is unique for its length and zone, `start` and `end` are UTC epoch seconds."""
+    """One window of a calendar: `id` is unique for its length and zone, `start` and `end` are UTC epoch seconds."""
 
     id: str
     start: float
     end: float
 
     def holds(self, now_s: float) -> bool:
-        """Tell whether a moment is in it."""
+        """Whether a moment is in it."""
         return self.start <= now_s < self.end
 
 
@@ -51,20 +51,20 @@ def check_by(parameter: str, value: object) -> str:
 
 
 def is_calendar(per: str | None) -> bool:
-    """Tell whether a limit begins anew with the calendar, rather than rolling or never."""
+    """Whether a limit begins anew with the calendar, rather than rolling or never."""
     return per in WINDOWS
 
 
 @lru_cache(maxsize=256)
 def roll_ns(per: str | None) -> int:
-    """Give how far back a rolling window looks, in nanoseconds; 0 for a calendar's, and for none."""
+    """Return how far back a rolling window looks, in nanoseconds; 0 for a calendar's, and for none."""
     if per is None or per in WINDOWS:
         return 0
     return int(per[:-1]) * SECONDS_OF[per[-1]] * _NANO
 
 
 def longest_s(per: str | None) -> int:
-    """Give how long such a window lasts at most, in seconds; 0 for none. A store keeps a counter at least that long."""
+    """Return how long such a window lasts at most, in seconds; 0 for none. A store keeps a counter at least that long."""
     return _LONGEST[per] if per in _LONGEST else roll_ns(per) // _NANO
 
 
@@ -83,7 +83,7 @@ def same_window(per: str | None) -> str | None:
 
 
 def window_at(per: str, tz: str, now_s: float) -> Window:
-    """Give the calendar's window that holds a moment, in UTC epoch seconds."""
+    """Return the calendar's window that holds a moment, in UTC epoch seconds."""
     now_s = min(max(now_s, _EARLIEST), _LATEST)
     zone = ZoneInfo(tz)
     here = datetime.fromtimestamp(now_s, zone)
@@ -104,7 +104,7 @@ def window_at(per: str, tz: str, now_s: float) -> Window:
 
 
 def _short(per: str, zone: ZoneInfo, here: datetime, now_s: float) -> Window:
-    """Give an hour or a minute as clocks show it; one that is shown twice, when they are put back, is two windows."""
+    """Return an hour or a minute as clocks show it; one that is shown twice, when they are put back, is two windows."""
     past = here.second + here.microsecond / 1_000_000 + (here.minute * 60 if per == "hour" else 0)
     start = round(now_s - past)
     end = start + _LONGEST[per]

@@ -16,7 +16,7 @@ from ravi_otel.policy.windows import is_calendar, longest_s, roll_ns, same_windo
 
 
 class Nature(IntEnum):
-    """Tell how a kind is counted."""
+    """How a kind is counted."""
 
     COUNTED = 0
     """A sum known beforehand: charged inside `reserve`."""
@@ -43,7 +43,7 @@ DEFAULT_WARN_AT = 0.8
 
 
 def is_strict(limit: Limit, admission: Admission = Admission.ESTIMATE) -> bool:
-    """Tell whether the worst case is held for this limit, so that nothing passes it; `admission` is the process's choice."""
+    """Whether the worst case is held for this limit, so that nothing passes it; `admission` is the process's choice."""
     return limit.kind in SPENDS and (limit.admission or admission) is Admission.STRICT
 
 
@@ -258,7 +258,7 @@ class Account:
 
     @property
     def claims(self) -> tuple[ShareClaim, ...]:
-        """Give what of it is promised to whom: a snapshot."""
+        """Return what of it is promised to whom: a snapshot."""
         return tuple(self._claims)
 
     def admit(self, claim: ShareClaim) -> None:
@@ -269,7 +269,7 @@ class Account:
         self._claims[claim] = None
 
     def forgo(self, meter: Account) -> bool:
-        """Have no claim that is counted by `meter` any more; tell whether there was one. No lock is needed, as in `admit`."""
+        """Have no claim that is counted by `meter` any more; return whether there was one. No lock is needed, as in `admit`."""
         gone = [claim for claim in self.claims if claim.meter is meter]
         for claim in gone:
             self._claims.pop(claim, None)
@@ -290,7 +290,7 @@ class Account:
 
     @property
     def near(self) -> bool:
-        """Tell that its being near was told since it was armed."""
+        """Whether its being near was told since it was armed."""
         return self._near
 
     @near.setter
@@ -300,7 +300,7 @@ class Account:
 
     @property
     def exceeded(self) -> bool:
-        """Tell that its being exceeded was told since it was armed."""
+        """Whether its being exceeded was told since it was armed."""
         return self._exceeded
 
     @exceeded.setter
@@ -310,7 +310,7 @@ class Account:
 
     @property
     def draining(self) -> bool:
-        """Tell that an exhausted refusal closed it to all that comes after."""
+        """Whether an exhausted refusal closed it to all that comes after."""
         return self._draining
 
     @draining.setter
@@ -342,17 +342,17 @@ class Account:
 
     @property
     def counted_for(self) -> str | None:
-        """Say whose part of a limit with `by` it counts; None for those of whom nothing is known, and for everybody."""
+        """Return whose part of a limit with `by` it counts; None for those of whom nothing is known, and for everybody."""
         return (self._part[-1] or None) if len(self._part) > 1 else None
 
     @property
     def lasts_s(self) -> int:
-        """Give how long its window lasts at most, in seconds; 0 without one."""
+        """Return how long its window lasts at most, in seconds; 0 without one."""
         return longest_s(self.limit.per)
 
     @property
     def remaining(self) -> int:
-        """Give what is neither used nor held, what is kept back included."""
+        """Return what is neither used nor held, what is kept back included."""
         return self.value - self.used - self.held
 
 

@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def many(self) -> bool:
-        """Tell that other processes may count in it, too."""
+        """Whether other processes may count in it, too."""
         return self.store != "memory" and not isinstance(self.ready, MemoryLedger)
 
     @property

@@ -42,7 +42,7 @@ def new_op_id() -> str:
 
 
 def number_here(op_id: str) -> int:
-    """Give the number of an operation's id that this very process made up; they rise. 0 for any other id."""
+    """Return the number of an operation's id that this very process made up; they rise. 0 for any other id."""
     number = op_id.removeprefix(_process)
     return int(number) if number is not op_id and number.isdecimal() and number.isascii() else 0
 
@@ -216,7 +216,7 @@ class Denied:
 
 @dataclass(slots=True)
 class Extended:
-    """Tell how much more of each kind is held now; `short` is what stood in the way when that is nothing at all."""
+    """How much more of each kind is held now; `short` is what stood in the way when that is nothing at all."""
 
     more: Mapping[str, int]
     short: Denied | None = None
@@ -225,7 +225,7 @@ class Extended:
 
 @dataclass(slots=True)
 class Settled:
-    """Tell what settling brought: `overage` is what passed the grants, by account."""
+    """What settling brought: `overage` is what passed the grants, by account."""
 
     crossings: Sequence[Crossing] = ()
     overage: Sequence[tuple[Account, int]] = ()
@@ -286,7 +286,7 @@ class Ledger(Counting, Protocol):
         ...
 
     def spans(self, account: Account) -> bool:
-        """Tell that other processes count in this account too."""
+        """Whether other processes count in this account too."""
         ...
 
 

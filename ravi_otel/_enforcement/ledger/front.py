@@ -55,7 +55,7 @@ def is_shared(account: Account) -> bool:
 
 @dataclass(slots=True)
 class _Lenient:
-    """Be an operation that goes on while the store fails; `passed` was let pass without it, and `grown` is what it was given since."""
+    """An operation that goes on while the store fails; `passed` was let pass without it, and `grown` is what it was given since."""
 
     request: Reservation
     passed: bool

@@ -27,7 +27,7 @@ _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
 class Operation(Grant):
-    """Keep what one operation was granted, how many of its lines were taken, and how many were ended.
+    """What one operation was granted, how many of its lines were taken, and how many were ended.
 
     A signal handler may raise between two lines of ours. So an operation is known before the first account changes, each change is
     noted right beside it, and whoever ends the operation again goes on where the first attempt stopped.

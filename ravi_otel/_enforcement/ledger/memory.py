@@ -193,7 +193,7 @@ class MemoryLedger(WaitQueue[Waiter]):
 
     @property
     def _is_below(self) -> bool:
-        """Tell that this step is a handler's, in the middle of another one."""
+        """Whether this step is a handler's, in the middle of another one."""
         return self._alones > 1
 
     def _judge(self, request: Reservation) -> Grant | Denied:

@@ -51,12 +51,12 @@ class Counter:
 
     @property
     def id(self) -> str:
-        """Give a short name that is the same in every store: 12 hexadecimal digits."""
+        """Return a short name that is the same in every store: 12 hexadecimal digits."""
         return hashlib.sha256(self.key.encode("utf-8", "surrogatepass")).hexdigest()[:_ID_DIGITS]
 
     @property
     def ratio(self) -> float:
-        """Tell how much of it is used: 1.0 is all of it, infinity where nothing was allowed and something was used."""
+        """Return how much of it is used: 1.0 is all of it, infinity where nothing was allowed and something was used."""
         return self.used / self.value if self.value else (math.inf if self.used else 0.0)
 
 
@@ -71,14 +71,14 @@ class Listing:
 
 
 class Operated(Protocol):
-    """Be a store that an operator can look at; each method is a flow, and raises BudgetExhaustedError when the store fails."""
+    """A store that an operator can look at; each method is a flow, and raises BudgetExhaustedError when the store fails."""
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """Show at most so many counters, in any order, changing nothing: no lease, no reaping, no counter made."""
         ...
 
     def set_limit(self, counter: Counter, value: int) -> Flow[Counter | None]:
-        """Set another limit on a counter that is there, as `Ledger.retune` does; give it as it is now, None when it is gone.
+        """Set another limit on a counter that is there, as `Ledger.retune` does; return it as it is now, None when it is gone.
 
         A higher one ends draining and arms its events again. `declared` stays as it is: a program that states again what it stated
         before changes nothing. None, too, when the counter's `epoch` is another by now. Whoever stands in line is judged again at the
@@ -91,7 +91,7 @@ class Operated(Protocol):
         ...
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:
-        """Let nothing more be spent on these counters; give how many of them were there.
+        """Let nothing more be spent on these counters; return how many of them were there.
 
         Each gets `value` 0 and is `draining`, with `near` and `exceeded` set, so that nothing is told as if a program had reached its
         limit. What is held stays held until it is settled. A higher limit opens it again.
@@ -117,7 +117,7 @@ class Named:
 
     @property
     def name(self) -> str:
-        """Give the scope's own id: the session's, the tenant's, or the scope's."""
+        """Return the scope's own id: the session's, the tenant's, or the scope's."""
         return self.place[-1] or ""
 
     @property
@@ -131,7 +131,7 @@ class Named:
 
     @property
     def tenant(self) -> str | None:
-        """Give the tenant's id where the key has one: those of tenants and sessions do."""
+        """Return the tenant's id where the key has one: those of tenants and sessions do."""
         return self.place[0] if len(self.place) > 1 else None
 
 

@@ -37,7 +37,7 @@ MEANWHILE: Final = " What a limit does meanwhile is said by its on_store_failure
 
 
 class StoreError(Exception):
-    """Say why the store cannot be used: `why` is a part of a sentence.
+    """Why the store cannot be used: `why` is a part of a sentence.
 
     The reason is "store_lost" where it works and has forgotten what was counted in it, else "store_failed".
     """
@@ -99,7 +99,7 @@ _told: dict[Beginning, float] = {}
 
 
 def kept_s(account: Account, keep_s: float) -> int:
-    """Give for how many seconds after its last use a store keeps an account; `keep_s` is said for tenants and processes."""
+    """Return for how many seconds after its last use a store keeps an account; `keep_s` is said for tenants and processes."""
     long = account.facts.kind in _LONG and account.limit.per is None
     return max(round(keep_s if long else min(keep_s, RUNS_S)), account.lasts_s)
 
@@ -177,7 +177,7 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Tell that the store is not asked."""
+        """Whether the store is not asked."""
         return self._failures >= _FAILURES
 
     def look(self) -> Verdict:

@@ -27,19 +27,19 @@ def name_store(ledger: object, words: str) -> None:
 
 
 def store_id(ledger: object) -> str | None:
-    """Give the short name of the store that other processes count in as well; None where there is none, or none that is known."""
+    """Return the short name of the store that other processes count in as well; None where there is none, or none that is known."""
     return _ids.get(ledger)
 
 
 def file_words(path: str) -> str:
-    """Say which file is meant: it is one of this machine."""
+    """Return which file is meant: it is one of this machine."""
     with suppress(OSError, ValueError):
         path = str(Path(path).resolve())
     return f"file {_machine()} {path}"
 
 
 def server_words(url: str, namespace: str) -> str:
-    """Say which server is meant, and which part of it: without who may use it, and its options."""
+    """Return which server is meant, and which part of it: without who may use it, and its options."""
     parts = urlsplit(url)
     scheme, hosts = parts.scheme, parts.netloc.rpartition("@")[2].lower()
     number = parse_qs(parts.query).get("db", ["0"])[0]

@@ -40,14 +40,14 @@ class Copy:
 
 
 class Refreshing(Protocol):
-    """Be a ledger over a store that says what it counts now."""
+    """A ledger over a store that says what it counts now."""
 
     def now_ns(self) -> int:
-        """Give the wall clock, in ns."""
+        """Return the wall clock, in ns."""
         ...
 
     def seen_ns(self, account: Account) -> int | None:
-        """Say when a call of this process last saw the account in the store, by the wall clock, or a little earlier; None: never."""
+        """Return when a call of this process last saw the account in the store, by the wall clock, or a little earlier; None: never."""
         ...
 
     def copies(self, accounts: Sequence[Account]) -> Sequence[Copy | None]:
@@ -90,7 +90,7 @@ def _store(ledger: Ledger) -> Refreshing | None:
 
 
 def newest(account: Account) -> Account:
-    """Give what is known of an account: its copy, until a call has written the account itself."""
+    """Return what is known of an account: its copy, until a call has written the account itself."""
     one = account.copy
     return one.account if isinstance(one, Copy) and one.before == _amounts(account) else account
 
@@ -106,7 +106,7 @@ def as_of(ledger: Ledger, account: Account) -> datetime | None:
 
 
 def is_unknown(ledger: Ledger, account: Account) -> bool:
-    """Tell whether others count in it too, and nothing was ever heard of what they have used."""
+    """Whether others count in it too, and nothing was ever heard of what they have used."""
     return _store(ledger) is not None and ledger.spans(account) and as_of(ledger, account) is None
 
 

@@ -34,7 +34,7 @@ _MOST_DIGITS: Final = 20
 
 
 def width_ns(roll_ns: int) -> int:
-    """Give how long one bucket is."""
+    """Return how long one bucket is."""
     return -(-roll_ns // BUCKETS)
 
 
@@ -56,7 +56,7 @@ def expire(account: Account, now_ns: int) -> None:
 
 
 def leaves_after_ns(account: Account, most: int) -> int | None:
-    """Give how long it takes until no more than `most` is used, if nothing is charged meanwhile; None where what leaves when is not known.
+    """Return how long until no more than `most` is used, if nothing is charged meanwhile; None where what leaves when is not known.
 
     It is at most one bucket too long: the last look does not tell where in its bucket the store's time is.
     """
@@ -133,7 +133,7 @@ def _number(text: str) -> int:
 
 
 def resets_at(account: Account, needed: int | None = None) -> datetime | None:
-    """Give when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
+    """Return when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
 
     Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
     leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.

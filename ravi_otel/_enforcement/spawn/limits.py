@@ -38,7 +38,7 @@ _ASKED: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_O
 
 
 class AgentAdmission:
-    """Be one agent's way in, past every limit of agents but the slots.
+    """One agent's way in, past every limit of agents but the slots.
 
     `admit` asks the limits; `confirm` or `undo` follows, and `leave` when the agent is over.
     """
@@ -242,7 +242,7 @@ def _tell_denied(scope: LimitedScope, facts: ScopeFacts, priority: Priority, kin
 
 
 class LiveAgentLimits:
-    """Be what the limits of agents of one run say of who got no slot, or in shadow mode would have got none.
+    """What the limits of agents of one run say of who got no slot, or in shadow mode would have got none.
 
     The slots themselves are the `SpawnTracker`'s. Nothing here is asked before somebody was refused.
     """

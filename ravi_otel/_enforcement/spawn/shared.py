@@ -26,7 +26,7 @@ _KIND: Final = "agent_slots"
 
 
 def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
-    """Give the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
+    """Return the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
     slots = SharedSlots(engine, facts, most)
     return slots if engine.ledger.spans(slots.account) else None
 
@@ -59,7 +59,7 @@ class SharedSlots:
 
     @staticmethod
     def shown(live: int, most: int, *, denied: bool) -> int:
-        """Say how many agents are live, as far as is known here: where one was denied, all that may be, in whatever process."""
+        """Return how many agents are live, as far as is known here: where one was denied, all that may be, in whatever process."""
         return max(live, most) if denied else live
 
     def leave(self) -> None:

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SpawnStats:
-    """Photograph a run's slots.
+    """A copy of a run's slots.
 
     `limit` is how many may be active, None without a limit. `active` is the headcount, the root's 1 included; `waiting` those in
     line; `peak` the highest headcount so far. Totals count leases, the root agent's too: granted minus released are the ones that
@@ -55,7 +55,7 @@ class SpawnStats:
 
 
 class Keeper(Protocol):
-    """Be who gives out leases: what a lease asks of its `SpawnTracker`."""
+    """Who gives out leases: what a lease asks of its `SpawnTracker`."""
 
     def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
         """End the lease."""
@@ -174,7 +174,7 @@ class Held:
     own: dict[int, Lease] = field(default_factory=dict[int, Lease])
 
     def newest(self) -> Lease | None:
-        """Give the newest unentered lease, else the one adopted last; None where all are on their own."""
+        """Return the newest unentered lease, else the one adopted last; None where all are on their own."""
         leases = self.free or self.adopted
         return leases[next(reversed(leases))] if leases else None
 
@@ -504,12 +504,12 @@ class Slots:
             _move(lease, held.free)
 
     def any_paused(self, agent_id: str) -> bool:
-        """Tell whether any lease of an id is paused."""
+        """Whether any lease of an id is paused."""
         held = self._of(agent_id)
         return held is not None and held.paused > 0
 
     def pause(self, which: str | Lease) -> bool:
-        """Pause this lease, or an id's newest active one, never the root's, until `resume`; tell whether there was one."""
+        """Pause this lease, or an id's newest active one, never the root's, until `resume`; return whether there was one."""
         for lease in self._leases(which):
             if not lease.paused and not lease.is_root:
                 self._pause(lease)
@@ -519,7 +519,7 @@ class Slots:
         return False
 
     def resume(self, which: str | Lease) -> bool:
-        """Resume this lease, or an id's newest paused one, or have it stand first in line; tell whether one was paused."""
+        """Resume this lease, or an id's newest paused one, or have it stand first in line; return whether one was paused."""
         paused = [lease for lease in self._leases(which) if lease.paused]
         following = next((lease for lease in paused if not lease.promoted), None)
         if following is not None:
@@ -640,7 +640,7 @@ class Slots:
         self._hand_out()
 
     def stats(self) -> SpawnStats:
-        """Photograph the counts."""
+        """Return a copy of the counts."""
         return SpawnStats(
             limit=self._limit,
             active=1 + len(self._active.items),

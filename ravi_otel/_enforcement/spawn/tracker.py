@@ -49,10 +49,10 @@ R = TypeVar("R")
 
 
 class Stops(Protocol):
-    """Be what may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
+    """What may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
 
     def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
-        """Call `wake` when it is; give a function that takes it off again."""
+        """Call `wake` when it is; return a function that takes it off again."""
         ...
 
     def checkpoint(self) -> None:
@@ -61,7 +61,7 @@ class Stops(Protocol):
 
 
 class Ahead(Protocol):
-    """Be the other limits of an agent that is to come."""
+    """The other limits of an agent that is to come."""
 
     def is_past(self) -> bool:
         """Return whether one of them would be passed, as far as this process knows; takes no lock, and asks no store."""
@@ -110,7 +110,7 @@ class SpawnTracker:
 
     @classmethod
     def current(cls) -> SpawnTracker | None:
-        """Give the tracker of the run around the caller, in any task or thread; None outside a run."""
+        """Return the tracker of the run around the caller, in any task or thread; None outside a run."""
         scope: Any = _current.leaf()
         return None if scope is None else scope.spawn
 
@@ -140,7 +140,7 @@ class SpawnTracker:
         self._post(self._slots.end_newest, agent_id)
 
     def is_paused(self, agent_id: str) -> bool:
-        """Tell whether any lease of an id is paused."""
+        """Whether any lease of an id is paused."""
         return self._locked(self._slots.any_paused, agent_id, reads=True)
 
     def reprioritize(self, agent_id: str | Lease, priority: Priority) -> None:
@@ -181,11 +181,11 @@ class SpawnTracker:
 
     @property
     def slots_of(self) -> str | None:
-        """Give the id of the run whose slots these are, where several processes share them; None where they are this process's."""
+        """Return the id of the run whose slots these are, where several processes share them; None where they are this process's."""
         return None if self._shared is None else self._shared.account.facts.scope_id
 
     def stats(self) -> SpawnStats:
-        """Photograph the counts."""
+        """Return a copy of the counts."""
         return self._locked(self._slots.stats, reads=True)
 
     # What the runtime calls
@@ -440,7 +440,7 @@ class SpawnTracker:
 
 
 def _around(priority: Priority) -> AbstractSet[Lease]:
-    """Give the leases of the agents around the caller; nobody's where the newcomer is not urgent, and takes no slot."""
+    """Return the leases of the agents around the caller; nobody's where the newcomer is not urgent, and takes no slot."""
     scope: Any = _current.leaf() if priority > Priority.NORMAL else None
     return _NOBODY if scope is None else frozenset(each.lease for each in scope.upwards() if each.lease is not None)
 
@@ -454,7 +454,7 @@ def _ignore(event: SpawnEvent) -> None:
 
 
 class Seat:
-    """Hold what an agent that was spawned is given: its slot, priority, budget and retention.
+    """What an agent that was spawned is given: its slot, priority, budget and retention.
 
     `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
     the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
@@ -484,7 +484,7 @@ class Seat:
         self._given_up = self._quiet = False
 
     def is_free(self, slots: SpawnTracker | None) -> bool:
-        """Tell whether nobody sits here at this moment, in the run with these slots."""
+        """Whether nobody sits here at this moment, in the run with these slots."""
         living = self.lease is None or not self.lease.ended
         return bool(self._free) and living and slots is self._slots
 
@@ -497,7 +497,7 @@ class Seat:
         return True
 
     def rank(self, own: Priority | None) -> Priority:
-        """Give the priority of the agent that sat down, and its slot: its `own`, else the seat's, as others changed it since."""
+        """Return the priority of the agent that sat down, and its slot: its `own`, else the seat's, as others changed it since."""
         if self.lease is None or self._slots is None:
             return self.priority if own is None else own
         usual = self.lease.priority
@@ -526,7 +526,7 @@ class Seat:
 
 
 def kept_seat(slots: SpawnTracker | None, agent_id: str | None = None) -> Seat | None:
-    """Give the innermost free seat that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
+    """Return the innermost free seat that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
     seat: Seat | None = _current.seat()
     while seat is not None and not (agent_id in (None, seat.agent_id) and seat.is_free(slots)):
         seat = seat.outer

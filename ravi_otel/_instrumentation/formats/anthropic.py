@@ -155,7 +155,7 @@ class Messages(WireFormat):
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the request's settings under their neutral names."""
+    """Return the request's settings under their neutral names."""
     found = {name: body[name] for name in _SAME_NAMES if isinstance(body.get(name), _PLAIN)}
     config = body.get("output_config")
     effort = text(config, "effort")

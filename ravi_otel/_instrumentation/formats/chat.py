@@ -225,7 +225,7 @@ usage: Final = partial(
 
 
 def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the request's settings under their neutral names."""
+    """Return the request's settings under their neutral names."""
     found: dict[str, Any] = {}
     for name in _SAME_NAMES.intersection(body):
         if body[name] is not None:

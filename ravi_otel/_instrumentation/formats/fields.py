@@ -167,7 +167,7 @@ def _details(of_input: Mapping[str, Any], given: int, of_output: Mapping[str, An
 
 
 def _left(told: Mapping[str, Any], part: int | None) -> int | None:
-    """Give what a told total leaves beside one part of it; None where either is unknown, or nothing is left: unknown is not 0."""
+    """Return what a told total leaves beside one part of it; None where either is unknown, or nothing is left: unknown is not 0."""
     total = count(told.get("total_tokens"))
     return None if total is None or part is None or part >= total else total - part
 
@@ -278,7 +278,7 @@ def tokens_of(body: Mapping[str, Any], names: Iterable[str], more: int = 0) -> i
 
 
 def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:
-    """Give the JSON object a request will carry, as the client merges it; empty when it is no object."""
+    """Return the JSON object a request will carry, as the client merges it; empty when it is no object."""
     kind = class_of(json_data)
     if kind is dict and extra is None:
         plain: dict[str, Any] = json_data

@@ -177,12 +177,12 @@ def _is_negative(value: Any) -> bool:
 
 
 def first_of(body: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Give the first of these fields that a request has."""
+    """Return the first of these fields that a request has."""
     return next((name for name in names if body.get(name)), None)
 
 
 def hosted(body: Mapping[str, Any], known: Sequence[str]) -> str | None:
-    """Give the type of the first tool that the provider runs itself; `known` begin the types that the program runs."""
+    """Return the type of the first tool that the provider runs itself; `known` begin the types that the program runs."""
     tools = body.get("tools")
     if not isinstance(tools, (list, tuple)):
         return None if tools is None else "tools"

@@ -397,7 +397,7 @@ def _spoken(body: Mapping[str, Any]) -> Usage:
 
 
 def _sound_of(result: Any) -> tuple[bytes | None, str | None]:
-    """Give the bytes and the type of an answer that was read; asking one that was not raises, which is None."""
+    """Return the bytes and the type of an answer that was read; asking one that was not raises, which is None."""
     response = get(result, "response")
     headers = get(response, "headers")
     content = get(response, "content")
@@ -566,7 +566,7 @@ def attached(files: Any) -> Iterator[tuple[str, Any]]:
 
 
 def size_of(file: Any) -> int | None:
-    """Give a file's size in bytes where it is known without reading it, else None."""
+    """Return a file's size in bytes where it is known without reading it, else None."""
     content = _content(file)
     if isinstance(content, (bytes, bytearray)):
         return len(content)

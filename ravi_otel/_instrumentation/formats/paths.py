@@ -21,7 +21,7 @@ _ID: Final = re.compile(r"(?=.*\d|.{20})[a-z0-9._~-]{1,128}")
 
 @lru_cache(maxsize=_MOST_KEPT)
 def segments(path: str, base: str = "") -> tuple[str, ...]:
-    """Give the segments below `base`, plain: no host, query, fragment or parameters, `.` and `..` resolved, lower case.
+    """Return the segments below `base`, plain: no host, query, fragment or parameters, `.` and `..` resolved, lower case.
 
     An absolute URL stands for itself, whatever the base is. Two spellings a server may take for one are one here.
     """
@@ -42,7 +42,7 @@ def segments(path: str, base: str = "") -> tuple[str, ...]:
 
 
 def below_version(parts: tuple[str, ...], root: str = "") -> tuple[str, ...]:
-    """Give the segments below an API's version, where there is one, and below `root`."""
+    """Return the segments below an API's version, where there is one, and below `root`."""
     at = next((at for at, part in enumerate(parts) if _VERSION.fullmatch(part)), -1)
     parts = parts[at + 1 :]
     while parts and (parts[0] == root or _VERSION.fullmatch(parts[0])):
@@ -51,7 +51,7 @@ def below_version(parts: tuple[str, ...], root: str = "") -> tuple[str, ...]:
 
 
 def named(path: str, words: frozenset[str]) -> str:
-    """Give a path without its ids, so that few distinct ones exist: `/files/file-9x1/content` is `files.content`.
+    """Return a path without its ids, so that few distinct ones exist: `/files/file-9x1/content` is `files.content`.
 
     `words` are those of an API's paths. Any other segment may be an id, a name or a key, and is nobody's business.
     """
@@ -72,7 +72,7 @@ class Shapes:
         self._shapes = frozenset(_spelled(" ".join(written).split()))
 
     def has(self, parts: tuple[str, ...]) -> bool:
-        """Tell whether a path is one of these; what stands for an id at its end must look like one."""
+        """Whether a path is one of these; what stands for an id at its end must look like one."""
         return any(len(shape) == len(parts) and _fits(parts, shape) for shape in self._shapes)
 
 

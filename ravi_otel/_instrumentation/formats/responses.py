@@ -398,7 +398,7 @@ class Deletion(Look):
 
 
 def look_at(method: str, parts: tuple[str, ...], path: str) -> WireFormat | None:
-    """Give the reader of a request about one response; None where it is about something else."""
+    """Return the reader of a request about one response; None where it is about something else."""
     if parts[-2:-1] == ("responses",) and method in ("GET", "DELETE"):
         name = _id_at(path, 1)
         return Look(name, _FETCHED, method) if method == "GET" else Deletion(name, "responses.delete", method)
@@ -408,7 +408,7 @@ def look_at(method: str, parts: tuple[str, ...], path: str) -> WireFormat | None
 
 
 def _id_at(path: str, last: int) -> str:
-    """Give the id that is the `last`-th segment of a path from its end, spelled as it is."""
+    """Return the id that is the `last`-th segment of a path from its end, spelled as it is."""
     found = [part for part in path.partition("?")[0].partition("#")[0].split("/") if part]
     return unquote(found[-last]) if len(found) >= last else ""
 

@@ -60,12 +60,12 @@ class Policy:
 
     @property
     def values(self) -> tuple[Limit, ...]:
-        """Give the limits alone, as `Opening(limits=...)` takes them."""
+        """Return the limits alone, as `Opening(limits=...)` takes them."""
         return tuple(each.limit for each in self.limits)
 
     @property
     def origins(self) -> dict[int, str]:
-        """Give for each limit's place in `values` what a refusal tells its reader to change, as `Opening(origins=...)` takes it."""
+        """Return for each limit's place in `values` what a refusal tells its reader to change, as `Opening(origins=...)` takes it."""
         return {index: each.origin for index, each in enumerate(self.limits)}
 
 
@@ -123,7 +123,7 @@ def with_ledger(policy: Policy, flag: str | None) -> Policy:
 def _files(
     environ: Mapping[str, str], file: Path | None, profile: str | None, asked_by: str
 ) -> tuple[tuple[PolicyFile, ...], _Stated[str]]:
-    """Give the chosen profile, if any, and the file it is in; and the profile's name with who asked for it."""
+    """Return the chosen profile, if any, and the file it is in; and the profile's name with who asked for it."""
     named = environ.get(POLICY, "").strip()
     path = file or (Path(named) if named else None)
     asked, by = _first((profile, asked_by), (environ.get(PROFILE, "").strip() or None, PROFILE))

@@ -45,7 +45,7 @@ def dotted(spot: Spot) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Be a file's content as plain values.
+    """A file's content as plain values.
 
     `shown` is the file as the user named it. `lines` says on which lines of a YAML file things stand.
     """
@@ -60,12 +60,12 @@ class Document:
         return self.shown.lower().endswith(".toml")
 
     def at(self, spot: Spot) -> str:
-        """Say where an error's sentence begins that names the key itself: `policy.yaml:7`, or the file alone."""
+        """Return where an error's sentence begins that names the key itself: `policy.yaml:7`, or the file alone."""
         line = self.lines.get(spot)
         return self.shown if line is None else f"{self.shown}:{line}"
 
     def place(self, spot: Spot) -> str:
-        """Say where something stands: `policy.yaml:7`, or `policy.toml limits[2]`."""
+        """Return where something stands: `policy.yaml:7`, or `policy.toml limits[2]`."""
         return self.at(spot) if spot in self.lines else f"{self.shown} {_short(dotted(spot))}"
 
 
@@ -107,7 +107,7 @@ def _text(path: Path, shown: str) -> str:
 
 
 def _bytes(path: Path) -> bytes:
-    """Give the bytes of a regular file; one that is none, such as a pipe nobody writes to, is not waited for."""
+    """Return the bytes of a regular file; one that is none, such as a pipe nobody writes to, is not waited for."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -213,7 +213,7 @@ class _Builder:
 
 
 def _said(error: Exception) -> str:
-    """Give what a parser says as one short line, and for what is not its own words ours."""
+    """Return what a parser says as one short line, and for what is not its own words ours."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     if type(error) is ValueError:
@@ -245,7 +245,7 @@ def _first_flaw(content: dict[str, Any]) -> tuple[str, str] | None:
 
 
 def _inside(at: str, value: object) -> list[tuple[str, object]] | None:
-    """Give what a table or a list holds, each with its place, and None for anything else."""
+    """Return what a table or a list holds, each with its place, and None for anything else."""
     at = at[:_MOST_SAID]
     if isinstance(value, dict):
         table = cast("dict[str, object]", value)
@@ -309,12 +309,12 @@ class Sourced:
 
     @property
     def key(self) -> Hashable:
-        """Give what two limits must share for one to replace the other."""
+        """Return what two limits must share for one to replace the other."""
         return self.limit.target
 
     @property
     def origin(self) -> str:
-        """Say for the sentence of a refusal what its reader has to change: `--limit requests=3`, `RAVI_LIMIT_COST=2.5usd`."""
+        """Return for the sentence of a refusal what its reader has to change: `--limit requests=3`, `RAVI_LIMIT_COST=2.5usd`."""
         if self.source == CODE:
             return self.spec
         if self.source == FLAG:
@@ -355,7 +355,7 @@ def _written(each: Sourced) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Be the file, or one of its profiles: the table at `spot`, and what is said behind the place of each of its limits."""
+    """The file, or one of its profiles: the table at `spot`, and what is said behind the place of each of its limits."""
 
     document: Document
     spot: Spot = ()
@@ -369,15 +369,15 @@ class Part:
         return dotted((*self.spot, *steps))
 
     def at(self, *steps: str | int) -> str:
-        """Say where a sentence begins that names the key itself."""
+        """Return where a sentence begins that names the key itself."""
         return self.document.at((*self.spot, *steps))
 
     def place(self, *steps: str | int) -> str:
-        """Say where something in this part stands."""
+        """Return where something in this part stands."""
         return self.document.place((*self.spot, *steps))
 
     def source(self, *steps: str | int) -> str:
-        """Say where a limit came from: `policy.yaml:7 (profile ci)`."""
+        """Return where a limit came from: `policy.yaml:7 (profile ci)`."""
         behind = f" (profile {self.spot[-1]})" if self.spot else ""
         return f"{self.place(*steps)}{behind}"
 
@@ -570,7 +570,7 @@ def _spelled(shape: Limit) -> str:
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
-    """Be what a policy file says of the gate; `default` is "approve" where it says nothing."""
+    """What a policy file says of the gate; `default` is "approve" where it says nothing."""
 
     part: Part
     default: str
@@ -581,7 +581,7 @@ class GateSection:
         return self.part.checked(check, self.part.named("gate", *steps), value, "gate", *steps)
 
     def place(self, *steps: str | int) -> str:
-        """Say where something in the section stands."""
+        """Return where something in the section stands."""
         return self.part.place("gate", *steps)
 
     def only(self, given: Mapping[str, object], known: tuple[str, ...], whose: str, *steps: str | int) -> None:
@@ -628,7 +628,7 @@ def _word(parameter: str, value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFile:
-    """Be what a policy file, or one of its profiles, says; None is what it does not say."""
+    """What a policy file, or one of its profiles, says; None is what it does not say."""
 
     shown: str
     limits: tuple[Sourced, ...] = ()
@@ -642,7 +642,7 @@ class PolicyFile:
     profiles: Mapping[str, PolicyFile] = field(default_factory=dict[str, "PolicyFile"])
 
     def profile(self, name: str, asked_by: str) -> PolicyFile:
-        """Give one of its profiles; ConfigurationError lists those there are, and names who asked."""
+        """Return one of its profiles; ConfigurationError lists those there are, and names who asked."""
         found = self.profiles.get(name)
         if found is None:
             close = checks.nearest(name, self.profiles)

@@ -86,7 +86,7 @@ _here = threading.local()
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Be one request: `body` encoded, of `items` spans, log records or data points, made at `born_ns` (UTC)."""
+    """One request: `body` encoded, of `items` spans, log records or data points, made at `born_ns` (UTC)."""
 
     signal: Signal
     body: bytes
@@ -96,7 +96,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Be a server's answer.
+    """A server's answer.
 
     `sent`: it has the batch, without `rejected` items. `retry`: try again, after `after_s` if it said so. `too_large`: for it.
     `refused`: it will not have it. `why` is a clause for the log, without anything of the server's own wording.
@@ -226,7 +226,7 @@ def _timeout_s(wanted: Any, most_s: float | None) -> float:
 
 
 class _Exchange:
-    """Be one request under way: `done` is set with the answer, or without one to break it off."""
+    """One request under way: `done` is set with the answer, or without one to break it off."""
 
     def __init__(self, body: bytes, timeout_s: float) -> None:
         self.body = body

@@ -63,7 +63,7 @@ _DIRECTORY: Final = re.compile(r"(?:traces|metrics|logs)-[0-9a-f]{16}")
 
 @dataclass(frozen=True, slots=True)
 class Spooling:
-    """Say where batches wait on disk, how many bytes of them, and how long."""
+    """Where batches wait on disk, how many bytes of them, and how long."""
 
     path: Path
     most_bytes: int
@@ -100,7 +100,7 @@ def _number(name: str, default: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class SpoolDirectory:
-    """Be one directory of ours in the root of a spool.
+    """One directory of ours in the root of a spool.
 
     It is opened for each use, and both are looked at then: the root is this user's and nobody else may write it, and the
     directory is this user's alone and no link. A descriptor that was kept could be closed, and its number taken, by a
@@ -193,7 +193,7 @@ class ClaimedBatch:
 
 
 class Spool:
-    """Be the files of one signal for one place; raises OSError or ValueError when the directory cannot be ours."""
+    """The files of one signal for one place; raises OSError or ValueError when the directory cannot be ours."""
 
     def __init__(self, settings: Spooling, signal: Signal, place: str, drops: DropCounters) -> None:
         self._signal: Signal = signal
@@ -248,7 +248,7 @@ class Spool:
         return None
 
     def _is_over(self, claim: ClaimedBatch) -> bool:
-        """Tell whether a batch is too old, or from too far in the future, and was found so long enough ago.
+        """Whether a batch is too old, or from too far in the future, and was found so long enough ago.
 
         The clock may have been set: what looks too old at once is still sent for an hour. The file's own time of its last
         change of mode, which nothing else touches, says when that was found, to other processes too.

@@ -24,7 +24,7 @@ _UNUSABLE: Final = (
 
 
 class Clients:
-    """Be the wrappers of all HTTP clients; each in place when, and only when, the program has imported its package."""
+    """The wrappers of all HTTP clients; each in place when, and only when, the program has imported its package."""
 
     def __init__(self, is_provider_call: Callable[[object], bool], watch: Watch) -> None:
         rewriting = Rewriting(is_provider_call, watch)

@@ -90,7 +90,7 @@ class Installed:
 
 
 def _edited(request: Any, edit: Edit | None) -> Any:
-    """Give the request to send: the program's own object stays as it is."""
+    """Return the request to send: the program's own object stays as it is."""
     if edit is None:
         return request
     changed = copy.copy(request)

@@ -52,13 +52,13 @@ class Edit(NamedTuple):
             self.lent.unsend()
 
     def of(self, fields: Sequence[Field]) -> list[Field]:
-        """Give the headers as they are to be."""
+        """Return the headers as they are to be."""
         return [*(field for place, field in enumerate(fields) if place not in self.drop), *self.add]
 
 
 @dataclass(frozen=True, slots=True)
 class Going:
-    """Say what a request is and where it goes: to the origin of `url`; `via` is who else reads it in plain, None where nobody does.
+    """What a request is and where it goes: to the origin of `url`; `via` is who else reads it in plain, None where nobody does.
 
     `method` and `target` are the words of its first line.
     """
@@ -70,7 +70,7 @@ class Going:
 
     @property
     def bare(self) -> bool:
-        """Tell whether all of ours is taken off, whoever is asked: it only opens a tunnel."""
+        """Whether all of ours is taken off, whoever is asked: it only opens a tunnel."""
         return self.method == "CONNECT"
 
 
@@ -101,7 +101,7 @@ class Rewriting:
         self._watch = watch
 
     def edit(self, fields: Sequence[Field], where: Callable[[], Going], mark: object = None) -> Edit | None:
-        """Give what is to change, None where nothing is; `mark` is what a call to a provider may be known by."""
+        """Return what is to change, None where nothing is; `mark` is what a call to a provider may be known by."""
         seen = _Seen(fields)
         try:
             to = where()
@@ -163,7 +163,7 @@ class _Seen:
 
     @property
     def baggage(self) -> str | None:
-        """Give all baggage in one, None where there is none."""
+        """Return all baggage in one, None where there is none."""
         return b",".join(self._values).decode("latin-1") if self._values else None
 
     def stripped(self) -> Edit | None:

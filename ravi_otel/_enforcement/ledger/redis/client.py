@@ -82,7 +82,7 @@ _ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, Failure
 
 
 class ServerError(StoreError):
-    """Say what went wrong with a server or a connection to it.
+    """What went wrong with a server or a connection to it.
 
     `redirect` is where a Cluster says to ask instead. `ended` is set where the server answered and closed the connection, too.
     """
@@ -217,7 +217,7 @@ def _settle(there: asyncio.Future[None]) -> None:
 
 
 class Connection:
-    """Be one open connection of redis-py's, used by one caller at a time."""
+    """One open connection of redis-py's, used by one caller at a time."""
 
     __slots__ = ("_parser", "_redis", "_socket")
 
@@ -627,7 +627,7 @@ _FOREIGN: Final = "Something else writes there: give the counters a namespace, a
 
 
 class RedisClient:
-    """Be the way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
+    """The way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
 
     The first call of a process opens the connection, and may take a second (`FIRST_S`).
     After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered.

@@ -144,7 +144,7 @@ class Write:
 
 
 class PendingWrites:
-    """Be this process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log.
+    """This process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log.
 
     What the store answers to one goes to `taken`, which returns what that brought: the next caller is told.
     """

@@ -39,7 +39,7 @@ _LONGEST_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Say where a store is. `shown` is the URL without secrets; `tls` is None for a connection in the clear."""
+    """Where a store is. `shown` is the URL without secrets; `tls` is None for a connection in the clear."""
 
     kind: Kind
     hosts: tuple[Host, ...]

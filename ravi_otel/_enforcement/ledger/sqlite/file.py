@@ -109,7 +109,7 @@ def _is_another_users(path: Path) -> bool:
 
 
 class LedgerFile:
-    """Be the file; not thread-safe. Its methods raise StoreError, and nothing of SQLite's.
+    """The file; not thread-safe. Its methods raise StoreError, and nothing of SQLite's.
 
     `create` False never makes the file: who comes when it is gone is told so. `busy_s` bounds the wait for a transaction
     of another process, None: as `Patience` says. `keep_s` is how long a counter of a tenant or a process is kept, `seen_s` when a step
@@ -392,7 +392,7 @@ Look = Callable[[], Seen]
 
 
 class Patience:
-    """Know how long to wait for the file, from how it went before.
+    """How long to wait for the file, from how it went before.
 
     With `busy_s` that long, wherever the wait is. Without, a process that runs no event loop waits for a second. One that does, and is
     `looped`, waits for about 60 ms, beginning anew whenever another process has written meanwhile, since that is a queue and not a lock

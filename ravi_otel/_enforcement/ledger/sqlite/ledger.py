@@ -65,7 +65,7 @@ Act = Callable[[Transaction], Settled | None]
 
 
 class PendingWrites:
-    """Be this process's debts to the file; changed under the ledger's lock, except that `add`, `spend` and `settle` may come from anywhere.
+    """This process's debts to the file; changed under the ledger's lock, except that `add`, `spend` and `settle` may come from anywhere.
 
     `untold` is what was crossed meanwhile, `spent` are the operations that happened without the file and go on. What has ended
     without it is summed up by account, so that a file that fails for long costs neither memory nor time for each call that passes.

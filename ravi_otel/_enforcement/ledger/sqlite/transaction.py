@@ -65,7 +65,7 @@ class Stander(Waiter):
 
 
 class Transaction:
-    """Be one step. What it changes is everybody's after `write` and a commit, nobody's after `undo`.
+    """One step. What it changes is everybody's after `write` and a commit, nobody's after `undo`.
 
     `operations` and `waiters` are this process's own. The first account object that stands for a row is the one that counts in here;
     others of the same row are shown the result. `execute` runs a statement, `then` is what to do once it is everybody's.
@@ -509,7 +509,7 @@ def _stand_again(
 
 
 class Row:
-    """Know where an account is kept, and what this process last saw there, at `seen_s`.
+    """Where an account is kept, and what this process last saw there, at `seen_s`.
 
     `used` was used then, `steady` is what seldom changes as it was read or written, when the account stood at `changes` and `denied`.
     """
