@@ -38,10 +38,9 @@ _Kwargs = dict[str, Any]
 
 
 class ClientSeam:
-    """Hold the wrapped methods of one copy of a client package's base module, for as long as the process has it.
+    """The wrapped methods of one copy of a client package's base module, for as long as the process has it.
 
-    One object for ever: somebody who wrapped over us keeps our wrappers beneath, inert while they are off, and they must work again when
-    we are back.
+    It is never made anew: who wrapped over us has our wrappers beneath, which do nothing while off, and work again once installed again.
     """
 
     def __init__(self, profile: ClientProfile, base_client: Any) -> None:
@@ -62,10 +61,10 @@ class ClientSeam:
         for owner, name, wrapper in (
             (base.SyncAPIClient, "request", self.request),
             (base.AsyncAPIClient, "request", self.request_async),
-            (base.BaseClient, "_build_request", self.build),
-            (base.BaseClient, "_calculate_retry_timeout", self.pause),
-            (base.SyncAPIClient, "_process_response", self.answer),
-            (base.AsyncAPIClient, "_process_response", self.answer),
+            (base.BaseClient, "_build_request", self.build_request),
+            (base.BaseClient, "_calculate_retry_timeout", self.retry_timeout),
+            (base.SyncAPIClient, "_process_response", self.process_response),
+            (base.AsyncAPIClient, "_process_response", self.process_response),
         ):
             self._wraps.wrap(owner, name, wrapper)
         self.active = True
@@ -79,30 +78,30 @@ class ClientSeam:
 
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        sent = self._read(wrapped, client, args, kwargs)
+        sent = self._read_request(wrapped, client, args, kwargs)
         return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
 
     def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
-        sent = self._read(wrapped, client, args, kwargs)
+        sent = self._read_request(wrapped, client, args, kwargs)
         return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
 
-    def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+    def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
         sent = SENDING.get()
         if sent is None:
-            return self._build_raw(wrapped, client, args, kwargs)
+            return self._build_raw_request(wrapped, client, args, kwargs)
         try:
             sent.attempt()
         except RaviError as refusal:
-            raise refusal from sent.failed  # why there was a retry at all
+            raise refusal from sent.last_error  # why there was a retry at all
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
             swallow("attempt", error)
         request = wrapped(*args, **kwargs)
         sent.built(request, client)
         return request
 
-    def pause(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+    def retry_timeout(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._calculate_retry_timeout`, which runs while the failed attempt's error is being handled."""
         wait_s = wrapped(*args, **kwargs)
         sent = SENDING.get()
@@ -111,7 +110,7 @@ class ClientSeam:
                 wait_s = sent.pause_before_retry(wait_s, sys.exc_info()[1])
         return wait_s
 
-    def answer(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+    def process_response(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `_process_response` of either colour, whose coroutine is returned as it is."""
         sent = SENDING.get()
         try:
@@ -120,7 +119,7 @@ class ClientSeam:
             swallow("answer", error)
         return wrapped(*args, **kwargs)
 
-    def _build_raw(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+    def _build_raw_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Build the request of a call that did not come through `request` as we wrapped it."""
         raw = None
         if self.active and STATE.options.concerns(client):
@@ -140,7 +139,7 @@ class ClientSeam:
             self._raw_requests.sent(built, raw)
         return built
 
-    def _read(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall | None:
+    def _read_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall | None:
         """Read a request before it is sent; None for one that is not watched, or has no options: the client raises its own TypeError.
 
         What cannot be read is still counted as a request.
@@ -168,8 +167,9 @@ class SentCall:
     """Send one call over the client it was made on, and follow each of its attempts (`_runtime.model_call.Transport`)."""
 
     __slots__ = (
-        *("_args", "_attempts", "_client", "_kwargs", "_late", "_latest", "_leaves", "_live", "_outgoing", "_passed", "_refused"),
-        *("_request", "_seen", "_shortened", "_sweeps", "_tried", "_wrapped", "call", "failed", "seen", "sends"),
+        *("_args", "_attempts", "_client", "_in_transit", "_kwargs", "_last_paid", "_last_status", "_live", "_outgoing", "_refused"),
+        *("_replaced", "_request", "_shortened", "_sweeps", "_transport_result", "_unparsed", "_wrapped"),
+        *("call", "last_error", "seen_leaving", "sends"),
     )
 
     def __init__(self, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, outgoing: OutgoingRequest) -> None:
@@ -179,26 +179,26 @@ class SentCall:
         self._outgoing = outgoing
         self.call = outgoing.call
         self._live: ModelCall | None = None
-        self._seen: Any = None  # the answer that a parser was about to judge
+        self._unparsed: Any = None  # the answer as a post-parser was given it
         self._attempts = 0
         self._request: object = None
-        self._latest: object = None  # which was paid for last: that, or what follows it
+        self._last_paid: object = None  # the request that was paid for last: that one, or one that follows it
         self._client: Any = None
-        self._late = False  # what was raised is a refusal in place of the client's error
+        self._replaced = False  # what was raised is our refusal in place of the client's error
         self._shortened = False  # the latest attempt's time-outs are ours
         self._sweeps = SWEEPS.count
         self._refused: RaviError | None = None  # what stood against following a redirect
-        self._passed: int | None = None  # the status of the answer to the request that left last
-        self._leaves: Any = None  # the request that is on its way
-        self._tried: tuple[int | None, str, bool] | None = None  # how that went when a transport sent it last
-        self.seen = False  # its bytes were seen leaving
-        self.failed: BaseException | None = None
+        self._last_status: int | None = None  # the status of the latest answer
+        self._in_transit: Any = None  # the request that is on its way
+        self._transport_result: tuple[int | None, str, bool] | None = None  # of its last send: status, error type, whether bytes left
+        self.seen_leaving = False  # the socket seam saw its bytes leave
+        self.last_error: BaseException | None = None
         self.sends = False
 
     @property
     def url(self) -> str:
         """The URL of the request that is on its way."""
-        return str(get(self._leaves, "url"))
+        return str(get(self._in_transit, "url"))
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -224,22 +224,22 @@ class SentCall:
         if request_id is not None or limits:
             live.record.request_id, live.record.rate_limits = request_id, limits
         # Whether anything was sent, the client's own error knows.
-        caused = error.__cause__ if self._late and isinstance(error, RaviError) else None
+        caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
-            status, _, sent = (self._passed, "", True) if self._tried is None else self._tried
+            status, _, sent = (self._last_status, "", True) if self._transport_result is None else self._transport_result
             return Ending(type(error).__qualname__, billed=sent and status is None, status=status)
-        seen = None if self._seen is None else self.reply(self._seen)
-        return ending_of(caused or error, built=self._latest if live.was_sent else None, seen=seen)
+        seen = None if self._unparsed is None else self.reply(self._unparsed)
+        return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def send(self, live: ModelCall | None) -> Any:
         """See `Transport.send`."""
-        token = self._begin(live)
-        blocked = None if live is None else blocked_by(live, self._cut)
+        token = self._begin_sending(live)
+        blocked = None if live is None else blocked_by(live, self._shut_down)
         late: RaviError | None = None
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
-            late = self._instead_of(error, stopped=blocked is not None and blocked.stopped)
+            late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
             if late is None:
                 raise
             raise late from (None if late is self._refused else error)
@@ -247,30 +247,30 @@ class SentCall:
             if blocked is not None:
                 IN_FLIGHT.discard(blocked)
             del late, live  # whose tracebacks know this frame
-            self._over()
+            self._end_sending()
             SENDING.reset(token)
 
     async def send_async(self, live: ModelCall | None) -> Any:
         """See `Transport.send_async`."""
-        token = self._begin(live)
+        token = self._begin_sending(live)
         late: RaviError | None = None
         try:
             if live is None:
                 return await self._wrapped(*self._args, **self._kwargs)
             return await stoppable(live, self._wrapped, self._args, self._kwargs)
         except Exception as error:
-            late = self._instead_of(error, stopped=False)
+            late = self._refusal_behind(error, stopped=False)
             if late is None:
                 raise
             raise late from (None if late is self._refused else error)
         finally:
             del late, live  # whose tracebacks know this frame
-            self._over()
+            self._end_sending()
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
 
-    def _begin(self, live: ModelCall | None) -> Token[SentCall | None]:
-        """Take what goes out, and make this the call whose attempts are being made here."""
+    def _begin_sending(self, live: ModelCall | None) -> Token[SentCall | None]:
+        """Put the options that go out into the arguments, and make this the call that attempts in this context belong to."""
         self._live = live
         if live is not None and live.record.output_cap is not None:
             self._outgoing.cap(live.record.output_cap)
@@ -283,18 +283,18 @@ class SentCall:
         self.sends = True
         return SENDING.set(self)
 
-    def _over(self) -> None:
+    def _end_sending(self) -> None:
         self._live = None
         self.sends = False
-        if self._leaves is not None:
-            _LEAVING.pop(id(self._leaves), None)
+        if self._in_transit is not None:
+            _IN_TRANSIT.pop(id(self._in_transit), None)
 
-    def _cut(self) -> None:
+    def _shut_down(self) -> None:
         if self._live is not None and self._client is not None and self._request is not None:
             shut_down_request(self._client, self._request)
 
-    def _instead_of(self, error: Exception, *, stopped: bool) -> RaviError | None:
-        """Return the refusal that the client's error really is: we ended what it waited for, or it was a time-out of ours."""
+    def _refusal_behind(self, error: Exception, *, stopped: bool) -> RaviError | None:
+        """Return the refusal behind the client's error: we ended what it waited for, or it was our time-out; None for the client's own."""
         live, late = self._live, None
         if live is None or isinstance(error, RaviError):
             return None
@@ -306,13 +306,13 @@ class SentCall:
                 late = why_over(live.scope, live.record)
             elif self._shortened and is_timeout(error):
                 late = live.scope.overdue(live.record, EARLY_NS)
-        self._late = late is not None
+        self._replaced = late is not None
         return late
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def attempt(self) -> None:
-        """Ask whether one more attempt may be sent; we count them, since a subclass may not pass on the client's own count."""
+        """Pay for one more attempt, or raise its refusal; attempts are counted here, since a subclass may drop the client's count."""
         before, self._attempts = self._attempts, self._attempts + 1
         live = self._live
         if self._refused is not None:
@@ -330,8 +330,8 @@ class SentCall:
         live = self._live
         if live is not None and live.capped is not None:
             self._outgoing.refuse_grown(live, client, request)
-        self._request = self._latest = request
-        self._client, self._passed = client, None
+        self._request = self._last_paid = request
+        self._client, self._last_status = client, None
         if live is None:
             return
         live.sent()
@@ -346,11 +346,11 @@ class SentCall:
         """
         if self._refused is not None:
             return 0.0
-        self.failed, live = error, self._live
+        self.last_error, live = error, self._live
         if live is None:
             return wait_s
         wait_s = shortest_pause(wait_s, live.scope)
-        failed = failed_attempt(error, self._latest)
+        failed = failed_attempt(error, self._last_paid)
         waits = wait_s if isinstance(wait_s, (int, float)) else None
         request_id, limits = headers_of_error(error)
         retry = RetryRecord(len(live.record.retries) + 1, failed.status, waits, failed.error_type, request_id, limits)
@@ -364,14 +364,14 @@ class SentCall:
             live.record.request_id, live.record.rate_limits = read_headers(response.headers)
 
     def observe_parser(self) -> None:
-        """Send with a copy of the options whose post-parser we see the input of; the caller's object stays as it is."""
+        """Send a copy of the options whose post-parser notes its input; the caller's object stays as it is."""
         observed = copy.copy(self._outgoing.options)
-        observed.post_parser = observed_parser(observed.post_parser, self._saw)
+        observed.post_parser = observed_parser(observed.post_parser, self._note_unparsed)
         self._outgoing.options = observed
 
-    def _saw(self, raw: Any) -> None:
-        """Keep the answer a post-parser is about to judge."""
-        self._seen = raw
+    def _note_unparsed(self, raw: Any) -> None:
+        """Note the answer that a post-parser is about to judge."""
+        self._unparsed = raw
         if self._live is not None and self._live.capped is not None:
             self._live.capped.judged(self.reply(raw).finish_reasons, self._text_of(raw))
 
@@ -387,64 +387,64 @@ class SentCall:
     # -- requests beyond the one that the client built ----------------------------------------------------------------
 
     @contextmanager
-    def sending(self, request: Any, sender: object) -> Generator[Callable[[Any], None]]:
-        """Go around the way of one request through an HTTP library's client; raises what stands against it."""
-        self.leaving(request, sender)
-        yield partial(self.passed, request)
+    def around_client_send(self, request: Any, sender: object) -> Generator[Callable[[Any], None]]:
+        """Wrap the sending of one request by an HTTP library's client; raises the refusal of one that follows."""
+        self.pay_for_follower(request, sender)
+        yield partial(self.note_status, request)
 
     @contextmanager
-    def handing(self, request: Any) -> Generator[Callable[[Any], None]]:
-        """Go around its way through a transport, which may be the program's and send it from another thread."""
-        self.resending(request)
+    def around_transport_send(self, request: Any) -> Generator[Callable[[Any], None]]:
+        """Wrap its sending by a transport, which may be the program's and send it from another thread."""
+        self.pay_for_resend(request)
         token = SENDING.set(self)
         try:
-            yield partial(self.resent, request)
+            yield partial(self.note_transport_result, request)
         except BaseException as error:
-            self.resent(request, None, error)
+            self.note_transport_result(request, None, error)
             raise
         finally:
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
 
-    def leaving(self, request: Any, sender: object) -> None:
-        """Pay for a request that follows the answer to this attempt's own; raises what stands against it."""
+    def pay_for_follower(self, request: Any, sender: object) -> None:
+        """Pay for a request that follows the answer to this attempt's own, such as a redirect; raises its refusal."""
         live = self._live
         if live is None or not self._is_ours(request, sender):
             return
-        _LEAVING.pop(id(self._leaves), None)
-        self._leaves, self._tried, self.seen = request, None, False
-        _LEAVING[id(request)] = self
-        if self._passed is not None and self._pay(live, self._passed, str(self._passed)):
-            self._latest = request
+        _IN_TRANSIT.pop(id(self._in_transit), None)
+        self._in_transit, self._transport_result, self.seen_leaving = request, None, False
+        _IN_TRANSIT[id(request)] = self
+        if self._last_status is not None and self._pay(live, self._last_status, str(self._last_status)):
+            self._last_paid = request
 
-    def passed(self, request: Any, response: Any) -> None:
+    def note_status(self, request: Any, response: Any) -> None:
         """Note the answer to a request of this attempt: another may follow it."""
-        if request is self._request or self._passed is not None:
-            self._passed = count(get(response, "status_code")) or 0
+        if request is self._request or self._last_status is not None:
+            self._last_status = count(get(response, "status_code")) or 0
 
-    def resending(self, request: Any) -> None:
-        """Pay for a request that a transport of the program's sends once more; raises what stands against it."""
-        live, before = self._live, self._tried
-        if live is None or before is None or request is not self._leaves:
+    def pay_for_resend(self, request: Any) -> None:
+        """Pay for a request that a transport of the program's sends once more; raises its refusal."""
+        live, before = self._live, self._transport_result
+        if live is None or before is None or request is not self._in_transit:
             return
         if self._refused is not None:
             raise self._refused
         status, why, sent = before
         self._pay(live, status, why, sent=sent)
 
-    def resent(self, request: Any, response: Any, error: BaseException | None = None) -> None:
+    def note_transport_result(self, request: Any, response: Any, error: BaseException | None = None) -> None:
         """Note what became of a request that a transport has sent; one that met no server is not paid for again."""
-        if request is not self._leaves:
+        if request is not self._in_transit:
             return
         if error is None:
             status = count(get(response, "status_code")) or 0
-            self._tried = status, str(status), True
+            self._transport_result = status, str(status), True
         else:
             failed = failed_attempt(error, request)
-            self._tried = failed.status, str(failed.error_type), failed.sent
+            self._transport_result = failed.status, str(failed.error_type), failed.sent
 
     def _pay(self, live: ModelCall, status: int | None, why: str, *, sent: bool = True) -> bool:
-        """Pay for one more request after the answer `status`; whether that was done. Raises what stands against it."""
+        """Pay for one more request after the answer `status`; return whether that worked. Raises its refusal."""
         try:
             live.follow(status, why, sent=sent)
         except RaviError as refusal:
@@ -466,13 +466,13 @@ class SentCall:
 SENDING: Final[ContextVar[SentCall | None]] = ContextVar("ravi-otel-in-flight", default=None)
 """The call whose attempts are being made in this context."""
 
-_LEAVING: Final[dict[int, SentCall]] = {}
+_IN_TRANSIT: Final[dict[int, SentCall]] = {}
 """The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
 
 
 def call_of(request: object) -> SentCall | None:
     """Return the call that a request is an attempt of, whichever thread sends it."""
-    return SENDING.get() or _LEAVING.get(id(request))
+    return SENDING.get() or _IN_TRANSIT.get(id(request))
 
 
 def is_sending() -> bool:
@@ -480,7 +480,7 @@ def is_sending() -> bool:
     sent = SENDING.get()
     if sent is None or not sent.sends:
         return False
-    sent.seen = True
+    sent.seen_leaving = True
     return True
 
 
@@ -489,8 +489,8 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
 
     `is_there` says whether a URL is where that request goes; what it finds was seen leaving from here on.
     """
-    for sent in list(_LEAVING.values()):
-        if not sent.seen and is_there(sent.url):
-            sent.seen = True
+    for sent in list(_IN_TRANSIT.values()):
+        if not sent.seen_leaving and is_there(sent.url):
+            sent.seen_leaving = True
             return True
     return False

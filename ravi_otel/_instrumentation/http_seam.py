@@ -18,7 +18,7 @@ _UNUSABLE: Final = (
 
 
 class HttpSeam:
-    """Hold the wrapped methods of one HTTP library, through which each single request goes, redirected ones too."""
+    """The wrapped methods of one HTTP library, through which each single request goes, redirected ones too."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -27,11 +27,11 @@ class HttpSeam:
 
     def install(self) -> None:
         """Wrap the clients of both colours."""
-        module, sending, handing = self._module, self._sending, self._handing
+        module, sending, transport = self._module, self._around_client_send, self._around_transport_send
         self._wraps.wrap(module.Client, "_send_single_request", wrapper_of(sending, awaits=False))
         self._wraps.wrap(module.AsyncClient, "_send_single_request", wrapper_of(sending, awaits=True))
-        self._wraps.wrap(module.HTTPTransport, "handle_request", wrapper_of(handing, awaits=False))
-        self._wraps.wrap(module.AsyncHTTPTransport, "handle_async_request", wrapper_of(handing, awaits=True))
+        self._wraps.wrap(module.HTTPTransport, "handle_request", wrapper_of(transport, awaits=False))
+        self._wraps.wrap(module.AsyncHTTPTransport, "handle_async_request", wrapper_of(transport, awaits=True))
         self._active = True
 
     def remove(self) -> None:
@@ -39,14 +39,14 @@ class HttpSeam:
         self._active = False
         self._wraps.restore()
 
-    def _sending(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
+    def _around_client_send(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         sent = SENDING.get() if self._active else None
-        return None if sent is None else sent.sending(args[0] if args else kwargs["request"], client)
+        return None if sent is None else sent.around_client_send(args[0] if args else kwargs["request"], client)
 
-    def _handing(self, _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
+    def _around_transport_send(self, _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
         request = args[0] if args else kwargs["request"]
         sent = call_of(request) if self._active else None
-        return None if sent is None else sent.handing(request)
+        return None if sent is None else sent.around_transport_send(request)
 
 
 class Redirects:
