@@ -1,4 +1,4 @@
-"""Say what a ledger is: accounts, reservations, and the answers to them.
+"""The contract of a ledger: accounts, reservations, and the answers to them.
 
 One verb for one act: `reserve` holds or charges over all accounts of a call at once, root to leaf, all or nothing;
 `extend` holds more for one that goes on, such as a stream; `settle` replaces what was held by what was used; `release` gives
@@ -37,7 +37,7 @@ def _new_process() -> None:
 
 
 def new_op_id() -> str:
-    """Make up an operation's id, unique over processes."""
+    """Return a new operation's id, unique over processes."""
     return f"{_process}{next(_operations)}"
 
 
@@ -49,10 +49,10 @@ def number_here(op_id: str) -> int:
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost
 class Line:
-    """Ask one account for `want`, and for no less than `minimum` (both inner integers).
+    """What an operation asks of one account: `want`, and no less than `minimum` (both inner integers).
 
-    What is `free` is counted and never refused. What is `carved` is held whatever the kind, also where a kind is else charged at
-    once: a part that is set aside for others, of which only what they used is charged when it ends.
+    A `free` line is counted and never refused. A `carved` line is held whatever its kind, also where that is else charged at once: it is
+    a part set aside for others, and only what they used of it is charged when it ends.
     """
 
     account: Account
@@ -63,9 +63,9 @@ class Line:
 
 
 def asked_once(lines: Sequence[Line], account: Account | None = None) -> Line:
-    """Make one line of several that ask one counter: it wants what the most of them want, and is free only where all of them are.
+    """Return one line for several of one counter: it wants the most that any of them wants, and is free only where all of them are.
 
-    It asks `account`, the first line's unless one is given.
+    It is for `account`, the first line's unless one is given.
     """
     first = lines[0]
     if len(lines) == 1:
@@ -81,16 +81,18 @@ def asked_once(lines: Sequence[Line], account: Account | None = None) -> Line:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """Ask for everything one operation needs, root to leaf.
+    """A request for everything that one operation needs, root to leaf.
 
-    `op_id` makes it idempotent. `owner` identifies the task or thread that asks: it never waits for itself. `patience_s` bounds the
-    wait when others hold what is needed; 0 means never wait. `on_stop` takes a function to call, from any thread, when
-    waiting has become pointless, and gives one that takes it off again: the wait then ends as contended. `meanwhile` is
-    called a few times a second while it waits, to end what nobody else would end. `spent` says that it happened already,
-    elsewhere: it is recorded, never refused. `around` are the owners whose work encloses the asker's, such as the task a tool was
-    called in: it never waits for what they hold. `wraps_up` may use what is kept back. `sure`: what it wants was learned.
-    `whole` is the request that this one is a part of.
-    A `slot` is held while somebody lives: when its process goes silent it is given back, where anything else is settled at its grant.
+    * `op_id` makes it idempotent.
+    * `owner` is the task or thread that asks: it never waits for itself. `around` are the owners whose work encloses the asker's, such as
+      the task that a tool was called in: it never waits for what they hold.
+    * `patience_s` bounds the wait while others hold what is needed; 0 never waits. `on_stop` subscribes a function, which any thread may
+      call when waiting has become pointless, and returns one that unsubscribes it: the wait then ends as contended. `meanwhile` is called
+      a few times a second while it waits, to end what nobody else would.
+    * `spent` is for what happened already, elsewhere: it is recorded and never refused.
+    * `wraps_up` may use what is kept back for a last call. `sure` says that what it wants was learned from earlier answers.
+    * A `slot` is held while its process lives: once that is silent it is released, where anything else is settled at its grant.
+    * `whole` is the request that this one is a part of.
     """
 
     op_id: str
@@ -108,11 +110,11 @@ class Reservation:
 
     @property
     def meters(self) -> Collection[Account]:
-        """Return the accounts whose claims are the asker's own."""
+        """Return the accounts of the whole request, whose claims are the asker's own."""
         return {line.account for line in (self.whole or self).lines}
 
     def on(self, lines: Sequence[Line], patience_s: float | None = None) -> Reservation:
-        """Return the part of the request that asks these lines, with another patience where one is given."""
+        """Return the part of the request with these lines, with another patience where one is given."""
         # All fields by hand: `dataclasses.replace` costs ten times more, and this is on the path of a call.
         return Reservation(
             self.op_id,
@@ -136,7 +138,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """Tell that an account passed its warning level or its limit just now; `tracker` names the tracker's parameter that is its limit."""
+    """An account passed its warning level or its limit just now; `tracker` is the tracker's parameter that sets its limit, if one does."""
 
     account: Account
     event: Literal["limit_nearing", "limit_exceeded"]
@@ -148,7 +150,7 @@ class Crossing:
 
 
 class Grant:
-    """Admit an operation; `observed` would have refused it. `held` is what of each line is held, None: all it wants."""
+    """The answer that admits an operation; `observed` would have refused it. `held` is what of each line is held, None: all it wants."""
 
     __slots__ = ("crossings", "held", "lines", "observed", "op_id")
 
@@ -169,7 +171,7 @@ class Grant:
 
     @property
     def holds(self) -> list[tuple[Line, int]]:
-        """List the lines, each with what is held for it now."""
+        """Return the lines, each with what is held for it now."""
         if self.held is not None:
             return list(zip(self.lines, self.held, strict=True))
         return [(line, line.want if line.carved or line.account.nature is Nature.HELD else 0) for line in self.lines]
@@ -204,7 +206,7 @@ class RepeatedGrant(Grant):
 
 @dataclass(slots=True)
 class Denied:
-    """Refuse an operation: nothing is held, nothing was charged."""
+    """The answer that refuses an operation: nothing is held, nothing was charged."""
 
     account: Account
     reason: Reason
@@ -237,10 +239,10 @@ def settled_together(*settled: Settled) -> Settled:
 
 
 class Counting(Protocol):
-    """Keep accounts; each method is a flow, so that a store may do I/O in either colour."""
+    """What counts in accounts; each method is a flow, so that a store may do I/O, sync or async."""
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
-        """Hold or charge everything asked, or nothing; wait in line while others hold it, up to the patience."""
+        """Hold or charge everything, or nothing; wait in line while others hold it, up to the patience."""
         ...
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
@@ -263,7 +265,7 @@ class Counting(Protocol):
         ...
 
     def declare(self, account: Account, value: int) -> Flow[None]:
-        """Have a living account hold a limit that was declared again with less than it ever was here, of which its store may know less."""
+        """Lower a living account's limit that was declared again with less than it ever was here; its store may know less yet."""
         ...
 
     def reset_after_fork(self) -> None:
@@ -272,14 +274,14 @@ class Counting(Protocol):
 
 
 class Ledger(Counting, Protocol):
-    """Keep the accounts of every scope.
+    """The accounts of every scope.
 
     One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
     told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
     """
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
-        """Write how much time has passed, in ns, and tell what that crossed; a timer that looks at it refuses nothing.
+        """Write how much time has passed, in ns, and return what that crossed; with `refuses` False, as a timer looks, nothing is refused.
 
         It is counted in this process alone, whatever is shared.
         """
@@ -291,7 +293,7 @@ class Ledger(Counting, Protocol):
 
 
 class SharedStore(Counting, Protocol):
-    """Keep the accounts that several processes count in: all lines of a request are such accounts.
+    """The accounts that several processes count in: all lines of a request are such accounts.
 
     Each step is atomic, and counts once by its operation's id. What cannot be asked raises BudgetExhaustedError, with reason
     "store_failed", or "store_lost" where the store works and has forgotten what was counted in it; what ends an operation is kept, and
@@ -307,7 +309,7 @@ class SharedStore(Counting, Protocol):
         ...
 
     def read(self, account: Account) -> bool:
-        """Show in an account what the store says of it, changing nothing there; False where it says nothing."""
+        """Write into an account what the store has of it, changing nothing there; return whether it has any."""
         ...
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
-"""Judge: what a reservation meets, and what its end changes, on accounts that are at hand.
+"""Judge reservations: decide on one by its accounts, and write what it, its growth and its end change in them.
 
-`decide` and `decide_more` only look: they say what of each line is held, or which line refuses and why. The steps (`reserve`, `extend`,
-`settle`, `release`, `retune`, …) write what was decided into the accounts. Every ledger decides with these functions, under its own
-lock or in its own transaction; the script of Redis does the same in its own words, and is held to it by the contract tests. Nothing here
-locks, waits or does I/O. Before any of it, a ledger has the accounts whose window rolls drop what is over: `windows.expire`.
+`decide` and `decide_more` change nothing: they return what of each line is held, or which line refuses and why. The steps (`reserve`,
+`extend`, `settle`, `release`, `retune`, …) write what was decided into the accounts. Every ledger decides with these functions, under its
+own lock or in its own transaction; the scripts of Redis do the same in Lua, and the contract tests hold both to one behaviour. Nothing here
+locks, waits or does I/O. Before each step a ledger drops what the windows of rolling accounts have left behind: `windows.expire`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Operations = MutableMapping[str, Operation]
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Admit a request: what of each line is held, and the first limit that only observes and would have refused it."""
+    """The decision to admit: what of each line is held, and the first limit that only observes and would have refused."""
 
     held: list[int]
     observed: Account | None = None
@@ -75,14 +75,14 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Refuse a request, for the first line that stands against it."""
+    """The decision to refuse, for the first line that does."""
 
     line: Line
     reason: Reason
 
 
 def decide(request: Reservation, *, newcomer: bool) -> Admitted | Refused:
-    """Decide on everything asked, root to leaf; who stands in line already is no newcomer."""
+    """Return the decision on a whole request, root to leaf; one that stands in line already is no newcomer."""
     observed: Account | None = None
     for line in () if request.spent else request.lines:
         reason = None if line.free else refusal(line, request, newcomer=newcomer)
@@ -96,7 +96,7 @@ def decide(request: Reservation, *, newcomer: bool) -> Admitted | Refused:
 
 
 def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int] | Account:
-    """Decide how much more of each kind an operation that goes on may hold; the first account that has nothing left stands against it.
+    """Return how much more of each kind an operation that goes on may hold, or the first account that has nothing left.
 
     It goes before those who stand in line: they wait for operations like this one to end, and to cut what is half paid for, so that
     something may begin, would spend more and finish less.
@@ -106,7 +106,7 @@ def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int]
         account = line.account
         if account.nature is not _HELD or account.kind not in given or line.free or account.observe:
             continue
-        rest = left(account, operation.request)
+        rest = available(account, operation.request)
         if rest <= 0 or _is_closed(account):
             return account
         given[account.kind] = min(given[account.kind], rest)
@@ -127,19 +127,19 @@ def refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | Non
     account = line.account
     if account.draining and not (request.wraps_up and account.kept_back):
         return "draining"
-    if is_over(line, request):
+    if is_exhausted(line, request):
         return "exhausted"
     if account.nature is _COUNTED and not line.carved:
         others = account.held or account.claims  # a part is set aside for others, or promised to them
-        contends = others and left(account, request) < line.want
+        contends = others and available(account, request) < line.want
     elif account.nature is not _HELD and not line.carved:
-        contends = account.claims and left(account, request) <= 0
+        contends = account.claims and available(account, request) <= 0
     else:
-        contends = _stands_behind(line, request, newcomer=newcomer)
+        contends = _is_contended(line, request, newcomer=newcomer)
     return "contended" if contends else None
 
 
-def is_over(line: Line, request: Reservation) -> bool:
+def is_exhausted(line: Line, request: Reservation) -> bool:
     """Whether what is used, whatever is held, leaves no room for the least the line needs."""
     account, nature = line.account, line.account.nature
     if nature is _HELD or line.carved:
@@ -151,15 +151,15 @@ def is_over(line: Line, request: Reservation) -> bool:
     return line.want > account.value
 
 
-def left(account: Account, request: Reservation) -> int:
-    """Return what of the account this request could hold."""
+def available(account: Account, request: Reservation) -> int:
+    """Return what of the account is available to this request."""
     return account.value - account.used - account.held - _kept_back(account, request) - _claimed(account, request)
 
 
-def _stands_behind(line: Line, request: Reservation, *, newcomer: bool) -> bool:
-    """Whether others have what the line needs, or were there before."""
-    account, least = line.account, _least(line, request)
-    if left(account, request) < least:
+def _is_contended(line: Line, request: Reservation, *, newcomer: bool) -> bool:
+    """Whether others hold what the line needs, or wait for it already."""
+    account, least = line.account, _least_granted(line, request)
+    if available(account, request) < least:
         return True
     # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
     if not (newcomer and request.patience_s > 0 and account.line):
@@ -167,7 +167,7 @@ def _stands_behind(line: Line, request: Reservation, *, newcomer: bool) -> bool:
     return not account.claims or account.promised(to=request.meters) < least  # what was promised to it is not what they wait for
 
 
-def _least(line: Line, request: Reservation) -> int:
+def _least_granted(line: Line, request: Reservation) -> int:
     """Return the least that is granted now: who can wait gets what will do, or all there is once nobody else holds any.
 
     A rest that is too small would let one more begin than there is room for, each time. All that is wanted will do where that
@@ -185,7 +185,7 @@ def _hold_of(line: Line, request: Reservation) -> int:
     account = line.account
     if account.nature is not _HELD and not line.carved:
         return 0
-    want, rest = line.want, left(account, request)
+    want, rest = line.want, available(account, request)
     return want if want <= rest or account.observe or line.free else max(0, rest)
 
 
@@ -256,7 +256,7 @@ def _admit(request: Reservation, operations: Operations, decision: Admitted) -> 
     for line, hold in zip(request.lines, held, strict=True):
         account = line.account
         nature = account.nature
-        denied = account.observe and is_over(line, request)
+        denied = account.observe and is_exhausted(line, request)
         if nature is _COUNTED and not line.carved:
             account.used, operation.taken = account.used + line.want, operation.taken + 1
         elif nature is _LEVEL and not line.carved:
@@ -290,7 +290,7 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
         if account is decision and not line.free:
             return _short(account, operation.request, hold, crossings)
         asks = account.observe and account.nature is _HELD and more.get(account.kind, 0) > 0
-        if asks and (left(account, operation.request) <= 0 or _is_closed(account)):
+        if asks and (available(account, operation.request) <= 0 or _is_closed(account)):
             _observe_more(operation, account, hold, crossings)
     given = decision if isinstance(decision, dict) else {}
     for index, line in enumerate(operation.lines):
@@ -427,7 +427,7 @@ def rise(account: Account, used: int) -> Sequence[Crossing]:
 
 
 def deny(line: Line, reason: Reason) -> Denied:
-    """Write down a refusal: the account counts it, drains, and is exceeded, as the reason asks."""
+    """Return a refusal, written into its account: it is counted there, and may exceed and drain it."""
     account = line.account
     if reason == "contended":
         return Denied(account, reason, account.used, account.held, line.minimum)
