@@ -264,8 +264,8 @@ class Play:
         for slot in model.slots:
             if slot.real is not None:
                 self._agree_on(slot, slot.real)
-        same(sorted(state._held), sorted({slot.agent_id for slot in model.alive()}), "ids")
-        for agent_id, held in state._held.items():
+        same(sorted(state._by_agent), sorted({slot.agent_id for slot in model.alive()}), "ids")
+        for agent_id, held in state._by_agent.items():
             same(list(held.free), [slot.order for slot in model.free(agent_id)], "free leases")
             same(list(held.adopted), [slot.order for slot in model.adopted(agent_id)], "adopted leases")
             paused = any(slot.state == "paused" for slot in model.of(agent_id))
@@ -293,7 +293,7 @@ class Play:
         self.agree()
         same((self.slots.is_paused("ghost"), self.slots.is_paused([])), (False, False), "ids that are nobody's")
         stats = self.slots.stats()
-        same((stats.active, stats.paused, stats.waiting, self.slots._slots._held), (1, 0, 0, {}), "what is left")
+        same((stats.active, stats.paused, stats.waiting, self.slots._slots._by_agent), (1, 0, 0, {}), "what is left")
         told = [outcome for outcome, *_ in self.heard]
         same([told.count(word) for word in ("granted", "released")], [stats.granted_total] * 2, "leases that ended")
 

@@ -125,11 +125,11 @@ def test_a_slot_that_its_asker_never_got_is_given_back(at_every_moment):
     def act(run, _account, _moment):
         slots = spawn_shared.SharedSlots(run.engine, run.facts, 4)
         try:
-            slots.root()
-            slots.cover(2)
+            slots.acquire_root()
+            slots.acquire_up_to(2)
         finally:
             sys.settrace(None)
-            slots.leave()
+            slots.release_all()
 
     assert [struck for struck, _, _ in at_every_moment(act)][-2:] == [True, False]
 

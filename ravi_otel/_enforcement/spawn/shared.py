@@ -32,7 +32,7 @@ def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | 
 
 
 class SharedSlots:
-    """Take units of a run's headcount and give them back; under the lock of whoever gives out the slots."""
+    """The units of a run's headcount that this process has; used under the lock of its `SpawnTracker`."""
 
     def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
         self._engine: Final = engine
@@ -41,36 +41,36 @@ class SharedSlots:
         self._units: list[str] = []
         self._root_unit: str | None = None
 
-    def cover(self, count: int) -> bool:
-        """Hold at least `count` units, taking more where needed; False when all others are taken."""
+    def acquire_up_to(self, count: int) -> bool:
+        """Acquire units until this process has `count`; False when all others are taken."""
         while len(self._units) < count:
             if not self._take(self.account, self._units.append):
                 return False
         return True
 
-    def keep(self, count: int) -> None:
-        """Give back what is held beyond `count` units."""
+    def release_beyond(self, count: int) -> None:
+        """Release the units beyond `count`."""
         while len(self._units) > count:
             self._give_back(self._units.pop())
 
-    def root(self) -> bool:
-        """Be the process whose first agent is the run's root; False when another is."""
+    def acquire_root(self) -> bool:
+        """Acquire the unit of the run's root, for this process's first agent; False when another process has it."""
         return self._root_unit is not None or self._take(self._root, self._be_root)
 
     @staticmethod
-    def shown(live: int, most: int, *, denied: bool) -> int:
-        """Return how many agents are live, as far as is known here: where one was denied, all that may be, in whatever process."""
+    def live_agents(live: int, most: int, *, denied: bool) -> int:
+        """Return how many agents are live, as far as is known here: where one was denied, as many as may be, over all processes."""
         return max(live, most) if denied else live
 
-    def leave(self) -> None:
-        """Give everything back: this process works for the run no more."""
-        self.keep(0)
+    def release_all(self) -> None:
+        """Release everything: this process works for the run no more."""
+        self.release_beyond(0)
         unit, self._root_unit = self._root_unit, None
         if unit is not None:
             self._give_back(unit)
 
     def resize(self, most: int) -> None:
-        """Go by another number of agents, in all processes."""
+        """Allow another number of agents, in all processes."""
         self._tried(lambda: run_sync(self._engine.ledger.retune(self.account, most - 1)))
 
     def _take(self, account: Account, keep: Callable[[str], object]) -> bool:

@@ -1,7 +1,7 @@
 """Decide who has a slot, who is paused and who is next: the state of one run's slots, and every change to it.
 
-Nothing here locks or waits: `SpawnTracker` does each of these acts under its lock, and sends what they leave in the outbox once it
-is free again. Only slots that processes share ask the ledger, under that lock. Headcount is the root's 1 plus the active
+Nothing here locks or waits: `SpawnTracker` makes each of these changes under its lock, and then empties the outbox: it wakes those
+who waited, and emits the events. Only slots that processes share ask the ledger, under that lock. Headcount is the root's 1 plus the active
 ranking, so what is not in there, a paused lease above all, can neither be counted nor be chosen as a victim.
 """
 
@@ -72,10 +72,10 @@ class Keeper(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Lease:
-    """Hold one agent's slot until it is released; as a context manager, until the block is left.
+    """One agent's slot, until it is released; as a context manager, until the block is left.
 
-    `paused` tells that more urgent work or an operator took the slot: the agent should end with what it has, or await `resumed`. `ended`
-    tells that it is over, `entered` that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
+    `paused` says that more urgent work or an operator took the slot: the agent should end with what it has, or await `resumed`. `ended`
+    says that it is over, `entered` that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
     `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on. `agent_name` is
     that of the agent which runs on it, or did last; None before the first.
     Made by `SpawnTracker` alone; its fields are for reading, in any thread.
@@ -86,7 +86,7 @@ class Lease:
     priority: Priority
     order: int
     among: dict[int, Lease]
-    """Where its id's leases are kept that stand as it does: see `Held`."""
+    """The leases of its id in the same state, itself among them: see `AgentLeases`."""
 
     is_root: bool = False
     agent_name: str | None = None
@@ -134,7 +134,7 @@ class Lease:
 
 
 class Waiter(Sleeper):
-    """Stand in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again.
+    """One who stands in line: for a new lease, put into `lease` when granted, or for `paused` to be `served` again.
 
     An agent that `enters` is let in with the grant.
     """
@@ -165,8 +165,8 @@ class Waiter(Sleeper):
 
 
 @dataclass(slots=True, eq=False)
-class Held:
-    """Keep one id's leases by where they stand: free for an agent to come, adopted by one, or taken for one on their own; newest last."""
+class AgentLeases:
+    """The leases of one agent id by state: free for an agent to come, adopted by one, or acquired by the agent itself; newest last."""
 
     paused: int = 0
     free: dict[int, Lease] = field(default_factory=dict[int, Lease])
@@ -178,21 +178,21 @@ class Held:
         leases = self.free or self.adopted
         return leases[next(reversed(leases))] if leases else None
 
-    def everything(self) -> list[Lease]:
-        """List all of them, newest first."""
+    def newest_first(self) -> list[Lease]:
+        """Return all of them, newest first."""
         leases = [*self.free.values(), *self.adopted.values(), *self.own.values()]
         return sorted(leases, key=lambda lease: -lease.order)
 
 
 def _move(lease: Lease, among: dict[int, Lease]) -> None:
-    """Keep a lease elsewhere among those of its id, as the newest there."""
+    """Move a lease to another state among those of its id, as the newest there."""
     del lease.among[lease.order]
     among[lease.order] = lease
     lease.among = among
 
 
 class PriorityQueue(Generic[T]):
-    """Keep items in order of their keys, smallest first, equal keys in order of arrival.
+    """Items in order of their keys, smallest first, equal keys in order of arrival.
 
     `items` are those in it, for reading. A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was
     dropped is forgotten once it outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not
@@ -220,7 +220,7 @@ class PriorityQueue(Generic[T]):
             self._forget()
 
     def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
-        """Show the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
+        """Return the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
         heap = self._heap
         passed: list[tuple[tuple[float, float], int, T]] = []
         try:
@@ -249,7 +249,7 @@ class PriorityQueue(Generic[T]):
 
 
 class Slots:
-    """Hold the slots of one run, of those that processes share if `shared`; `observe` says that nobody is refused. Not thread-safe."""
+    """The slots of one run, of those that processes share if `shared`; with `observe` nobody is refused. Not thread-safe."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class Slots:
         self._clock = clock
         self._active: PriorityQueue[Lease] = PriorityQueue()  # all that count besides the root, next victim first
         self._line: PriorityQueue[Lease | Waiter] = PriorityQueue()
-        self._held: dict[str, Held] = {}
+        self._by_agent: dict[str, AgentLeases] = {}
         self._order = itertools.count(1)
         self._rooted = False
         self._paused = self._granted = self._denied = self._preempted = self._released = 0
@@ -279,24 +279,24 @@ class Slots:
         self._wakes: list[Waiter] = []
 
     def outbox(self, *, quiet: bool) -> tuple[list[Waiter], list[SpawnEvent]]:
-        """Take out who is to be woken and, unless `quiet`, what is to be told."""
+        """Take out who is to be woken and, unless `quiet`, the events to emit."""
         wakes, self._wakes = self._wakes, []
         if quiet:
             return wakes, []
         events, self._events = self._events, []
         return wakes, events
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         within = 1 + len(self._active.items) < self._budget.max_agents
-        return within and (self._shared is None or self._shared.cover(len(self._active.items) + 1))
+        return within and (self._shared is None or self._shared.acquire_up_to(len(self._active.items) + 1))
 
     def return_unused(self) -> None:
-        """Give back to the other processes of the run what is not needed here."""
+        """Return to the other processes of the run the slots that are not needed here."""
         if self._shared is not None:
-            self._shared.keep(len(self._active.items))
+            self._shared.release_beyond(len(self._active.items))
 
-    def look_again(self) -> None:
-        """Give out what other processes of the run gave back."""
+    def grant_returned(self) -> None:
+        """Grant slots that other processes of the run returned."""
         self._hand_out()
 
     def acquire(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | Shortage:
@@ -308,15 +308,15 @@ class Slots:
         return self.shortage(priority, around)
 
     def _try(self, agent_id: AgentId, priority: Priority, around: AbstractSet[Lease], name: str | None = None) -> Lease | None:
-        if self._room() or self._preempt(priority, around):
+        if self._has_room() or self._preempt(priority, around):
             return self._grant(agent_id, priority, name)
         if not self._observe:
             return None
         self._deny(agent_id, priority, name)
-        return self._grant(agent_id, priority, name)  # told, and let through
+        return self._grant(agent_id, priority, name)  # its event says so, and it is let through
 
     def count_denied(self) -> None:
-        """Count an agent that was denied for another reason than want of a slot, and is told of elsewhere."""
+        """Count an agent that was denied for another reason than want of a slot, whose event is emitted elsewhere."""
         self._denied += 1
 
     def _deny(self, agent_id: AgentId, priority: Priority, name: str | None = None) -> None:
@@ -331,12 +331,12 @@ class Slots:
         return True
 
     def shortage(self, priority: Priority, around: AbstractSet[Lease]) -> Shortage:
-        """Say why one of this priority gets no slot while all are taken."""
+        """Return why one of this priority gets no slot while all are taken."""
         victim = self._active.first(around)
         return (None if victim is None else self._shortage(priority, victim)) or "full"
 
     def _shortage(self, priority: Priority, victim: Lease) -> Shortage | None:
-        """Say why one of this priority does not get the slot of the first that could be paused; None where it does."""
+        """Return why one of this priority does not get the slot of the first that could be paused; None where it does."""
         if priority <= Priority.NORMAL:
             return "full"
         if victim.priority >= priority:
@@ -344,9 +344,9 @@ class Slots:
         return None if self._budget.allow_preempt else "preemption_off"
 
     def _grant(self, agent_id: AgentId, priority: Priority, name: str | None = None, *, is_root: bool = False) -> Lease:
-        held = self._held.get(agent_id)
+        held = self._by_agent.get(agent_id)
         if held is None:
-            held = self._held[agent_id] = Held()
+            held = self._by_agent[agent_id] = AgentLeases()
         lease = Lease(self._keeper, agent_id, priority, next(self._order), held.free, is_root=is_root)
         held.free[lease.order] = lease
         self._granted += 1
@@ -363,20 +363,20 @@ class Slots:
     def _pause(self, lease: Lease) -> None:
         self._active.drop(lease)
         lease.paused = True
-        self._held[lease.agent_id].paused += 1
+        self._by_agent[lease.agent_id].paused += 1
         self._paused += 1
         self._preempted += 1
         self._note("preempted", lease.agent_id, lease.priority, lease.agent_name)
 
     def _resume(self, lease: Lease) -> None:
         self._line.drop(lease)
-        self._held[lease.agent_id].paused -= 1
+        self._by_agent[lease.agent_id].paused -= 1
         self._paused -= 1
         self._activate(lease)
-        self._rouse(lease, served=True)
+        self._wake_waiters(lease, served=True)
         self._note("resumed", lease.agent_id, lease.priority, lease.agent_name)
 
-    def _rouse(self, lease: Lease, *, served: bool) -> None:
+    def _wake_waiters(self, lease: Lease, *, served: bool) -> None:
         lease.promoted = False
         for waiter in lease.waiters:
             waiter.served = served
@@ -384,7 +384,7 @@ class Slots:
         lease.waiters = []
 
     def _hand_out(self) -> None:
-        while (first := self._line.first()) is not None and self._room():
+        while (first := self._line.first()) is not None and self._has_room():
             if isinstance(first, Lease):
                 self._resume(first)
             else:
@@ -395,29 +395,29 @@ class Slots:
     def _serve(self, waiter: Waiter, lease: Lease) -> None:
         waiter.lease, waiter.served = lease, True
         if waiter.enters:
-            self._let_in(lease, None, self._held[lease.agent_id].own)
+            self._let_in(lease, None, self._by_agent[lease.agent_id].own)
 
     def release(self, lease: Lease) -> None:
         """End a lease, once; one that an agent runs on ends with the agent, which is counted, or paused, until then."""
         if lease.entered:
-            _move(lease, self._held[lease.agent_id].own)
+            _move(lease, self._by_agent[lease.agent_id].own)
         elif not lease.ended:
             self._end(lease)
 
     def _end(self, lease: Lease) -> None:
-        held = self._held[lease.agent_id]
+        held = self._by_agent[lease.agent_id]
         if lease.paused:
             lease.paused = False
             held.paused -= 1
             self._paused -= 1
             self._line.drop(lease)
-            self._rouse(lease, served=False)
+            self._wake_waiters(lease, served=False)
         else:
             self._active.drop(lease)
         lease.ended = True
         del lease.among[lease.order]
         if not any((held.free, held.adopted, held.own)):
-            del self._held[lease.agent_id]
+            del self._by_agent[lease.agent_id]
         self._released += 1
         self._note("released", lease.agent_id, lease.priority, lease.agent_name)
         self._hand_out()
@@ -429,8 +429,8 @@ class Slots:
         if newest is not None:
             self.release(newest)
 
-    def _of(self, agent_id: object) -> Held | None:
-        return self._held.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
+    def _of(self, agent_id: object) -> AgentLeases | None:
+        return self._by_agent.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
 
     def enter(
         self,
@@ -452,7 +452,7 @@ class Slots:
             if not isinstance(answer, Lease):
                 return answer
             lease = answer
-            self._let_in(lease, name, self._held[agent_id].own)
+            self._let_in(lease, name, self._by_agent[agent_id].own)
         if own is not None:
             self.rank(lease, own)
         return lease
@@ -469,7 +469,7 @@ class Slots:
 
     def enter_free(self, agent_id: AgentId, priority: Priority, adopt: Lease | None = None, name: str | None = None) -> Lease | None:
         """Let an agent in that needs no further slot: on an unentered lease of its id, or as the root; None where it needs one."""
-        held = self._held.get(agent_id)
+        held = self._by_agent.get(agent_id)
         if held is not None and held.free:
             lease = held.free[next(reversed(held.free))]
             if adopt is not None and held.free.get(adopt.order) is adopt:
@@ -479,10 +479,10 @@ class Slots:
         if self._rooted:
             return None
         self._rooted = True
-        if self._shared is not None and not self._shared.root():
+        if self._shared is not None and not self._shared.acquire_root():
             return None
         lease = self._grant(agent_id, priority, name, is_root=True)
-        self._let_in(lease, name, self._held[agent_id].own)
+        self._let_in(lease, name, self._by_agent[agent_id].own)
         return lease
 
     @staticmethod
@@ -497,7 +497,7 @@ class Slots:
         if not lease.entered:
             return
         lease.entered = False
-        held = self._held[lease.agent_id]
+        held = self._by_agent[lease.agent_id]
         if lease.among is held.own:
             self._end(lease)
         else:
@@ -530,7 +530,7 @@ class Slots:
         if isinstance(which, Lease):
             return [each for each in self._leases(which.agent_id) if each is which]  # none where it is over, or another run's
         held = self._of(which)
-        return [] if held is None else held.everything()
+        return [] if held is None else held.newest_first()
 
     def reprioritize(self, which: str | Lease, priority: Priority) -> None:
         """Change the priority of this lease, or of all leases of an id."""
@@ -548,7 +548,7 @@ class Slots:
             self._activate(lease)
 
     def _rank_active(self, lease: Lease) -> None:
-        if lease.priority < Priority.NORMAL and not self._room():
+        if lease.priority < Priority.NORMAL and not self._has_room():
             self._pause(lease)
             self._hand_out()
         else:
@@ -563,7 +563,7 @@ class Slots:
 
     def _promote(self, lease: Lease) -> None:
         lease.on_hold = False
-        if self._room():
+        if self._has_room():
             self._resume(lease)
         elif not lease.promoted:
             lease.promoted = True
@@ -598,7 +598,7 @@ class Slots:
     def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
         """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
         waiter.since = self._clock()
-        if lease.paused and not lease.on_hold and self._room():
+        if lease.paused and not lease.on_hold and self._has_room():
             self._resume(lease)
         waiter.served = not lease.paused and not lease.ended
         if waiter.served:
@@ -656,7 +656,7 @@ class Slots:
     def _note(self, outcome: _Outcome, agent_id: AgentId, priority: Priority, name: str | None) -> None:
         live = 1 + len(self._active.items)
         if self._shared is not None:
-            live = self._shared.shown(live, self._budget.max_agents, denied=outcome == "denied")
+            live = self._shared.live_agents(live, self._budget.max_agents, denied=outcome == "denied")
         counts = live, self._paused, self._limit
         self._events.append(SpawnEvent(outcome, agent_id, priority.name.lower(), self._run_id, *counts, agent_name=name))
 

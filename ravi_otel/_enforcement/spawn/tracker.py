@@ -104,7 +104,7 @@ class SpawnTracker:
         self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
         self._shared: Final = shared
         self._slots = Slots(self, self.budget, run_id, clock, observe=observe, shared=shared)
-        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._slots.look_again)
+        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._slots.grant_returned)
 
     # What users call
 
@@ -285,7 +285,7 @@ class SpawnTracker:
     def part(self) -> None:
         """Give back what this process holds of a run that others work for, too: it works for it no more."""
         if self._shared is not None:
-            self._locked(self._shared.leave)
+            self._locked(self._shared.release_all)
 
     # The lock
 
