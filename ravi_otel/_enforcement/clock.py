@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 
 class Clock(Protocol):
-    """Tell the time."""
+    """A clock."""
 
     def monotonic_ns(self) -> int:
         """Read a clock that never goes back, in nanoseconds."""
@@ -29,7 +29,7 @@ class Moved(Protocol):
 
 
 class SystemClock:
-    """Tell the machine's time."""
+    """The machine's clock."""
 
     monotonic_ns = staticmethod(time.monotonic_ns)
     time = staticmethod(time.time)

@@ -95,19 +95,19 @@ class ScopeClock:
         return total + (now - since if count else 0)
 
     def watch(self, account: Account) -> None:
-        """Have one limit of the scope looked at when it is due; for any limit but of time this is nothing."""
+        """Schedule one limit of the scope for when it is due; does nothing for limits other than of time."""
         if account.nature is Nature.CLOCK:
             if account not in self.limits:
                 self.limits.append(account)
             self.deadlines.watch(self, account)
 
     def watch_again(self) -> None:
-        """Have every limit of the scope looked at when it is due by now, after the clock was set."""
+        """Schedule every limit of the scope anew, after the clock was set."""
         for account in tuple(self.limits):
             self.deadlines.watch(self, account)
 
     def forget(self) -> None:
-        """Have no limit of the scope looked at any more; what was not told of it yet is told now, before its end is."""
+        """Unschedule every limit of the scope, and emit what was not emitted yet, before the scope's end is."""
         if self.limits:
             self.deadlines.forget(self)
 
@@ -179,7 +179,7 @@ class Deadline:
 
 
 class Schedule:
-    """Keep deadlines in the order in which they are due; what is cancelled is forgotten once it outnumbers what is not."""
+    """Deadlines in the order in which they are due; what is cancelled is forgotten once it outnumbers what is not."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Deadline]] = []
@@ -191,13 +191,13 @@ class Schedule:
         return len(self._heap)
 
     def put(self, due_ns: int, deadline: Deadline) -> None:
-        """Keep one until it is due."""
+        """Add a deadline."""
         with self._lock:
             heapq.heappush(self._heap, (due_ns, next(self._numbers), deadline))
             self._live += 1
 
     def cancel(self, deadline: Deadline) -> None:
-        """Let one be forgotten; one that is over stays so."""
+        """Cancel a deadline; does nothing to one that is over."""
         with self._lock:
             if not deadline.armed:
                 return
@@ -237,7 +237,7 @@ class Schedule:
 
 
 class Deadlines:
-    """Know the deadlines of one engine's scopes; unless it is `active`, limits of time are looked at with each call only.
+    """The deadlines of one engine's scopes; unless it is `active`, limits of time are looked at with each call only.
 
     `write` has the ledger write how much of a limit has passed, and returns what that crossed; `emit` emits that, and `stop` ends what is
     in flight in scopes that are over.
@@ -265,7 +265,7 @@ class Deadlines:
         return len(self._schedule)
 
     def watch(self, clock: ScopeClock, account: Account) -> None:
-        """Look at a limit when it is due next; called again whenever that has moved."""
+        """Schedule a limit for when it is due next; called again whenever that has moved."""
         if not self.active:
             return
         known = clock.watched.pop(account, None)
@@ -286,7 +286,7 @@ class Deadlines:
             _THREAD.put(due if self._system else time.monotonic_ns() + due - now, deadline)
 
     def forget(self, clock: ScopeClock) -> None:
-        """Look at no limit of a scope any more."""
+        """Unschedule every limit of a scope."""
         while clock.watched:
             try:
                 _, deadline = clock.watched.popitem()

@@ -1,4 +1,4 @@
-"""Tell how a scope ended, and whose limit ended it."""
+"""How a scope ended, and whose limit ended it."""
 
 from __future__ import annotations
 

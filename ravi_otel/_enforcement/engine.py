@@ -65,7 +65,7 @@ class Engine:
     deadlines: Deadlines = field(init=False)
 
     def __post_init__(self) -> None:
-        """Have what is counted in this process alone go by the same clock."""
+        """Give a ledger of this process alone the same clock."""
         self.deadlines = Deadlines(self.clock, self.now_ns, self._write_elapsed, self.emit_crossings, self.stopped)
         if isinstance(self.ledger, MemoryLedger):
             self.ledger.clock = self.clock
@@ -151,7 +151,7 @@ class Engine:
             part.settle()
 
     def begin_at(self, account: Account, known: Sequence[Account]) -> None:
-        """Have a limit that joins a living session or tenant, which nobody uses yet, begin at what others of its kind have counted.
+        """Start a limit that joins a living session or tenant, and is not used yet, at what others of its kind have counted.
 
         What those hold is held for it as well, until nothing of what was in flight then is any more. Where it counts the very same as
         one of them it is that limit declared again, with other options: the smaller value is in force for both, and what was told is
@@ -168,7 +168,7 @@ class Engine:
             self.newcomers.append(_Newcomer(self, account, max(known, key=lambda one: one.held), held))
 
     def declare_again(self, same: Sequence[Account], value: int) -> None:
-        """Hold all that are one limit to what it was declared with again, where that is less than it ever was.
+        """Lower all accounts of one limit to the value it was declared with again, where that is less than it ever was.
 
         What was set since, by an operator or in the program, holds otherwise.
         """
@@ -199,7 +199,7 @@ class Engine:
 
 
 class _Newcomer:
-    """Hold for one account what `known` holds, until that holds nothing; `Engine.settle` looks after each call."""
+    """A hold in one account of what `known` holds, until that holds nothing; `Engine.settle` looks after each call."""
 
     __slots__ = ("_account", "_engine", "_held", "_known", "_op_id")
 

@@ -1,4 +1,4 @@
-"""Let one model call wrap the work up with what limits with `on_exceed="final"` have kept back for it."""
+"""The last call: one model call that wraps the work up with what limits with `on_exceed="final"` keep back for it."""
 
 from __future__ import annotations
 

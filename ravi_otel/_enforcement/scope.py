@@ -210,7 +210,7 @@ class Scope(LimitedScope):
         return known
 
     def watch(self, when_dropped: Callable[[Scope], object] | None) -> None:
-        """Have a finaliser call `when_dropped`, which may go on with it, when nobody refers to it any more; None ends that."""
+        """Install a finaliser that calls `when_dropped`, which may go on with it, once nobody refers to it any more; None removes it."""
         self.when_dropped = when_dropped
         self.__class__ = Scope if when_dropped is None else _Watched  # pyright: ignore[reportAttributeAccessIssue]  # of the same layout
 

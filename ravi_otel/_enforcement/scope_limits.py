@@ -69,7 +69,7 @@ def _rank(kind: ScopeKind) -> int:
 
 
 class LimitedScope:
-    """Know which limits one scope has, those around it, and what of them a call made in it is charged to: the lower half of a `Scope`.
+    """The lower half of a `Scope`: its limits, those around it, and which of them a call made in it is charged to.
 
     Limits and templates may be added while it is open; everything else is fixed. `also` are scopes that it is charged to besides those
     that its parent is in: the session and tenant that a run inside other work has joined.
@@ -229,7 +229,7 @@ class LimitedScope:
                     self._put(limit, origin)
 
     def declare_slots(self, budget: SpawnBudget) -> None:
-        """Have a run's SpawnBudget be a limit of agents like any other, unless one that the run has is as tight."""
+        """Declare a run's SpawnBudget as a limit of agents like any other, unless one that the run has is as tight."""
         if budget.max_agents >= UNLIMITED_AGENTS.max_agents:
             return
         limit = Limit(kind=Kind.AGENTS, value=budget.max_agents)

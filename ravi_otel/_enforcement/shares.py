@@ -81,7 +81,7 @@ class Part(Account):
 
 
 class CarveOut:
-    """Hold a part of other accounts for one agent, and charge there what it used, once.
+    """A part of other accounts, held for one agent; what that used is charged there, once.
 
     After `close` it goes on listening to its parts, for calls and streams that outlive the agent.
     """
@@ -103,7 +103,7 @@ class CarveOut:
         self._todo: deque[Callable[[], None]] = deque()
 
     def take(self, sources: dict[str, list[Account]]) -> list[Part]:
-        """Hold the part; return the limits that it is. Raises BudgetError when it is not there, and then holds nothing."""
+        """Hold the part; return its limits. Raises BudgetError when it is not there, and then holds nothing."""
         lines = [line for accounts in sources.values() for line in self._lines(accounts)]
         held: dict[str, int] = {}
         if lines:
@@ -173,7 +173,7 @@ class CarveOut:
         return owned(errors_text.no_share(account, self._facts, answer.minimum, answer.reason, more=more), account)
 
     def drop(self) -> None:
-        """Give everything back: the agent was never opened."""
+        """Release everything: the agent was never opened."""
         run_sync(self._engine.ledger.release(self._op_id))
 
     # -- its end --------------------------------------------------------------------------------------------------

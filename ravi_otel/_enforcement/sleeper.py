@@ -1,4 +1,4 @@
-"""Let a caller sleep, in either colour, until somebody wakes it."""
+"""Sleep, in sync or async code, until another thread or task calls `wake`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOK_AT_LEAST_EVERY_S: Final = 0.2
 
 
 class Sleeper:
-    """Let one caller sleep, in either colour, until `wake`.
+    """One caller's sleep, in sync or async code, until `wake`.
 
     `wake` may come from any thread and before the sleep has begun. It never blocks, so a finaliser may call it.
     `meanwhile` is called a few times a second while it sleeps: what it waits for may be there for somebody to do.

@@ -1,4 +1,4 @@
-"""Photograph a run so that another process can go on with it: what was used, never what is allowed.
+"""Snapshots of runs, with which another process can go on: what was used, never what is allowed.
 
 What comes back may have been anywhere since, and is checked like anything from outside. Limits are always the host's: a snapshot
 holds none, and nothing in it makes a counter smaller than it is.

@@ -1,4 +1,4 @@
-"""Keep an agent's tab: tokens, USD and turns, fed by the runtime or by hand."""
+"""An agent's tab: tokens, USD and turns, fed by the runtime or by hand."""
 
 from __future__ import annotations
 

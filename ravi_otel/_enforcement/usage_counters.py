@@ -162,7 +162,7 @@ def whole() -> AbstractContextManager[object]:
 
 
 class Remembered:
-    """Keep the last 10,000 operation ids that were charged; to ask and charge in one step, hold `whole()`."""
+    """The last 10,000 operation ids that were charged; to ask and charge in one step, hold `whole()`."""
 
     __slots__ = ("_known",)
 
@@ -271,7 +271,7 @@ class _Lengths:
 
 
 class Learned:
-    """Keep the lengths of the 1,024 pairs of agent and model that were heard of last.
+    """The lengths of answers of the 1,024 pairs of agent and model that were seen last.
 
     Reading takes no lock. Two threads that write at once do not wait for each other: one of the two answers is not counted.
     """

@@ -48,7 +48,7 @@ _SLACK: Final = 256
 
 
 class OutgoingRequest:
-    """Hold a client's request options, what was read of them, and what was changed; it can be sized for strict limits (`Sizing`)."""
+    """A client's request options, what was read of them, and what was changed; it can be sized for strict limits (`Sizing`)."""
 
     __slots__ = ("_request", "call", "format", "hides_usage", "options")
 

@@ -45,7 +45,7 @@ class RawRequests:
         self._sent.clear()
 
     def begin(self, outgoing: OutgoingRequest, *, first: bool) -> RawRequest | None:
-        """Hold what one attempt may take; raises what a limit, the deadline or a cancellation has against it."""
+        """Reserve what one attempt may use; raises the refusal of a limit, a deadline or a cancellation."""
         call = outgoing.call
         call.turn = call.turn and first
         live = ModelCall.hold(call, outgoing)
@@ -105,7 +105,7 @@ class RawRequest:
         self.live.answered(read_body(self._format, lambda: response.content, record.call))
 
     def refused(self, error: BaseException) -> None:
-        """Give back what is held: the request could not be built, and nothing was sent."""
+        """Release what is held: the request could not be built, and nothing was sent."""
         self.over = True
         with Guarded("around"):  # our own bug never hides the user's error
             self.live.fail(error, Ending(type(error).__qualname__, sent=False))

@@ -97,7 +97,7 @@ def _look_at_unread() -> None:
 
 
 class _IdleSweep:
-    """Know when the first of what is open can be idle, and look no sooner."""
+    """The sweep for idle streams, which knows when the first can be idle and runs no sooner."""
 
     def __init__(self) -> None:
         self._clock: object = None
@@ -312,7 +312,7 @@ class FollowedStream:
                     yield item
 
     def _is_last(self) -> bool:
-        """Look at what came until now; whether it ends with the latest event, cut."""
+        """Check what came until now; return whether the stream ends with the latest event, cut."""
         try:
             if not self._timed or STATE.options.each_chunk:
                 self._timed = True
@@ -748,7 +748,7 @@ def is_raw_response(result: Any) -> bool:
 
 
 class StreamHelpers:
-    """Hold the wrapped constructors of the classes of one module whose objects read a stream for the program."""
+    """The wrapped constructors of the classes of one module whose objects read a stream for the program."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module

@@ -1,4 +1,4 @@
-"""Know what a later call will tell: answers made in the background, and conversations that a later request goes on with."""
+"""What a later call completes: answers made in the background, and conversations that a later request goes on with."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Collected(Protocol):
 
 
 class Awaited:
-    """Hold calls by the key of their answer. One nobody looks at settles at what it holds: after an hour, or at the end.
+    """Calls that wait for their answer, by its key. One that nobody looks up settles at what it holds: after an hour, or at the end.
 
     Each is given away once, however many looks come from however many threads.
     """

@@ -207,7 +207,7 @@ _NEVER_DEARER: Final = frozenset({"default", "flex", "standard_only", "batch"})
 
 
 class Sizing(Protocol):
-    """Know a request as it is sent."""
+    """A request as it is sent, which can bound and cap its size."""
 
     def bound(self) -> None:
         """Write on its call how large the input can be at most, or what hides that; never raises."""

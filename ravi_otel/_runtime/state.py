@@ -1,4 +1,4 @@
-"""Know the engine in use, the process's root scope, and the runs that are open."""
+"""The state of the process: the engine in use, the root scope, and the runs that are open."""
 
 from __future__ import annotations
 

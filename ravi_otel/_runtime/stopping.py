@@ -1,4 +1,4 @@
-"""Know what is in flight, and end what must not go on: past a deadline, cancelled, or in a scope that was closed.
+"""Find what is in flight, and end what must not go on: past a deadline, cancelled, or in a scope that was closed.
 
 A call only notes itself in a set, and takes itself out again; whoever stops something looks through it. An awaited call is
 cancelled the way `asyncio.timeout` does it, so that a cancellation of the program's own stays one; on trio by a cancel scope.

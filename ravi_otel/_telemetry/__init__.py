@@ -1,4 +1,4 @@
-"""Say what happened: spans, metrics and limit events under the OpenTelemetry GenAI names."""
+"""Emit what happened: spans, metrics and limit events under the OpenTelemetry GenAI names."""
 
 import typing as _typing
 

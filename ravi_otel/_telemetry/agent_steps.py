@@ -1,4 +1,4 @@
-"""Tell what an agent's loop and its gate know: steps, reviews, and guardrails that stop something."""
+"""Emit what an agent's loop and its gate do: steps, reviews, and guardrails that stop something."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _BOTH_OPT_IN: Final = f"{_LATEST_OPT_IN}/dup"
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """Say under which names a call is told, where conventions differ; made once, read at every call."""
+    """The names of a call's telemetry where conventions differ; made once, read at every call."""
 
     schema_url: str
     released: bool

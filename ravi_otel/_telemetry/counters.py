@@ -1,4 +1,4 @@
-"""Tell what is only counted: refusals, overage, slots."""
+"""Emit what is only counted: refusals, overage, slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell of limits: gauges of how full they are, and events when one is near or exceeded.
+"""Emit the telemetry of limits: gauges of how full they are, and events when one is near or exceeded.
 
 An event is a log record, a span event, a count, and one line for people or programs. Gauges show the fullest active scopes, one per series
 and ten by name; there is a last reading when one closes.

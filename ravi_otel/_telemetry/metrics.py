@@ -36,7 +36,7 @@ _NO_INFERENCE: Final = frozenset({names.EMBEDDINGS, names.FETCH_RESPONSE})
 
 
 class Series:
-    """Hold the attributes of one combination of names, once per metric that needs its own.
+    """The attributes of one combination of names, once per metric that needs its own.
 
     `tokens` are those without an error's type; the latest convention has none on what counts tokens.
     """
@@ -67,7 +67,7 @@ class Series:
 
 
 class _Sum:
-    """Hold one sum of costs, what it was when it was told last, and the context of the latest call since, for an exemplar."""
+    """One sum of costs, what it was when it was told last, and the context of the latest call since, for an exemplar."""
 
     __slots__ = ("attributes", "context", "nano", "told")
 
@@ -174,7 +174,7 @@ class Collection:
 
 
 class Instruments:
-    """Hold one instrument per metric of a convention, by its name, each made from its row in the table; gauges ask `collection`."""
+    """One instrument per metric of a convention, by its name, each made from its row in the table; gauges ask `collection`."""
 
     __slots__ = ("_latest", "_released", "costs", "counters", "histograms")
 

@@ -69,7 +69,7 @@ class Signals:
 
 
 class Pipeline:
-    """Give tracer, instruments and logger; no global is ever set.
+    """Where tracer, instruments and logger come from; no global is ever set.
 
     Any provider passed in: nothing is built, the others are the globals. None: decided at the first use, for the
     application's global if it has set one by then; else, with an `OTEL_EXPORTER_OTLP_*ENDPOINT`, for private providers

@@ -1,4 +1,4 @@
-"""Tell runs, agents and tool calls: one internal span each, an agent's budgets, and how long each took."""
+"""Emit runs, agents and tool calls: one internal span each, an agent's budgets, and how long each took."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
 
 
 def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
-    """Tell where each of its limits stands, and give how it ended."""
+    """Add where each of its limits stands, and return how it ended."""
     readings = scope.readings()
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))

@@ -1,4 +1,4 @@
-"""Keep a span that is open, and the context it is current in."""
+"""A span that is open, and the context it is current in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from opentelemetry.trace import Span
 
 
 class Open(NamedTuple):
-    """Hold a span with its context."""
+    """An open span with its context."""
 
     span: Span
     context: Context

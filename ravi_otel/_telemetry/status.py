@@ -1,4 +1,4 @@
-"""Say how an operation ended: the status of its span and its `error.type`."""
+"""How an operation ended: the status of its span and its `error.type`."""
 
 from __future__ import annotations
 

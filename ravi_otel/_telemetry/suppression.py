@@ -1,4 +1,4 @@
-"""Know when a model call is told by somebody else, or must not be told at all: no call gets two spans."""
+"""Whether another library emits a model call's telemetry, or nobody must: no call gets two spans."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def silences_all(context: Context) -> bool:
 
 
 def suppression_of(call: Call, context: Context) -> Suppression | None:
-    """Tell who is in charge of a call that begins in `context`; None: we are."""
+    """Return why a call that begins in `context` gets no span of ours; None where it does."""
     if not _ALL.isdisjoint(context):
         if any(context.get(key) for key in _SUPPRESSED):
             return Suppression.SUPPRESSED

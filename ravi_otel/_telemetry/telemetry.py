@@ -17,7 +17,7 @@ from ravi_otel.hooks.records import ScopeView
 
 
 class Telemetry:
-    """Tell everything that happens to what `pipeline` gives: by `listeners`, in this order.
+    """All telemetry of one `pipeline`, emitted by its `listeners`, in this order.
 
     Calls and tools are counted for their agent before their own span ends, and steps end before their agent's.
     The environment says in which GenAI convention, now and for good; `full` tells all that is known of a call.

@@ -1,4 +1,4 @@
-"""Keep one limit of one scope: what is allowed, used and held, and how its kind is counted."""
+"""An account, which is one limit of one scope: what is allowed, used and held, and how its kind is counted."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def is_strict(limit: Limit, admission: Admission = Admission.ESTIMATE) -> bool:
 
 
 def nature_of(limit: Limit, admission: Admission = Admission.ESTIMATE) -> Nature:
-    """Tell how the limit's kind is counted; `admission` is the process's choice, for limits that state none."""
+    """Return how the limit's kind is counted; `admission` is the process's choice, for limits that state none."""
     if limit.kind in SPENDS:
         return Nature.AFTER if (limit.admission or admission) is Admission.AFTER else Nature.HELD
     if limit.kind in CLOCKS:
@@ -71,7 +71,7 @@ state_of: Final = attrgetter(*_STATE)
 
 
 class ShareClaim:
-    """Promise `granted` to whoever is counted by `meter`, from when that stood at `base`; nothing before the first `Account.split`.
+    """A promise of `granted` to whoever is counted by `meter`, from when that stood at `base`; nothing before the first `Account.split`.
 
     A claim keeps for each of several agents what is its own of a limit they share, without holding it: of what was left when the agents
     that have one last changed, each may still use its part by weight. Whoever asks is refused what others claim, and never what it claims
@@ -94,7 +94,7 @@ class ShareClaim:
 
 
 class Drains:
-    """Count how often an account was found to drain: who has to know of many looks at each only where this has changed."""
+    """How often an account was found to drain: whoever watches many checks each only where this has changed."""
 
     __slots__ = ("count",)
 
@@ -106,7 +106,7 @@ DRAINS: Final = Drains()
 
 
 class Account:
-    """Keep one limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
+    """One limit of one scope: what is allowed, used and held, in the kind's inner integer unit.
 
     The counters belong to the ledger and change under its lock only; a ledger with a store of its own writes here what
     it last saw. `kept_back` is for a last call that wraps up, and refused to any other. `origin` is the parameter as the
@@ -249,7 +249,7 @@ class Account:
         self.tune()
 
     def restore(self, state: tuple[Any, ...]) -> None:
-        """Have it say again what `state_of` said of it, or of another account of the same counter."""
+        """Write what `state_of` returned of it, or of another account of the same counter."""
         for name, value in zip(_STATE, state, strict=True):
             setattr(self, name, value)
         self.buckets = dict(self.buckets)
@@ -262,21 +262,21 @@ class Account:
         return tuple(self._claims)
 
     def admit(self, claim: ShareClaim) -> None:
-        """Have one more claim, of which nothing is promised before the next `split`.
+        """Add a claim, of which nothing is promised before the next `split`.
 
         No lock is needed: each change is one step, whichever thread or signal's handler comes in between.
         """
         self._claims[claim] = None
 
     def forgo(self, meter: Account) -> bool:
-        """Have no claim that is counted by `meter` any more; return whether there was one. No lock is needed, as in `admit`."""
+        """Remove every claim that is counted by `meter`; return whether there was one. No lock is needed, as in `admit`."""
         gone = [claim for claim in self.claims if claim.meter is meter]
         for claim in gone:
             self._claims.pop(claim, None)
         return bool(gone)
 
     def split(self) -> None:
-        """Promise what is left to those who have a claim, by their weights; of what drains nothing is. Under the ledger's lock."""
+        """Promise what is left anew to those who have a claim, by their weights; of what drains nothing is. Under the ledger's lock."""
         left = 0 if self.draining else max(0, self.remaining - self.kept_back)
         claims = self.claims  # once: another may come or go meanwhile, and has all split anew afterwards
         total = sum(claim.weight for claim in claims)
@@ -332,7 +332,7 @@ class Account:
 
     @property
     def part(self) -> tuple[str, ...]:
-        """Tell which of its limit's counters it is: the window, what it counts by, and whose; empty where there is one alone."""
+        """Return which of its limit's counters it is: the window, what it counts by, and whose; empty where there is one alone."""
         return self._part
 
     @property

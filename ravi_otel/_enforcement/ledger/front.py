@@ -1,4 +1,4 @@
-"""Be the ledger that everybody knows: what other processes count too is asked of a store, the rest is counted in memory.
+"""The ledger in front of a shared store: what other processes count too is counted there, the rest in memory.
 
 One request may ask both. What is this process's own is looked at first: where it refuses, nobody else is asked, and the error names it.
 Then the store holds its part, and then this process its own; should that not fit any more, the store gives back. While one of the two is
@@ -63,7 +63,7 @@ class _Lenient:
 
 
 class SharedLedger:
-    """Count in `store` what `shares` says, and all else in this process."""
+    """A ledger that counts in `store` the accounts that `shares` picks, and all others in this process."""
 
     def __init__(self, store: SharedStore, *, shares: Callable[[Account], bool] = is_shared, clock: Clock | None = None) -> None:
         self.store: Final = store
@@ -160,7 +160,7 @@ class SharedLedger:
         return shared
 
     def read(self, account: Account) -> bool:
-        """Show in the account what is counted of it now, changing nothing; False where the store says nothing of it."""
+        """Write into the account what is counted of it now, changing nothing in the store; return whether that has any."""
         return self.store.read(account) if self.spans(account) else self._own.read(account)
 
     def reset_after_fork(self) -> None:
@@ -170,13 +170,13 @@ class SharedLedger:
         self._renew()
 
     def close(self) -> None:
-        """Let the store go."""
+        """Close the store."""
         self.store.close()
 
     # -- what asks both -------------------------------------------------------------------------------------------
 
     def _reserve_both(self, request: Reservation, own: Reservation, shared: Reservation) -> Flow[Grant | Denied]:
-        """Ask both; as nearly always, without a wait."""
+        """Reserve in both; nearly always without a wait."""
         if request.spent or self._own.would_admit(own):
             flow = self.store.reserve(shared)
             if not is_done(flow):
@@ -237,14 +237,14 @@ class SharedLedger:
         return granted
 
     def _give_back(self, request: Reservation, shared: Reservation) -> Flow[Reservation]:
-        """Give back what the store granted; return what to ask it next, under another id: it grants none twice that has ended."""
+        """Release what the store granted; return the request to send next, under another id: the store grants no ended id twice."""
         yield from self.store.release(shared.op_id)
         again = replace(shared, op_id=new_op_id())
         self._renamed[request.op_id] = again.op_id
         return again
 
     def _extend_both(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
-        """Hold more in both; where our own lines give less, what the store gave stays held until the end.
+        """Extend in both; where our own lines give less, what the store gave stays held until the end.
 
         Of an operation that may go on without the store, hold more without it where it fails.
         """

@@ -1,4 +1,4 @@
-"""Keep every account in this process, under one lock."""
+"""The ledger of one process: every account under one lock."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class MemoryLedger(WaitQueue[Waiter]):
-    """Count for one process; every step is a few integer operations under one lock.
+    """The ledger of one process; every step is a few integer operations under one lock.
 
     Windows that roll go by the monotonic `clock`, which nobody puts back; it may be exchanged before the first call.
 
@@ -91,7 +91,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         return self._wait(Waiter(request))
 
     def take(self, request: Reservation) -> Grant | Denied:
-        """Hold or charge everything asked, or nothing, without a wait."""
+        """Hold or charge everything, or nothing, without a wait."""
         if self._dropped:
             self._sweep()
         with self._lock:
@@ -164,7 +164,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         return False
 
     def read(self, account: Account) -> bool:
-        """Have an account say what is used of it now, where its window rolls."""
+        """Bring up to date what is used of an account whose window rolls."""
         if account.roll_ns:
             with self._lock:
                 self._alone(partial(self._expire, (account,)))
@@ -173,7 +173,7 @@ class MemoryLedger(WaitQueue[Waiter]):
     # -- the steps, each under the lock -----------------------------------------------------------------------------
 
     def _alone(self, act: Callable[[], T]) -> T:
-        """Do a step that nothing comes into the middle of; also below another one, where it must know that it is."""
+        """Run a step that nothing comes into the middle of; also below another one, which `_is_below` tells it."""
         self._alones += 1
         try:
             return act()
@@ -222,7 +222,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         self._let_in(operation)
 
     def _let_in(self, operation: Operation) -> None:
-        """Have those served who wait for what an operation gave back, once nothing is in the middle of a step any more."""
+        """Serve those who wait for what an operation gave back, once no step is under way any more."""
         if self._standing:
             self._later.append(partial(self._serve, [line.account for line in operation.lines]))
 
@@ -240,7 +240,7 @@ class MemoryLedger(WaitQueue[Waiter]):
             wait_queue.serve_line(account, self.operations, self._woken)
 
     def _expire(self, accounts: Iterable[Account]) -> None:
-        """Let go of what windows have left behind; who comes below another step finds them as that one left them."""
+        """Drop what rolling windows have left behind; a step below another one finds them as that one left them."""
         rolling = () if self._is_below else [account for account in accounts if account.roll_ns]
         if rolling:
             now_ns = self.clock.monotonic_ns()

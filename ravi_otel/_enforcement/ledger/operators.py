@@ -1,4 +1,4 @@
-"""Say what an operator may see and change in a store that processes share, whatever the store is.
+"""What an operator may see and change in a store that processes share, whatever the store is.
 
 An operator has no scope open: it looks at the counters as they are kept, and names them by what their keys say. Everything a store
 gives is checked here before it is believed: others write there, too.

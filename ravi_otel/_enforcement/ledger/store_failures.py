@@ -1,4 +1,4 @@
-"""Say what becomes of calls and counters when a store of counters fails, or has forgotten.
+"""What becomes of calls and counters when a store of counters fails, or has forgotten.
 
 Inside the ledgers it is a StoreError, and to whoever made the call a refusal. A store that does not answer is asked no more for a while.
 A counter that is gone has expired and begins anew, or was lost: who knew it is refused, since nobody knows what was used, unless its

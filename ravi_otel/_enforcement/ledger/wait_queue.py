@@ -40,7 +40,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class WaitQueue(ABC, Generic[W]):
-    """Let callers wait in line, in either colour, until their turn comes, their patience is over, or they are dropped."""
+    """A line of callers, sync and async, who wait until their turn comes, their patience is over, or they are dropped."""
 
     _dropped: deque[W]
 

@@ -1,4 +1,4 @@
-"""Let go of what a rolling window has left behind: `tokens=100k:per=90m` counts what was used in the last 90 minutes.
+"""Drop what a rolling window has left behind: `tokens=100k:per=90m` counts what was used in the last 90 minutes.
 
 An account with `roll_ns` > 0 keeps what it has used by when it was charged, in `buckets`: an index to an amount above 0, in
 ascending order. A bucket is a sixtieth of the window long, rounded up: `width_ns`, and its index is the store's time divided by that.

@@ -99,7 +99,7 @@ class Lease:
     waiters: list[Waiter] = field(default_factory=list["Waiter"])
 
     def release(self) -> None:
-        """Give the slot back, once; further calls do nothing. Never blocks.
+        """Release the slot, once; further calls do nothing. Never blocks.
 
         While an agent runs on it, the agent stays counted, or paused, and the slot is free when the agent ends.
         """

@@ -106,7 +106,7 @@ _MOST_PAGES: Final = 1_000_000
 
 
 class RedisStore:
-    """Keep accounts in a Redis; see `SharedStore`.
+    """A store of accounts in a Redis; see `SharedStore`.
 
     `namespace` keeps programs that share a server apart. `lease_s` is how long a silent process keeps what it holds, `keep_s` how long a
     counter of a tenant or a process is kept after its last use. `failed` is called for every step that the store could not take. Such a
@@ -310,12 +310,12 @@ class RedisStore:
             return operation
 
     def _show(self, reply: Reply, encoded: EncodedRequest) -> bool:
-        """Show in the accounts what the store says of them, and return whether it knows them all."""
+        """Write into the accounts what the store has of them; return whether it has them all."""
         with self.lock:
             return reply.show(self._clock.monotonic_ns(), encoded.twins)
 
     def _undo(self, encoded: EncodedRequest) -> None:
-        """Give back, with the next message that gets through, what may have been granted although nobody heard of it."""
+        """Release, with the next message that gets through, what may have been granted in an answer that was lost."""
         self.operations.pop(encoded.request.op_id, None)
         self.write_later(self._ending("release", encoded))
 
@@ -577,7 +577,7 @@ class RedisStore:
     # -- readings -------------------------------------------------------------------------------------------------
 
     def read(self, account: Account) -> bool:
-        """Show in the account what the store says, changing nothing; return False when it says nothing."""
+        """Write into the account what the store has of it, changing nothing there; return whether it has any."""
         view = self._view_of(account)
         with self._refusing(account):
             (state,) = run_sync(self._look([(account, view)]))

@@ -1,4 +1,4 @@
-"""Be the SQLite file in which the processes of one machine count: its connection, how long to wait, and whether it is still that file.
+"""The SQLite file in which the processes of one machine count: its connection, how long to wait, and whether it is still that file.
 
 A program may close descriptors that it did not open (`os.closerange`), and its own files get the numbers: the connection would write into
 them. Nothing of it may run from then on, not even its end. A new one could not be trusted either: SQLite keeps what it knows of a file

@@ -1,4 +1,4 @@
-"""Keep what one process has to do with a ledger's file: its lease there, and which of its operations are over.
+"""What one process has in a ledger's file: its lease there, and which of its operations are over.
 
 Times of signs of life are readings of the machine's monotonic clock, which all processes of one boot share. After a reboot it begins
 again: a sign of life from the future is one from before it.

@@ -1,4 +1,4 @@
-"""Be one step on a ledger's file: rows read into accounts, judged, and written back, or forgotten as one."""
+"""One step on a ledger's file: rows are read into accounts, judged, and written back, or dropped as one."""
 
 from __future__ import annotations
 
