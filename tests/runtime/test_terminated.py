@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import warm_starts
+
+from ravi_otel._runtime.stopping import UnderWay, end_under_way
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -218,3 +221,35 @@ if not child:
 print("child", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr, flush=True)
 """
     assert start("", fork).end()[1:] == ("child 0\n", -signal.SIGTERM)
+
+
+class Call(UnderWay):
+    """Be under way; while it ends, everybody else goes on."""
+
+    def __init__(self, others: Callable[[], object]) -> None:
+        self._others = others
+
+    def end_with_process(self) -> None:
+        self._others()
+
+
+def test_a_thread_that_goes_on_while_calls_are_ended_comes_to_no_harm() -> None:
+    half_made, goes_on = threading.Event(), threading.Event()
+    made: list[object] = []
+
+    def numbers() -> Iterator[int]:
+        yield 1
+        half_made.set()
+        goes_on.wait()
+
+    def others() -> None:
+        goes_on.set()
+        thread.join()
+
+    thread = threading.Thread(target=lambda: made.append(tuple(numbers())))
+    thread.start()
+    half_made.wait()
+    call = Call(others)
+    end_under_way()
+    del call
+    assert made == [(1,)]
