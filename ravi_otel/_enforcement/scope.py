@@ -362,12 +362,12 @@ class Scope(LimitedScope):
             with whole():  # no charge is a model call's
                 if memory is not None and key in memory:
                     return
-                answer = self._ask(lines, op)
+                answer = self._reserve_lines(lines, op)
                 if not isinstance(answer, Denied):
                     add_charged(self.tallies, kind, amount)
                     if memory is not None and key is not None:
                         memory.add(key)  # last: what is remembered was counted, whatever interrupts this
-            if self._charged(answer, None) is not None:
+            if self._accept_charge(answer, None) is not None:
                 self.engine.settle(op, None)
         except BaseException as error:
             self._end_charge(op, error, keeps=memory is None or key in memory)
@@ -377,7 +377,7 @@ class Scope(LimitedScope):
         """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
         op_id = new_op_id()
         try:
-            if self._charged(self._ask(lines, op_id), at) is not None:
+            if self._accept_charge(self._reserve_lines(lines, op_id), at) is not None:
                 self.engine.settle(op_id, None, at)
         except BaseException as error:
             self._end_charge(op_id, error)
@@ -390,7 +390,7 @@ class Scope(LimitedScope):
         """
         op_id = op_id or new_op_id()
         try:
-            return self._charged(self._ask(lines, op_id), at)
+            return self._accept_charge(self._reserve_lines(lines, op_id), at)
         except BaseException as error:
             self._end_charge(op_id, error)
             raise
@@ -404,9 +404,9 @@ class Scope(LimitedScope):
             return None
         op_id, engine = new_op_id(), self.engine
         try:
-            answer = self._ask(lines, op_id) if refuses else None
+            answer = self._reserve_lines(lines, op_id) if refuses else None
             if isinstance(answer, Grant):
-                if self._charged(answer, at) is not None:
+                if self._accept_charge(answer, at) is not None:
                     engine.settle(op_id, None, at)
                 return None
             if answer is not None:
@@ -420,14 +420,14 @@ class Scope(LimitedScope):
             raise
         return None if answer is None else owned(errors_text.refused(answer), answer.account)
 
-    def _ask(self, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
+    def _reserve_lines(self, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
         plan = self.plan
         if plan.suspended:
             for line in lines:
                 line.free = plan.sets_aside(line.account)
         return run_sync(self.engine.ledger.reserve(Reservation(op_id, lines))) if lines else None
 
-    def _charged(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
+    def _accept_charge(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
         if answer is None:
             return None
         if answer.crossings:

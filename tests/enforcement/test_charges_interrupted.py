@@ -47,7 +47,7 @@ class Interrupter:
             return None
         line = linecache.getline(name, frame.f_lineno).lstrip()
         # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
-        told = event == "line" or (event == "return" and frame.f_code is scope.Scope._ask.__code__)
+        told = event == "line" or (event == "return" and frame.f_code is scope.Scope._reserve_lines.__code__)
         if told and not self.struck and not line.startswith(("with ", "try:", "waiting.over = True")):
             self.left -= 1
             if self.left == 0:
