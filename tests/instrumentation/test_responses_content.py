@@ -117,6 +117,7 @@ def test_an_item_that_is_an_object_is_written_like_one_that_is_a_mapping(item, t
 
 def test_tools_are_told_without_the_keys_they_hold():
     server = {"type": "mcp", "server_label": "s", "server_url": f"https://x.test/?k={KEY}", "headers": {"a": KEY}, "authorization": KEY}
+    server["authorization_token"] = KEY
     shell = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": {"domain_secrets": [{"value": KEY}]}}}
     function = {"type": "function", "name": "f", "description": "d", "parameters": {"type": "object"}, "strict": True}
     tools = asked({"tools": [server, shell, function]}).tools

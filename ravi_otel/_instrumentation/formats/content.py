@@ -14,7 +14,7 @@ from ravi_otel.policy.usage import Message, Part
 
 MOST_ITEMS: Final = 10_000
 _MOST_PARSED: Final = 256 * 1024
-_SECRET: Final = frozenset({"authorization", "headers", "server_url", "domain_secrets", "encrypted_content"})
+_SECRET: Final = frozenset({"authorization", "authorization_token", "headers", "server_url", "domain_secrets", "encrypted_content"})
 """Fields of tools and items that hold keys, or what only the provider can read."""
 
 _REASONS: Final = {"tool_calls": "tool_call", "function_call": "tool_call"}
