@@ -30,8 +30,8 @@ _NEVER: Final = -(1 << 62)
 class Leases:
     """Keep this process's row alive, and end what silent processes left behind; everything inside a transaction.
 
-    `process` is this process's number in the file of `epoch`, 0 without one. Both are done once a second, or four times a lease, and
-    again where the step that did them was not written: `restore` what was `known` before.
+    `process` is this process's number in the file of `epoch`, 0 without one. `kept` is when it gave its last sign of life. Both are done
+    once a second, or four times a lease, and again where the step that did them was not written.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -39,20 +39,15 @@ class Leases:
         self._every_ns = min(_NS, self.lease_ns // 4)
         self.process = 0
         self.epoch: str | None = None
-        self._kept = _NEVER
+        self.kept = _NEVER
 
-    @property
-    def known(self) -> tuple[int, int]:
-        """Return its number, and when it gave a sign of life."""
-        return self.process, self._kept
-
-    def restore(self, known: tuple[int, int]) -> None:
-        """Know what was known before."""
-        self.process, self._kept = known
+    def restore(self, process: int, kept: int) -> None:
+        """Have the number, and the last sign of life, that there were before a step that was not written."""
+        self.process, self.kept = process, kept
 
     def is_due(self, now: int) -> bool:
         """Whether a sign of life should be given, and the dead be looked for."""
-        return not 0 <= now - self._kept < self._every_ns
+        return not 0 <= now - self.kept < self._every_ns
 
     def enrol(self, execute: Execute, now: int) -> int:
         """Have this process known in the file; return its number."""
@@ -62,7 +57,7 @@ class Leases:
 
     def keep(self, execute: Execute, now: int) -> bool:
         """Give a sign of life; False where this process was thought dead meanwhile, and has another number from now on."""
-        self._kept = now
+        self.kept = now
         if not self.process or execute("UPDATE processes SET seen = ? WHERE id = ?", (now, self.process)).rowcount == 1:
             return True
         self.enrol(execute, now)

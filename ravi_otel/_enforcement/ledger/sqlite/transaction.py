@@ -99,7 +99,7 @@ class Transaction:
         self.execute, self._execute_many = connection.execute, connection.executemany
         if leases.epoch != self.file.epoch:  # there was another file before, in which this process had a number
             leases.process, leases.epoch = 0, self.file.epoch
-        self._undo.append(partial(leases.restore, leases.known))
+        self._undo.append(partial(leases.restore, leases.process, leases.kept))
 
     # -- accounts -------------------------------------------------------------------------------------------------
 
