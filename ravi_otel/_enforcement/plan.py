@@ -172,9 +172,10 @@ class Plan:
     def amounts(self, usage: Usage, cost_nano: int | None, messages: int | None) -> dict[str, int]:
         """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted or told apart."""
         amounts: dict[str, int] = {}
-        if usage.total_only:
+        split = usage.input_tokens > 0 or usage.output_tokens > 0  # nearly always: nothing more is asked then
+        if not split and usage.total_only:
             amounts[_TOKENS] = usage.total_tokens
-        elif not usage.tokenless:
+        elif (split and usage.total_tokens > 0) or not usage.tokenless:
             amounts[_TOKENS] = usage.total_tokens
             amounts[_INPUT_TOKENS] = usage.input_tokens
             amounts[_OUTPUT_TOKENS] = usage.output_tokens

@@ -335,9 +335,11 @@ class SentCall:
         if live is None:
             return
         live.sent()
-        with Guarded("timeout"):  # our own bug never stops an attempt
+        try:
             if live.scope.plan.clocks and STATE.options.shorten_timeouts:
                 self._shortened = self._outgoing.shorten_timeouts(request, live.scope)
+        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
+            swallow("timeout", error)
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:
         """Note that an attempt failed, and return the pause before the next, which must not outlast the deadline.
