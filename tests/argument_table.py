@@ -35,11 +35,12 @@ VERDICTS = Path(__file__).with_name("argument_verdicts.txt")
 _MOST_SHOWN = 240
 _SAME = (
     re.compile(r"^tool '\w+' was not run: (?=\w+:)"),
-    re.compile(r"(\w+:)?\w+: \w+ (must be|takes) .*?, and (?=it )"),
+    re.compile(r"(\w+:)?\w+: \w+ (must be|takes) .*?, and (?=it |string )"),
     re.compile(r" Give plain values, or put no gate before it: .*$"),
     re.compile(r" \(tool_bad_args:\w+\)\.$"),
+    re.compile(r"(?<=no JSON text: )(Expecting|Illegal) .* at character \d+(?=\.)"),
 )
-"""What every refusal says."""
+"""What every refusal says, and what each Python says in words of its own."""
 
 
 class Colour(enum.Enum):
@@ -675,6 +676,8 @@ def _shown(value: Any) -> str:
         return f"{type(value).__name__} {sorted(value)}"
     if isinstance(value, Opaque):
         return "an Opaque"
+    if type(value) is collections.OrderedDict:
+        return f"OrderedDict of {_shown(dict(value))}"
     return repr(value).encode("ascii", "backslashreplace").decode() if type(value).__name__ != "generator" else "a generator"
 
 
