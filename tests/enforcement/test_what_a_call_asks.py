@@ -60,6 +60,10 @@ def test_a_request_without_words_asks_for_one_token_so_that_a_full_limit_refuses
     }
 
 
+def test_of_limits_that_count_no_tokens_nothing_need_be_expected():
+    assert asked(scope_of(request_limit(9), turn_limit(9)).plan.lines(call())) == [("requests", 1, 1, False), ("turns", 1, 1, False)]
+
+
 def test_embeddings_ask_for_no_turn_no_answer_and_no_messages():
     assert lines(scope_of(*EVERY), call(operation="embeddings", turn=False)) == {
         "requests": (1, 1),
@@ -277,6 +281,7 @@ def test_a_limit_by_model_is_asked_of_its_counter_for_the_model_that_is_called()
     assert counters["m"] != counters["gift"]
     for name, (requests, tokens) in counters.items():
         assert [line.account for line in plan.attempt_lines(name)] == [requests]
+        assert [line.account for line in plan.lines(call(name))] == [requests, tokens]
         assert plan.refuses_unbounded(call(name, unbounded="x"), lambda: None) is tokens
 
 
