@@ -159,6 +159,22 @@ def test_a_tool_asks_of_the_limits_that_count_it():
     assert asked(plan.passed_lines("b")) == [("tool_calls", 0, 0, False), ("tool.b", 0, 0, False)]
 
 
+@pytest.mark.parametrize(
+    ("limits", "facts"),
+    [
+        ((), (False, False, False)),
+        ((request_limit(9),), (False, False, False)),
+        ((cost_limit(9), request_limit(9)), (True, True, False)),
+        ((token_limit(9), request_limit(9)), (False, True, False)),
+        ((token_limit(9, "input", admission="strict"), request_limit(9)), (False, True, True)),
+        ((request_limit(9), cost_limit(9, admission="strict"), token_limit(9)), (True, True, True)),
+    ],
+)
+def test_a_plan_says_whether_cost_is_limited_calls_are_to_be_estimated_and_the_worst_case_is_held(limits, facts):
+    plan = scope_of(*limits).plan
+    assert (plan.priced, plan.sized, plan.strict) == facts
+
+
 def set_aside(scope, *kinds):
     scope.change_rules(suspended=frozenset(kinds))
     return scope

@@ -6,8 +6,9 @@ import threading
 import pytest
 
 from ravi_otel._enforcement.ledger.contract import Denied, Grant
-from ravi_otel._flow import run_async, run_sync
-from ravi_otel.policy.limits import Kind
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._flow import is_done, run_async, run_sync
+from ravi_otel.policy.limits import Kind, Outcome
 
 
 class Line:
@@ -266,3 +267,43 @@ def test_threads_in_line_are_all_served_and_never_hold_too_much(desk):
     assert all(isinstance(answer, Grant) for answer in answers)
     assert (len(answers), account.used, account.held, account.line) == (16, 16, 0, [])
     assert peak[0] <= 300
+
+
+# what is granted at once to who could wait
+
+
+@pytest.mark.parametrize(
+    ("spent", "held", "asks", "sure", "outcome", "granted"),
+    [
+        (0, 55, (80, 10), False, Outcome.RAISE, 45),  # half of a guess will do
+        (0, 55, (81, 10), False, Outcome.RAISE, 45),
+        (0, 56, (80, 10), False, Outcome.RAISE, None),  # less than half: it waits
+        (0, 55, (80, 10), True, Outcome.RAISE, None),  # what was learned is seldom less
+        (60, 0, (80, 10), False, Outcome.RAISE, 40),  # all there is, once nobody else holds any
+        (60, 0, (80, 10), True, Outcome.RAISE, 40),
+        (60, 0, (80, 10), False, Outcome.FINAL, 30),  # but for what is kept back
+        (0, 20, (80, 10), True, Outcome.RAISE, 80),
+    ],
+)
+def test_who_can_wait_takes_half_of_a_guess_all_that_was_learned_or_the_whole_rest(desk_of, spent, held, asks, sure, outcome, granted):
+    desk = desk_of(MemoryLedger())
+    account = desk.tokens(100, on_exceed=outcome)
+    if spent:
+        desk.spend(account, spent)
+    if held:
+        desk.take((account, held))
+    flow = desk.flow((account, *asks), owner="a", patience=0.5, sure=sure)
+    assert (flow.value.granted if is_done(flow) else None) == granted
+
+
+@pytest.mark.anyio
+async def test_a_newcomer_who_could_wait_even_shortly_stands_behind_the_line(desk_of):
+    desk = desk_of(MemoryLedger())
+    account, line = desk.tokens(100), Line(desk)
+    holder = desk.take((account, 50))
+    first = await line.stand(account, "first", (account, 80, 80))
+    assert not is_done(desk.flow((account, 10, 10), owner="second", patience=0.5))
+    assert desk.take((account, 10, 10)).granted == 10  # who cannot wait passes
+    desk.release(holder)
+    await first
+    assert isinstance(line.answers["first"], Grant)
