@@ -11,7 +11,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house coverage names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards redis-faults spawn-guards coexistence frameworks pythons house coverage mutants names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -80,6 +80,9 @@ coverage: $(READY)  ## branch coverage room by room, of every test (slow) or of 
 	@sh scripts/servers.sh
 	@$(PY) scripts/branches.py --workers $(WORKERS) $(if $(MISSED),--missed) $(TESTS)
 
+mutants: $(READY)  ## change the judge, the plan and the estimate line by line, and print which changes no test sees (slow)
+	@$(PY) scripts/mutants.py
+
 names: $(READY)  ## write what is made from code: every name, the schema of policy files, and what each method yields
 	@$(PY) tests/telemetry/names_page.py
 	@$(PY) tests/runtime/policy_schema.py
@@ -103,7 +106,7 @@ pythons:  ## the tests on CPython 3.13 and 3.14 with Redis 8, in root folders ma
 setup: $(READY)  ## make .venv, nothing more
 
 clean:  ## remove all that was made here
-	rm -rf .venv .venv-oldest .venv-coexistence .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf mutants .venv .venv-oldest .venv-coexistence .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved here with its tree, or whose Python has gone, is made anew.
