@@ -64,8 +64,7 @@ class UnderWay:
     __slots__ = ()
 
     def end_with_process(self) -> None:
-        """Tell that it ends because the process does, if it has begun and not ended."""
-        raise NotImplementedError
+        """End it because the process ends, if it has begun and not ended; one that says nothing else has nothing to end."""
 
 
 def end_under_way() -> None:

@@ -6,8 +6,8 @@ that finds no connection. So a `Server` has a connection opened by a thread besi
 `DeadlineSocket`. As a connection belongs to no event loop, threads, asyncio and trio share the same ones, and none has to be closed with
 a loop. Which server of a Cluster keeps a slot is asked of one that the URL names: its answer, MOVED, says so, and is remembered.
 
-What that costs, one EVALSHA of four keys, p50 in the best of five rounds on a busy machine of two cores: here 90 µs, through `redis.Redis`
-102; awaited here 168 µs, through `redis.asyncio.Redis` 197; fifty awaited at once 153 and 173 each.
+What that cost before commands were packed here, too, one EVALSHA of four keys, p50 in the best of five rounds on a busy machine of two
+cores: 90 µs, through `redis.Redis` 102; awaited 168 µs, through `redis.asyncio.Redis` 197; fifty awaited at once 153 and 173 each.
 """
 
 from __future__ import annotations

@@ -157,8 +157,8 @@ class LedgerFile:
     def rollback(self) -> None:
         """Forget the transaction."""
         try:
-            if self.in_transaction:
-                self._connection.execute("ROLLBACK")  # type: ignore[union-attr]  # pyright: ignore[reportOptionalMemberAccess]
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
         except sqlite3.Error:
             self.close()
 
