@@ -52,9 +52,14 @@ def watched(page: Page) -> Iterator[tuple[Artist, Stack, dict[str, float]]]:
 
 
 def _a_trace(stack: Stack) -> str:
-    """Return a trace that somebody would have clicked on."""
-    told = wait_for(lambda: stack.logs(filled('{service_name="fleet"} | event_name="ravi.limit.exceeded"')), "a limit event")
-    return told[-1]["labels"]["trace_id"]
+    """Return the newest trace with a limit event that the collector has sampled and Jaeger holds: a log record is there before its spans."""
+
+    def newest_held() -> str | None:
+        told = stack.logs(filled('{service_name="fleet"} | event_name="ravi.limit.exceeded"'))
+        traces = dict.fromkeys(record["labels"]["trace_id"] for record in reversed(told))
+        return next((trace for trace in traces if stack.jaeger(trace)), None)
+
+    return wait_for(newest_held, "a limit event in a trace that Jaeger holds")
 
 
 def _at_a_fault(stack: Stack, panel: dict[str, Any]) -> bool:
