@@ -10,7 +10,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel._enforcement import usage_counters
-from ravi_otel._threads import Turns
+from ravi_otel._forksafe import Turns
 
 
 class StopError(Exception):
@@ -32,7 +32,7 @@ def interrupted_after():
         def each(frame, event, arg):
             nonlocal seen, before
             frame.f_trace_opcodes = True
-            if event == "opcode" and frame.f_code.co_filename.endswith("_threads.py"):
+            if event == "opcode" and frame.f_code.co_filename.endswith("_forksafe.py"):
                 last, before = before, dis.opname[frame.f_code.co_code[frame.f_lasti]]
                 seen += last.startswith("CALL")
                 if seen == at and last.startswith("CALL"):

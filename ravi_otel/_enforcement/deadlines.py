@@ -23,8 +23,7 @@ from typing import Final
 from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing
-from ravi_otel._forksafe import ForkLock, renew_in_child
-from ravi_otel._threads import Turns, without_signals
+from ravi_otel._forksafe import ForkLock, Turns, renew_in_child, without_signals
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.limits import Kind
 

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature, ShareClaim
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
-from ravi_otel._threads import Turns
+from ravi_otel._forksafe import Turns
 from ravi_otel.errors import BudgetError, ConfigurationError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy import checks

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from ravi_otel._forksafe import ForkLock, renew_while_alive
-from ravi_otel._threads import Turns
+from ravi_otel._forksafe import ForkLock, Turns, renew_while_alive
 from ravi_otel.hooks.records import Consumed, Spend
 from ravi_otel.policy.limits import NANO
 from ravi_otel.policy.usage import Usage

@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, TypeGuard
 
-from ravi_otel._forksafe import around_fork
+from ravi_otel._forksafe import around_fork, without_signals
 from ravi_otel._pricing.rates import DEAREST_USD, RateCard, Rates, nano_per_million
 from ravi_otel._pricing.table import PROVIDERS, TABLE, Table
-from ravi_otel._threads import without_signals
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.usage import Usage

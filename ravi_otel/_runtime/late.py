@@ -15,8 +15,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
-from ravi_otel._forksafe import renew_in_child
-from ravi_otel._threads import Turns, without_signals
+from ravi_otel._forksafe import Turns, renew_in_child, without_signals
 from ravi_otel.hooks.guard import swallow
 
 _YOUNG_EVERY_S: Final = 0.05

@@ -17,13 +17,12 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
-from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._forksafe import renew_while_alive, without_signals
 from ravi_otel._telemetry import names, own_providers, shutdown
 from ravi_otel._telemetry.conventions import RELEASED, Convention
 from ravi_otel._telemetry.metrics import Collection, Instruments, Observe
 from ravi_otel._telemetry.own_providers import Sink
 from ravi_otel._telemetry.spans import Above
-from ravi_otel._threads import without_signals
 from ravi_otel._version import __version__
 
 _log = logging.getLogger("ravi_otel")

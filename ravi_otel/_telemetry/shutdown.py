@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import without_signals
 
 _log = logging.getLogger("ravi_otel")
 

@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from ravi_otel._extras import load
 from ravi_otel._flow import trio_here
-from ravi_otel._forksafe import ForkLock, renew_in_child
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import ForkLock, renew_in_child, without_signals
 from ravi_otel.hooks.faults import PATIENCE_S, Fault, is_the_programs
 
 _MOST: Final = 1_000

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import without_signals
 from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.policy.limits import ScopeKind, public_amount

@@ -35,9 +35,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from ravi_otel._extras import load
+from ravi_otel._forksafe import without_signals
 from ravi_otel._http import UNSEEN, seconds_until
 from ravi_otel._telemetry.export.drop_counters import DropCounters
-from ravi_otel._threads import without_signals
 
 _log = logging.getLogger("ravi_otel")
 

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._forksafe import renew_in_child
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import renew_in_child, without_signals
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.local.live.client import sweep

@@ -20,8 +20,7 @@ from opentelemetry.sdk._logs import LogRecordProcessor
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader, MetricsData, PeriodicExportingMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from ravi_otel._forksafe import renew_while_alive
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import renew_while_alive, without_signals
 from ravi_otel.local.store import encoding
 from ravi_otel.local.store.encoding import Signal
 from ravi_otel.local.store.parts import MOST_BYTES, Parts

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import without_signals
 from ravi_otel.stack.doctor import endpoint, ledger, local_store, own_settings, packages, settings
 from ravi_otel.stack.doctor.finding import Asked, Check, Finding, State, broken
 

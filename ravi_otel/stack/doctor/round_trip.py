@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from ravi_otel._extras import load
-from ravi_otel._threads import without_signals
+from ravi_otel._forksafe import without_signals
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor import clock
