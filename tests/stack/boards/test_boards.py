@@ -52,7 +52,7 @@ def watched(page: Page) -> Iterator[tuple[Artist, Stack, dict[str, float]]]:
 
 
 def _a_trace(stack: Stack) -> str:
-    """Return the newest trace with a limit event that the collector has sampled and Jaeger holds: a log record is there before its spans."""
+    """Return the newest trace with a limit event that the collector has sampled and Jaeger holds: a log record is before its spans."""
 
     def newest_held() -> str | None:
         told = stack.logs(filled('{service_name="fleet"} | event_name="ravi.limit.exceeded"'))
