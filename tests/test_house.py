@@ -67,7 +67,7 @@ def test_the_share_of_public_names_with_a_docstring_is_counted(tree: Path):
 
 
 # What each road came down to, functions and files entered: more is asked for here, with its reason.
-LONGEST = {"chat": (143, 41), "tool": (62, 23), "gated": (210, 36), "spawn": (74, 17), "agent": (218, 34), "sqlite": (199, 47)}
+LONGEST = {"chat": (143, 41), "tool": (57, 22), "gated": (209, 36), "spawn": (74, 17), "agent": (218, 34), "sqlite": (199, 47)}
 
 
 @pytest.mark.timeout(600)  # six processes, on a machine that may have other work

@@ -6,7 +6,7 @@ before, or sets limits aside. Values of limits are not in it: they are read wher
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -156,18 +156,24 @@ class Plan:
                 return account
         return None
 
+    def counted_lines(self, kinds: Collection[str], amount: int = 1, model: str | None = None) -> list[Line]:
+        """Return what so much of these kinds, which are counted at once, asks of each account."""
+        lines = [Line(account, amount, amount) for account in self.accounts(model) if account.kind in kinds]
+        for line in lines if self.suspended else ():
+            line.free = self.sets_aside(line.account)
+        return lines
+
     def tool_lines(self, tool: str) -> list[Line]:
         """Return what one execution of `tool` asks of each account."""
-        own = _TOOL_CALLS if not tool else f"tool.{tool}"
-        return [Line(account, 1, 1) for account in self.accounts() if account.kind in (_TOOL_CALLS, own)]
+        return self.counted_lines((_TOOL_CALLS, f"tool.{tool}"))
 
     def passed_lines(self, tool: str) -> list[Line]:
         """Ask each account that counts `tool` for nothing: one whose limit is passed already refuses even that."""
-        return [Line(line.account, 0, 0) for line in self.tool_lines(tool)]
+        return self.counted_lines((_TOOL_CALLS, f"tool.{tool}"), 0)
 
     def attempt_lines(self, model: str | None = None) -> list[Line]:
         """Return what one more attempt of a call asks: a request."""
-        return [Line(account, 1, 1) for account in self.accounts(model) if account.kind == _REQUESTS]
+        return self.counted_lines((_REQUESTS,), model=model)
 
     def amounts(self, usage: Usage, cost_nano: int | None, messages: int | None) -> dict[str, int]:
         """Write what was used by account kind; a kind left out settles at its grant, as tokens do that nobody counted or told apart."""

@@ -356,41 +356,40 @@ class Scope(LimitedScope):
         self.refuse_closed()
         key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
         memory = None if key is None else self.remembered
-        lines = [Line(account, amount, amount) for account in self.plan.accounts() if account.kind == kind]
-        op = new_op_id()
+        lines, op = self.plan.counted_lines((kind,), amount), new_op_id()
         try:
             with whole():  # no charge is a model call's
                 if memory is not None and key in memory:
                     return
-                answer = self._reserve_lines(lines, op)
+                answer = run_sync(self.engine.ledger.reserve(Reservation(op, lines)))
                 if not isinstance(answer, Denied):
                     add_charged(self.tallies, kind, amount)
                     if memory is not None and key is not None:
                         memory.add(key)  # last: what is remembered was counted, whatever interrupts this
-            if self._accept_charge(answer, None) is not None:
-                self.engine.settle(op, None)
+            self._accept_charge(answer, None)
+            self.engine.settle(op, None)
         except BaseException as error:
             self._end_charge(op, error, keeps=memory is None or key in memory)
             raise
 
-    def reserve_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
+    def charge_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
         """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
         op_id = new_op_id()
         try:
-            if self._accept_charge(self._reserve_lines(lines, op_id), at) is not None:
-                self.engine.settle(op_id, None, at)
+            self._accept_charge(run_sync(self.engine.ledger.charge(Reservation(op_id, lines))), at)
         except BaseException as error:
             self._end_charge(op_id, error)
             raise
 
-    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None, op_id: str | None = None) -> str | None:
+    def charge_lines(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None, op_id: str) -> str | None:
         """Charge counted kinds, and return the operation to settle or release; None when there was nothing to charge.
 
-        Who makes `op_id` himself can end it also where something interrupts this before he was given it.
+        Who made `op_id` can end it also where something interrupts this before he was given it.
         """
-        op_id = op_id or new_op_id()
+        if not lines:
+            return None
         try:
-            return self._accept_charge(self._reserve_lines(lines, op_id), at)
+            return self._accept_charge(run_sync(self.engine.ledger.reserve(Reservation(op_id, lines))), at).op_id
         except BaseException as error:
             self._end_charge(op_id, error)
             raise
@@ -402,34 +401,23 @@ class Scope(LimitedScope):
         """
         if not lines:
             return None
-        op_id, engine = new_op_id(), self.engine
+        op_id, engine, refused = new_op_id(), self.engine, None
         try:
-            answer = self._reserve_lines(lines, op_id) if refuses else None
-            if isinstance(answer, Grant):
-                if self._accept_charge(answer, at) is not None:
-                    engine.settle(op_id, None, at)
-                return None
-            if answer is not None:
+            if refuses:
+                answer = run_sync(engine.ledger.charge(Reservation(op_id, lines)))
+                if isinstance(answer, Grant):
+                    self._accept_charge(answer, at)
+                    return None
                 engine.emit_answer(answer, at)
                 engine.count("denied", answer.account)
-                op_id = new_op_id()
-            engine.emit_crossings(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, at)
-            engine.settle(op_id, None, at)
+                op_id, refused = new_op_id(), answer
+            engine.emit_crossings(run_sync(engine.ledger.charge(Reservation(op_id, lines, spent=True))).crossings, at)
         except BaseException as error:
             self._end_charge(op_id, error, keeps=True)
             raise
-        return None if answer is None else owned(errors_text.refused(answer), answer.account)
+        return None if refused is None else owned(errors_text.refused(refused), refused.account)
 
-    def _reserve_lines(self, lines: Sequence[Line], op_id: str) -> Grant | Denied | None:
-        plan = self.plan
-        if plan.suspended:
-            for line in lines:
-                line.free = plan.sets_aside(line.account)
-        return run_sync(self.engine.ledger.reserve(Reservation(op_id, lines))) if lines else None
-
-    def _accept_charge(self, answer: Grant | Denied | None, at: CallRecord | ToolRecord | None) -> str | None:
-        if answer is None:
-            return None
+    def _accept_charge(self, answer: Grant | Denied, at: CallRecord | ToolRecord | None) -> Grant:
         if answer.crossings:
             self.engine.emit_answer(answer, at)
         if isinstance(answer, Denied):
@@ -438,7 +426,7 @@ class Scope(LimitedScope):
             raise owned(errors_text.refused(answer), answer.account)
         if answer.observed is not None:
             self.engine.emit_observed(answer.observed, at)
-        return answer.op_id
+        return answer
 
     def _end_charge(self, op_id: str, error: BaseException, *, keeps: bool = False) -> None:
         """End what a signal's exception has cut off: nobody else knows of it. What was refused, or is over, has nothing to end.

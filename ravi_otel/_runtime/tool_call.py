@@ -510,7 +510,7 @@ class ToolCall(UnderWay):
         scope, record = self._scope, self._record
         lines = scope.plan.tool_lines(self.name)
         if lines:
-            scope.reserve_now(lines, record)
+            scope.charge_now(lines, record)
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
         self._started = True

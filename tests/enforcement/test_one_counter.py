@@ -203,7 +203,7 @@ def test_a_lower_warning_level_is_told_of_on_time_however_hot_the_first_limit_is
 
 def _use_up(run, turns):
     for _ in range(turns):
-        run.reserve_now([Line(each, 1, 1) for each in run.plan.accounts()])
+        run.charge_now([Line(each, 1, 1) for each in run.plan.accounts()])
 
 
 @everywhere

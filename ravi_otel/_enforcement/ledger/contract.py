@@ -2,7 +2,7 @@
 
 One verb for one act: `reserve` holds or charges over all accounts of a call at once, root to leaf, all or nothing;
 `extend` holds more for one that goes on, such as a stream; `settle` replaces what was held by what was used; `release` gives
-everything back because nothing was sent.
+everything back because nothing was sent. `charge` reserves and settles in one step what is certain the moment it is admitted.
 """
 
 from __future__ import annotations
@@ -279,6 +279,10 @@ class Ledger(Counting, Protocol):
     One that knows the time of a store of its own may have a method `wall_s() -> float`: the UTC epoch seconds there, as far as it was
     told with the last answer, without I/O. Windows of the calendar go by it, so that machines whose clocks differ count in the same one.
     """
+
+    def charge(self, request: Reservation) -> Flow[Grant | Denied]:
+        """Charge kinds that are counted at once, all or nothing, and never wait: the operation is over once it was admitted."""
+        ...
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """Write how much time has passed, in ns, and return what that crossed; with `refuses` False, as a timer looks, nothing is refused.

@@ -112,6 +112,19 @@ class SharedLedger:
             return self.store.reserve(request)
         return self._reserve_both(request, request.on(own), request.on(shared))
 
+    def charge(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.charge`."""
+        if not any(self.spans(line.account) for line in request.lines):
+            return self._own.charge(request)
+        return self._charge_shared(request)
+
+    def _charge_shared(self, request: Reservation) -> Flow[Grant | Denied]:
+        answer = yield from self.reserve(request)
+        if isinstance(answer, Grant):
+            settled = yield from self.settle(request.op_id, None)
+            answer.crossings = [*answer.crossings, *settled.crossings]
+        return answer
+
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:
         """See `Ledger.extend`."""
         lenient = self._lenient.get(op_id)

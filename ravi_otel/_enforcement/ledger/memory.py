@@ -90,6 +90,12 @@ class MemoryLedger(WaitQueue[Waiter]):
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(Waiter(request))
 
+    def charge(self, request: Reservation) -> Flow[Grant | Denied]:
+        """See `Ledger.charge`."""
+        answer = self.take(request)
+        self.operations.pop(request.op_id, None)  # what is counted at once holds nothing
+        return Done(answer)  # type: ignore[return-value]  # as in `reserve`
+
     def take(self, request: Reservation) -> Grant | Denied:
         """Hold or charge everything, or nothing, without a wait."""
         if self._dropped:

@@ -76,6 +76,9 @@ class Desk:
     def ask(self, *asks, **more):
         return run_sync(self.flow(*asks, **more))
 
+    def charge(self, *asks, **more):
+        return run_sync(self.ledger.charge(self.request(*asks, **more)))
+
     def take(self, *asks, **more):
         answer = self.ask(*asks, **more)
         assert isinstance(answer, Grant), answer

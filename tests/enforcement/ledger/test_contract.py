@@ -72,6 +72,37 @@ def test_a_release_gives_counted_kinds_back_too(desk, kind):
     desk.take((account, 1))
 
 
+@pytest.mark.parametrize("kind", COUNTED)
+def test_a_charge_is_counted_and_over_in_one_step(desk, kind):
+    account = desk.account(kind, 2)
+    for _ in range(2):
+        assert isinstance(desk.charge((account, 1)), Grant)
+    assert (state(account), len(desk.ledger)) == ((2, 0), 0)
+    denied = desk.charge((account, 1))
+    assert (denied.account, denied.reason, events(denied)) == (account, "exhausted", ["limit_exceeded"])
+    assert (state(account), len(desk.ledger)) == ((2, 0), 0)
+
+
+def test_a_charge_is_all_or_nothing(desk):
+    wide, full = desk.requests(5), desk.account(Kind.TURNS, 1)
+    desk.charge((full, 1))
+    assert desk.charge((wide, 1), (full, 1)).account is full
+    assert wide.used == 0
+
+
+def test_a_charge_that_nobody_got_an_answer_to_cannot_be_given_back_twice(desk):
+    account, op = desk.requests(5), desk.op()
+    desk.charge((account, 1), op=op)
+    desk.release(op)
+    assert account.used == 1
+
+
+def test_a_charge_of_what_happened_already_is_never_refused(desk):
+    account = desk.requests(1)
+    assert isinstance(desk.charge((account, 3), spent=True), Grant)
+    assert state(account) == (3, 0)
+
+
 def test_a_release_below_the_warning_level_ends_draining(desk):
     account = desk.requests(1)
     grant = desk.take((account, 1))
