@@ -51,7 +51,7 @@ from ravi_otel._runtime.settings import (
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.termination import TERMINATION
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
-from ravi_otel._telemetry.conventions import times_chunks
+from ravi_otel._telemetry.names import times_chunks
 from ravi_otel._telemetry.redaction import Redact
 from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients

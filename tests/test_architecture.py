@@ -22,7 +22,7 @@ LONGEST_MODULE = 900
 LONGEST_FUNCTION = 60
 DUMPING_GROUNDS = {"utils", "helpers", "common", "base", "core"}
 SDK_ROOMS = (
-    "_telemetry/own_providers.py",
+    "_telemetry/providers.py",
     "_telemetry/export/",
     "_telemetry/context_processor.py",
     "local/",

@@ -28,7 +28,7 @@ from ravi_otel._runtime.options import Options, read_options
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry import Sink
 from ravi_otel._telemetry.content import Content, read_content
-from ravi_otel._telemetry.conventions import DETAILS, tells_all
+from ravi_otel._telemetry.names import DETAILS, tells_all
 from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.guard import swallow

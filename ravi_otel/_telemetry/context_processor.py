@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import Span, SpanProcessor
 
 from ravi_otel import _current
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import identity
+from ravi_otel._telemetry.spans import identity
 
 _log = logging.getLogger("ravi_otel")
 _MARK = "_ravi_otel_context_processor"

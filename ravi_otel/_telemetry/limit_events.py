@@ -24,14 +24,13 @@ from opentelemetry.trace import Span
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._enforcement.errors_text import event_sentence
-from ravi_otel._telemetry import conventions, names
-from ravi_otel._telemetry.attributes import CardinalityLimit, figure, finite, optional_text, present, text
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
-from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, optional_text, present, text
 from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord
 from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
 from ravi_otel.policy.windows import usual_s
 
@@ -281,7 +280,7 @@ class LimitEvents(Listener):
         self._pipeline = pipeline
         self._scopes = scopes
         self._gauges = gauges
-        self._as_json = conventions.logs_json()
+        self._as_json = names.logs_json()
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Emit one event; the log line is written even when telemetry fails."""
@@ -377,3 +376,41 @@ def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span, *, as_js
     known = vars(record)
     known.update({name: value for name, value in fields.items() if value is not None and name not in known})
     _lines.handle(record)
+
+
+_COUNTED: Final[dict[Counted, str]] = {
+    "denied": names.LIMIT_DENIED,
+    "contended": names.LIMIT_CONTENDED,
+    "overage": names.LIMIT_OVERAGE,
+    "unpriced": names.LIMIT_UNPRICED,
+    "truncated": names.LIMIT_TRUNCATED,
+    "unscoped": names.LIMIT_UNSCOPED,
+    "suspended": names.LIMIT_SUSPENDED,
+    "store_errors": names.LIMIT_STORE_ERRORS,
+    "hook_errors": names.HOOK_ERRORS,
+    "restarted": names.RETRY_COUNT,
+    "carrier_rejected": names.CARRIER_REJECTED,
+}
+
+
+class Counts(Listener):
+    """Add to the counter of what was counted."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._cardinality = CardinalityLimit()
+
+    def counted(self, event: CountEvent) -> None:
+        """Count one thing, by scope and kind where they are known."""
+        instruments = self._pipeline.signals().instruments
+        if not self._pipeline.metered:
+            return
+        kind = None if event.limit_kind is None else self._cardinality.admit(text(event.limit_kind))[0]
+        attributes = {
+            names.LIMIT_KIND: kind,
+            names.LIMIT_SCOPE: None if event.scope is None else event.scope.value,
+            names.LIMIT_DECISION: "observed" if event.observed else None,
+            names.HOOK_FAULT: event.reason if event.what == "hook_errors" else None,
+            names.CARRIER_REASON: event.reason if event.what == "carrier_rejected" else None,
+        }
+        instruments.counters[_COUNTED[event.what]].add(event.amount, present(attributes))

@@ -13,9 +13,8 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.attributes import CardinalityLimit, optional_text, present, short, text
-from ravi_otel._telemetry.conventions import RELEASED, Convention
-from ravi_otel._telemetry.names import METRICS
+from ravi_otel._telemetry.names import METRICS, RELEASED, Convention
+from ravi_otel._telemetry.spans import CardinalityLimit, optional_text, present, short, text
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import NANO

@@ -18,28 +18,31 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._telemetry import conventions, names, status
-from ravi_otel._telemetry.attributes import (
+from ravi_otel._telemetry import names, spans
+from ravi_otel._telemetry.content import Content, Structured, as_text
+from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
+from ravi_otel._telemetry.names import Convention
+from ravi_otel._telemetry.providers import Pipeline
+from ravi_otel._telemetry.spans import (
+    MARK,
     MOST_CHARS,
     MOST_SERIES,
     OTHER,
+    SUPPRESSION,
     CardinalityLimit,
+    Open,
+    Suppression,
     finite,
     identity,
     integer,
     optional_text,
     present,
     short,
+    suppression_of,
     text,
     word,
     words,
 )
-from ravi_otel._telemetry.content import Content, Structured, as_text
-from ravi_otel._telemetry.conventions import Convention
-from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
-from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.spans import MARK, Open
-from ravi_otel._telemetry.suppression import SUPPRESSION, Suppression, suppression_of
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import CallRecord, RetryRecord
 from ravi_otel.policy.facts import ScopeFacts
@@ -426,7 +429,7 @@ class ModelCallTelemetry(Listener):
         self._pipeline = pipeline
         self._content = content
         self._metrics = CallMetrics()
-        self._attributes = CallAttributes(pipeline.convention, langfuse=conventions.goes_to_langfuse(), full=pipeline.full)
+        self._attributes = CallAttributes(pipeline.convention, langfuse=names.goes_to_langfuse(), full=pipeline.full)
         self._beginnings: dict[tuple[object, ...], _Beginning] = {}
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
@@ -465,7 +468,7 @@ class ModelCallTelemetry(Listener):
             return
         mark = record.marks.pop(MARK, None)
         span, context = mark if isinstance(mark, Open) else (None, None)
-        error = status.error_of(record)
+        error = spans.error_of(record)
         try:
             self._finish(span, context, record, error, said=told is None and record.call.content is not None)
         finally:
@@ -504,7 +507,7 @@ class ModelCallTelemetry(Listener):
                 for retry in record.retries:
                     span.add_event(names.RETRY_EVENT, self._attributes.of_retry(retry, record.call.provider))
                 attributes = self._attributes.at_end(record)
-                status.add_decision(attributes, record)
+                spans.add_decision(attributes, record)
                 if error is not None and record.call.stream and record.status != "refused":
                     attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
             if said and record.status != "refused" and self._content.captured:
@@ -512,7 +515,7 @@ class ModelCallTelemetry(Listener):
         finally:
             if span is not None:
                 over = time.time_ns() - record.late_ns if record.late_ns else None
-                status.end(span, attributes, error, None if error is None else status.sentence(record), over)
+                spans.end(span, attributes, error, None if error is None else spans.sentence(record), over)
 
     def _add_asked(self, record: CallRecord, asked: Asked, span: Span | None) -> None:
         """Copy what is asked before the program can change it."""

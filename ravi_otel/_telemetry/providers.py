@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from opentelemetry import _logs, metrics, trace
 from opentelemetry._logs import Logger, LoggerProvider, LogRecord, SeverityNumber
@@ -18,12 +19,12 @@ from opentelemetry.trace import Tracer, TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive, without_signals
-from ravi_otel._telemetry import names, own_providers, shutdown
-from ravi_otel._telemetry.conventions import RELEASED, Convention
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.metrics import Collection, Instruments, Observe
-from ravi_otel._telemetry.own_providers import Sink
+from ravi_otel._telemetry.names import RELEASED, Convention
 from ravi_otel._telemetry.spans import Above
 from ravi_otel._version import __version__
+from ravi_otel.errors import MissingExtraError
 
 _log = logging.getLogger("ravi_otel")
 
@@ -99,7 +100,7 @@ class Pipeline:
         self._signals: Signals | None = None
         self._sink: Sink | None = None
         self._processors: list[Any] = []
-        self._closers: list[shutdown.Closer] = []
+        self._closers: list[Closer] = []
         self._exports: Any = None
         self._standing_in: frozenset[str] = frozenset()
         self._lock = threading.RLock()
@@ -114,7 +115,7 @@ class Pipeline:
         self.before_exit: Callable[[], object] = lambda: None
         self._collection: Collection | None = None
         if not self._given and not _a_global_is_set():
-            own_providers.import_exporters()
+            import_exporters()
 
     @property
     def metered(self) -> bool:
@@ -142,7 +143,7 @@ class Pipeline:
         written = self._sink is None or self._sink.flush(timeout_s)
         found = [self._provider(signal) for signal in _SIGNALS]
         left = max(0.0, deadline - time.monotonic())
-        return shutdown.flush([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
+        return flush_all([each for each in found if callable(getattr(each, "force_flush", None))], left) and written
 
     def dropped(self, reason: str, amount: int = 1) -> None:
         """Count telemetry that was lost."""
@@ -174,10 +175,10 @@ class Pipeline:
             for closer in closers:  # the store's metrics are collected by these, into the sink
                 closer.begin()
             written = sink is None or sink.close(timeout_s)
-            closed = shutdown.close(closers, deadline - _CUT_S - time.monotonic())
+            closed = close(closers, deadline - _CUT_S - time.monotonic())
             if not closed and self._exports is not None:
                 self._exports.cut()
-                closed = shutdown.close(closers, deadline - time.monotonic())
+                closed = close(closers, deadline - time.monotonic())
         finally:  # a second Ctrl-C cuts the waiting, not the word about what is lost by it
             if self._exports is not None:
                 self._exports.finish()
@@ -202,7 +203,7 @@ class Pipeline:
         return signals
 
     def _make_sink(self) -> Sink | None:
-        if self._store is None or own_providers.disabled():
+        if self._store is None or disabled():
             return None
         try:
             sink = self._store()
@@ -213,14 +214,14 @@ class Pipeline:
         return sink
 
     def _build_private(self) -> None:
-        exported = [] if _a_global_is_set() else own_providers.signals_with_endpoint()
+        exported = [] if _a_global_is_set() else signals_with_endpoint()
         missing = [] if self._sink is None else [signal for signal in _SIGNALS if _is_proxy(_global(signal))]
         with without_signals():
-            built, self._exports = own_providers.build(
+            built, self._exports = build(
                 [each for each in _SIGNALS if each in exported or each in missing], exported, self._sink, self.dropped
             )
         self._chosen = dict(built)
-        self._closers = [shutdown.Closer(provider) for provider in built.values()]
+        self._closers = [Closer(provider) for provider in built.values()]
         self._standing_in = frozenset(built).difference(exported)
 
     def _step_back(self, signals: Signals) -> None:
@@ -340,3 +341,243 @@ def _any_set(signals: frozenset[str]) -> bool:
         if getattr(module, name, _UNKNOWN) is not None:
             return True
     return False
+
+
+# Providers of our own.
+
+
+_EXPORTERS: Final = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+_PACKAGES: Final = {"http/protobuf": "opentelemetry.exporter.otlp.proto.http", "grpc": "opentelemetry.exporter.otlp.proto.grpc"}
+_OURS: Final = "ravi_otel._telemetry.export.processor"
+
+Lost = Callable[[str, int], object]
+"""Told the reason and the number of what was lost."""
+
+
+class Sink(Protocol):
+    """The local store's end in this process.
+
+    `lost` is set by whoever counts losses. What `span_processor` and `log_processor` give goes to a provider of the SDK;
+    neither raises, and both do nothing while their `active` is False. A log processor with `only` takes the records of
+    that scope alone. A metric reader writes what it collects when it is shut down.
+    """
+
+    lost: Lost
+
+    def span_processor(self) -> Any:
+        """Return a span processor."""
+        ...
+
+    def log_processor(self, only: str | None = None) -> Any:
+        """Return a log record processor."""
+        ...
+
+    def metric_reader(self) -> Any:
+        """Return a metric reader."""
+        ...
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write what waits; False when that failed or took longer."""
+        ...
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and let go of the thread; what comes later is written all the same."""
+        ...
+
+
+def disabled() -> bool:
+    """Whether the environment switches the SDK off."""
+    return _environment("OTEL_SDK_DISABLED").lower() == "true"
+
+
+def signals_with_endpoint() -> list[str]:
+    """List the signals whose endpoint the environment names."""
+    return [] if disabled() else [signal for signal in _EXPORTERS if _is_wanted(signal.upper())]
+
+
+def import_exporters() -> None:
+    """Import the exporters now: their 0.2 s belong to the start of the program, not to its first call."""
+    for signal in signals_with_endpoint():
+        try:
+            _exporter_module(signal)
+            load(_OURS)
+        except (MissingExtraError, ValueError) as error:
+            _log.debug("the exporter of %s is not there: %s", signal, error)  # said once, when it is needed
+
+
+def _resource() -> Any:
+    resources = load("opentelemetry.sdk.resources")
+    try:
+        return resources.Resource.create()
+    except RuntimeError:  # the main thread is gone and others work on: Python starts no more of the threads it detects with
+        return resources.Resource({}).merge(resources.OTELResourceDetector().detect())
+
+
+class Built(NamedTuple):
+    """The providers by signal, and what their exports share, where any is exported."""
+
+    providers: dict[str, Any]
+    exports: Any
+
+
+def build(signals: Sequence[str], exported: Sequence[str], sink: Sink | None, lost: Lost) -> Built:
+    """Build a provider for each of `signals`, with an exporter for those in `exported`; one that goes nowhere is left out."""
+    resource = _resource() if signals else None
+    builders = {"traces": _tracing, "metrics": _metering, "logs": _logging}
+    exports = _exports(lost) if exported else None
+    built: dict[str, Any] = {}
+    for signal in signals:
+        try:
+            end = _end(exports, signal) if exports is not None and signal in exported else None
+            if end is not None or sink is not None:
+                built[signal] = builders[signal](end, sink, resource)
+        except Exception as error:  # noqa: BLE001 - what the environment says must not stop the program
+            _log.error("ravi-otel: no provider for %s could be built: %s", signal, error)
+    return Built(built, exports)
+
+
+def _exports(lost: Lost) -> Any:
+    try:
+        return load(_OURS).Exports(lost)
+    except Exception as error:  # noqa: BLE001 - a package that is missing or half installed must not stop the program
+        _log.error("ravi-otel: nothing is exported: %s", error)
+        return None
+
+
+def _tracing(end: Any, sink: Sink | None, resource: Any) -> Any:
+    provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
+    if sink is not None:
+        provider.add_span_processor(sink.span_processor())
+    if end is not None:
+        provider.add_span_processor(end)
+    return provider
+
+
+def _metering(end: Any, sink: Sink | None, resource: Any) -> Any:
+    readers = [] if sink is None else [sink.metric_reader()]  # first: a hung collector holds up the readers behind its own
+    if end is not None:
+        readers.append(end)
+    return load("opentelemetry.sdk.metrics").MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+
+
+def _logging(end: Any, sink: Sink | None, resource: Any) -> Any:
+    provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
+    if sink is not None:
+        provider.add_log_record_processor(sink.log_processor())
+    if end is not None:
+        provider.add_log_record_processor(end)
+    return provider
+
+
+def _environment(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _is_wanted(signal: str) -> bool:
+    exporters = _environment(f"OTEL_{signal}_EXPORTER")
+    if exporters and "otlp" not in [each.strip().lower() for each in exporters.split(",")]:
+        return False
+    return bool(_environment("OTEL_EXPORTER_OTLP_ENDPOINT") or _environment(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT"))
+
+
+def _protocol(signal: str) -> str:
+    variable = f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL"
+    protocol = _environment(variable) or _environment("OTEL_EXPORTER_OTLP_PROTOCOL") or "http/protobuf"
+    if protocol.lower() not in _PACKAGES:
+        msg = f"OTEL_EXPORTER_OTLP_PROTOCOL={protocol[:64]!r} is not supported, use http/protobuf or grpc"
+        raise ValueError(msg)
+    return protocol.lower()
+
+
+def _exporter_module(signal: str) -> Any:
+    return load(f"{_PACKAGES[_protocol(signal)]}.{_EXPORTERS[signal][0]}")
+
+
+def _end(exports: Any, signal: str) -> Any:
+    """Make the export that the environment asks for; None, and said, when it asks for what cannot be had."""
+    try:
+        exporter = getattr(_exporter_module(signal), _EXPORTERS[signal][1])
+        return exports.make(signal, _protocol(signal), exporter)
+    except Exception as error:  # noqa: BLE001 - a bad endpoint or certificate in the environment must not stop the program
+        _log.error("ravi-otel: %s are not exported: %s", signal, error)
+        return None
+
+
+# Their end.
+
+
+class Closer:
+    """Shut one provider down from a thread that already runs.
+
+    The thread is started early because Python 3.12 starts none while it exits; it is a daemon, so a hung exporter
+    does not hold the process. After a fork the child calls `renew`.
+    """
+
+    __slots__ = ("_done", "_go", "provider")
+
+    def __init__(self, provider: Any) -> None:
+        self.provider = provider
+        self.renew()
+
+    def renew(self) -> None:
+        """Start the thread, again in a forked child where it is gone."""
+        self._go = threading.Event()
+        self._done = threading.Event()
+        with without_signals():
+            threading.Thread(target=self._run, args=(self._go, self._done), name="ravi-otel-closer", daemon=True).start()
+
+    def begin(self) -> None:
+        """Let the shutdown begin."""
+        self._go.set()
+
+    def finished(self, timeout_s: float) -> bool:
+        """Wait for its end, `timeout_s` at most."""
+        return self._done.wait(max(0.0, timeout_s))
+
+    def _run(self, go: threading.Event, done: threading.Event) -> None:
+        go.wait()
+        try:
+            self.provider.shutdown()
+        except Exception as error:  # noqa: BLE001 - an exporter's failure at the end must not print a traceback over the program's output
+            _log.debug("a telemetry provider failed to shut down: %r", error)
+        finally:
+            done.set()
+
+
+def close(closers: Sequence[Closer], timeout_s: float) -> bool:
+    """Shut all down at once; False when one had not ended after `timeout_s`."""
+    for closer in closers:
+        closer.begin()
+    deadline = time.monotonic() + timeout_s
+    ended = [closer.finished(deadline - time.monotonic()) for closer in closers]
+    return all(ended)
+
+
+def flush_all(providers: Sequence[Any], timeout_s: float) -> bool:
+    """Flush all at once, each in a daemon thread because `force_flush` ignores its own timeout.
+
+    False when one failed or had not ended after `timeout_s`, or when the interpreter is exiting.
+    """
+    results: list[bool] = []
+    threads = [threading.Thread(target=_flush, args=(provider, timeout_s, results), daemon=True) for provider in providers]
+    deadline = time.monotonic() + timeout_s
+    try:
+        for thread in threads:
+            thread.start()
+    except RuntimeError:
+        return False
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return len(results) == len(threads) and all(results)
+
+
+def _flush(provider: Any, timeout_s: float, results: list[bool]) -> None:
+    try:
+        results.append(provider.force_flush(timeout_millis=max(1, int(timeout_s * 1000))) is not False)
+    except Exception as error:  # noqa: BLE001 - what cannot be flushed is reported by the result
+        _log.debug("a telemetry provider failed to flush: %r", error)
+        results.append(False)

@@ -1,13 +1,14 @@
-"""Emit runs, agents and tool calls: one internal span each, an agent's budgets, and how long each took."""
+"""Emit runs, agents and tool calls: one internal span each; steps, reviews and guardrails; an agent's budgets; and who holds a slot."""
 
 from __future__ import annotations
 
 import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Final, TypeAlias
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind, Tracer
@@ -15,14 +16,24 @@ from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment, without_leaf
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._telemetry import names, status
-from ravi_otel._telemetry.attributes import CardinalityLimit, figure, finite, identity, integer, optional_text, present, text
-from ravi_otel._telemetry.content import Content
+from ravi_otel._telemetry import names, spans
+from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.spans import MARK, Open
+from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, identity, integer, optional_text, present, text
 from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, CountEvent, HandoffEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks.records import (
+    CallRecord,
+    CountEvent,
+    GuardrailEvent,
+    HandoffEvent,
+    LimitReading,
+    ReviewEvent,
+    ScopeView,
+    SpawnEvent,
+    StepEvent,
+    ToolRecord,
+)
 from ravi_otel.policy.limits import NANO, Kind, ScopeKind
 
 _MOST_OPEN: Final = 50_000
@@ -61,7 +72,7 @@ class Scopes(Listener):
         self._timed = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
         self._ended = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
         self._handed = CardinalityLimit()
-        self._reasons = status.StopReasons()
+        self._reasons = spans.StopReasons()
 
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
@@ -100,7 +111,7 @@ class Scopes(Listener):
         self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
             self._pipeline.above.surrounding = None
-        error = status.scope_error(scope)
+        error = spans.scope_error(scope)
         context = None if state.open is None else state.open.context
         try:
             if state.open is not None:
@@ -109,7 +120,7 @@ class Scopes(Listener):
                     if state.open.span.is_recording():
                         attributes = _ending(state.open.span, scope)
                 finally:
-                    status.end(state.open.span, attributes, error)
+                    spans.end(state.open.span, attributes, error)
         finally:
             if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
                 self._record(self._pipeline.signals().instruments, scope, state, error, context)
@@ -323,7 +334,7 @@ class Tools(Listener):
         """End the span and record the duration; a refused tool was never executed and has none, and nobody measured an inferred one."""
         mark, refused = record.marks.pop(MARK, None), record.status == "refused"
         plain = record.status == "ok" and record.error_type is None
-        error = None if plain else status.error_type(record.status, record.error_type, record.error)
+        error = None if plain else spans.error_type(record.status, record.error_type, record.error)
         context = mark.context if isinstance(mark, Open) else None
         try:
             if isinstance(mark, Open):
@@ -331,8 +342,8 @@ class Tools(Listener):
                 attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
                 if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
                     attributes[names.TOOL_CALL_RESULT] = self._content.argument(record.result)
-                status.add_decision(attributes, record)
-                status.end(mark.span, attributes, error, status.sentence(record) if refused else None, over)
+                spans.add_decision(attributes, record)
+                spans.end(mark.span, attributes, error, spans.sentence(record) if refused else None, over)
         finally:
             record.result = None
             if not refused and not record.inferred:
@@ -346,3 +357,216 @@ class Tools(Listener):
             self._series.clear()
         self._series[tool, error] = attributes
         return attributes
+
+
+_MOST_STEPS: Final = 10_000
+
+Key = tuple[str, int]
+
+
+class AgentSteps(Listener):
+    """Add events to the span that is current; a step has a span of its own where `RAVI_STEP_SPANS` asks for that."""
+
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
+        self._pipeline = pipeline
+        self._content = content
+        self._cardinality = CardinalityLimit()
+        self._agents = CardinalityLimit()
+        self._guardrails = CardinalityLimit()
+        self._spans = names.spans_steps()
+        self._open: dict[Key, tuple[Span, Attachment]] = {}
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def stepped(self, event: StepEvent) -> None:
+        """Tell that a step begins or ends, and count those that ended."""
+        if event.what == "end":
+            (name,) = self._agents.admit(optional_text(event.facts.agent_name))
+            counted = present({names.STATUS: event.status or "ok", names.AGENT_NAME: name})
+            self._pipeline.signals().instruments.counters[names.STEP_COUNT].add(1, counted)
+        if not self._spans:
+            span = trace.get_current_span()
+            if span.is_recording():
+                attributes = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what, names.STATUS: event.status}
+                span.add_event(names.STEP_EVENT, present(attributes))
+        elif event.what == "start":
+            self._begin(event)
+        else:
+            self._end((event.facts.scope_id, event.step), event.status)
+
+    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
+        """End the steps that nobody ended before their agent's span is left: the last in is the first out."""
+        if not self._spans:
+            return None
+        leaving = ExitStack()
+        leaving.callback(self._end_all, scope)
+        return leaving
+
+    def _end_all(self, scope: ScopeView) -> None:
+        if self._open:
+            scope_id = scope.facts.scope_id
+            for key in reversed([key for key in list(self._open) if key[0] == scope_id]):
+                self._end(key, None if scope.status in ("ok", "open") else scope.status)
+
+    def _begin(self, event: StepEvent) -> None:
+        tracer = self._pipeline.signals().tracer
+        if tracer is None or len(self._open) >= _MOST_STEPS:
+            return
+        parent = self._pipeline.above.context()
+        span = tracer.start_span(names.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), names.STEP_NUMBER: event.step})
+        attachment = Attachment(trace.set_span_in_context(span, parent))
+        attachment.__enter__()
+        self._open[event.facts.scope_id, event.step] = (span, attachment)
+
+    def _end(self, key: Key, how: str | None) -> None:
+        span, attachment = self._open.pop(key, (None, None))
+        if span is None or attachment is None:
+            return
+        attachment.restore()
+        failed = None if how in (None, "ok") else how
+        attributes: dict[str, AttributeValue] = {} if failed is None else {names.STATUS: failed}
+        spans.end(span, attributes, None if failed is None else spans.error_type_of(failed))
+
+    # -- reviews -------------------------------------------------------------------------------------------------------
+
+    def reviewed(self, event: ReviewEvent) -> None:
+        """Tell each decision as an event, the last one of a tool call on its span, and count it."""
+        attributes = _review_attributes(event)
+        span = trace.get_current_span()
+        if span.is_recording():
+            told = dict(attributes)
+            if event.arguments is not None and self._content.on_spans:
+                told[names.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
+            span.add_event(names.REVIEW_EVENT, told)
+            if event.tool is not None:
+                del attributes[names.TOOL_NAME]  # the span has it
+                span.set_attributes(attributes)
+        known = attributes[names.REVIEW_DECISION], attributes[names.REVIEW_REASON], attributes.get(names.TOOL_NAME, "")
+        decision, reason, tool = self._cardinality.admit(*map(str, known))
+        counted = present(
+            {names.REVIEW_DECISION: decision, names.REVIEW_REASON: reason, names.TOOL_NAME: None if event.tool is None else tool}
+        )
+        self._pipeline.signals().instruments.counters[names.REVIEW_DECISIONS].add(1, counted)
+
+    # -- guardrails ----------------------------------------------------------------------------------------------------
+
+    def tripped(self, event: GuardrailEvent) -> None:
+        """Tell on the span of what was stopped, and count it; its reason may quote what was said, and is content."""
+        name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
+        where = {names.GUARDRAIL_LEVEL: text(event.level), names.GUARDRAIL_STAGE: text(event.stage)}
+        counted = present({names.GUARDRAIL_NAME: name, **where, names.AGENT_NAME: agent})
+        self._pipeline.signals().instruments.counters[names.GUARDRAIL_COUNT].add(1, counted)
+        span = trace.get_current_span()
+        if span.is_recording():
+            said = None if event.reason is None or not self._content.on_spans else self._content.argument(event.reason)
+            attributes = present({names.GUARDRAIL_NAME: text(event.guardrail), **where, names.GUARDRAIL_REASON: said})
+            span.add_event(names.GUARDRAIL_EVENT, attributes)
+
+
+def _review_attributes(event: ReviewEvent) -> dict[str, AttributeValue]:
+    return present(
+        {
+            names.REVIEW_DECISION: text(event.decision),
+            names.REVIEW_REASON: text(event.reason),
+            names.REVIEW_ARGS: text(event.args_sha256),
+            names.TOOL_NAME: event.tool and text(event.tool),
+            names.REVIEW_EXECUTED_FROM: event.executed_from and text(event.executed_from),
+            names.REVIEW_HUMAN_APPROVED: None if event.human_approved is None else event.human_approved is True,
+            names.REVIEW_RISK: finite(event.risk_score),
+        }
+    )
+
+
+_MOST_LEASES: Final = 10_000
+_SPAWN_EVENTS: Final = {
+    "denied": names.SPAWN_DENIED_EVENT,
+    "preempted": names.SPAWN_PREEMPTED_EVENT,
+    "resumed": names.SPAWN_RESUMED_EVENT,
+}
+
+
+class _Lease:
+    __slots__ = ("paused", "priority")
+
+    def __init__(self, priority: str) -> None:
+        self.priority = priority
+        self.paused = False
+
+
+class Slots(Listener):
+    """Count requests for slots, and the agents that hold one or were paused; tell of those that got none, lost theirs, or got it again.
+
+    Each lease is taken off under the priority it was put on with, so a changed priority leaves no ghost behind.
+    """
+
+    def __init__(self, pipeline: Pipeline, scopes: Scopes) -> None:
+        self._pipeline = pipeline
+        self._scopes = scopes
+        self._leases: dict[tuple[str | None, str], list[_Lease]] = {}
+        self._lock = ForkLock()
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Count the outcome, move the gauges, and tell what somebody has to know."""
+        instruments = self._pipeline.signals().instruments
+        name = _SPAWN_EVENTS.get(event.outcome)
+        if name is not None:
+            self._tell(name, event)
+        if event.outcome != "released":
+            attributes: dict[str, AttributeValue] = {names.SPAWN_OUTCOME: event.outcome, names.AGENT_PRIORITY: text(event.priority)}
+            instruments.counters[names.SPAWN_EVENTS].add(1, attributes)
+        with self._lock.own:
+            priority, active, paused = self._move(event)
+        if active:
+            instruments.counters[names.AGENT_ACTIVE].add(active, {names.AGENT_PRIORITY: priority})
+        if paused:
+            instruments.counters[names.AGENT_PAUSED].add(paused, {names.AGENT_PRIORITY: priority})
+
+    def _tell(self, name: str, event: SpawnEvent) -> None:
+        """Tell it on a span and as a log record: a denial where it was asked for, else on the span of the agent whose slot it is."""
+        denied = event.outcome == "denied"
+        found = None if denied else self._scopes.agent(event.run_id, event.agent_id)
+        if found is None:
+            context = otel_context.get_current()
+            found = Open(trace.get_current_span(context), context)
+        attributes = _spawn_attributes(event)
+        if found.span.is_recording():
+            found.span.add_event(name, attributes)
+        body = f"{'spawn_denied' if denied else event.outcome}: agent {text(event.agent_id)}"
+        self._pipeline.signals().emit(name, "INFO" if event.outcome == "resumed" else "WARN", attributes, found.context, body)
+
+    def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
+        """Return the priority and what to add to active and paused."""
+        key, outcome = (event.run_id, event.agent_id), event.outcome
+        if outcome == "granted":
+            lease = _Lease(text(event.priority))
+            if key not in self._leases and len(self._leases) >= _MOST_LEASES:
+                return "", 0, 0  # nobody would know it again
+            self._leases.setdefault(key, []).append(lease)
+            return lease.priority, 1, 0
+        leases = self._leases.get(key, [])
+        if outcome == "released" and leases:
+            lease = leases.pop()
+            if not leases:
+                del self._leases[key]
+            return lease.priority, lease.paused - 1, -lease.paused
+        pausing = outcome == "preempted"
+        moved = next((each for each in reversed(leases) if each.paused is not pausing), None)
+        if moved is None or outcome not in {"preempted", "resumed"}:
+            return "", 0, 0
+        moved.paused = pausing
+        return moved.priority, -1 if pausing else 1, 1 if pausing else -1
+
+
+def _spawn_attributes(event: SpawnEvent) -> dict[str, AttributeValue]:
+    return present(
+        {
+            names.AGENT_ID: text(event.agent_id),
+            names.AGENT_PRIORITY: text(event.priority),
+            names.SPAWN_ACTIVE: event.active,
+            names.SPAWN_PAUSED: event.paused,
+            names.SPAWN_MOST: event.max_agents,
+            names.RUN_ID: optional_text(event.run_id),
+            names.AGENT_NAME: optional_text(event.agent_name),
+            names.LIMIT_KIND: optional_text(event.limit_kind),
+        }
+    )

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from ravi_otel._telemetry import conventions
-from ravi_otel._telemetry.agent_steps import AgentSteps
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.content import NO_CONTENT, Content
-from ravi_otel._telemetry.counters import Counts, Slots
-from ravi_otel._telemetry.limit_events import LimitEvents, LimitGauges
+from ravi_otel._telemetry.limit_events import Counts, LimitEvents, LimitGauges
 from ravi_otel._telemetry.model_calls import ModelCallTelemetry
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.scopes import Scopes, Tools
+from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots, Tools
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.hooks.records import ScopeView
 
@@ -25,7 +23,7 @@ class Telemetry:
 
     def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT, *, full: bool = False) -> None:
         pipeline.full = full
-        pipeline.convention = conventions.chosen()
+        pipeline.convention = names.chosen_convention()
         self.pipeline = pipeline
         self._scopes = scopes = Scopes(pipeline)
         gauges = LimitGauges(pipeline)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.conventions import DETAIL, OPT_IN, STEP_SPANS, TIME_CHUNKS
+from ravi_otel._telemetry.names import DETAIL, OPT_IN, STEP_SPANS, TIME_CHUNKS
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "semantic-conventions.md"
 

@@ -5,7 +5,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel._telemetry.attributes import CardinalityLimit, finite, integer, text, words
+from ravi_otel._telemetry.spans import CardinalityLimit, finite, integer, text, words
 from ravi_otel.policy.usage import Reply, Usage
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ravi_otel._telemetry.shutdown import Closer, close, flush
+from ravi_otel._telemetry.providers import Closer, close, flush_all
 
 
 class Hung:
@@ -47,14 +47,14 @@ def hung():
 
 
 def test_a_hung_provider_holds_flush_no_longer_than_its_time(hung):
-    assert flush([hung, Fine()], 0.05) is False
+    assert flush_all([hung, Fine()], 0.05) is False
     assert not hung.let_go.is_set()
 
 
 def test_a_failing_flush_is_a_false_and_no_error():
-    assert flush([Failing()], 5) is False
-    assert flush([Fine(), Fine()], 5) is True
-    assert flush([], 5) is True
+    assert flush_all([Failing()], 5) is False
+    assert flush_all([Fine(), Fine()], 5) is True
+    assert flush_all([], 5) is True
 
 
 def test_one_hung_provider_does_not_keep_the_others_from_closing(hung):

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from ravi_otel._telemetry.conventions import BOTH, LATEST, RELEASED, chosen, spans_steps, times_chunks
 from ravi_otel._telemetry.metrics import Collection, Instruments, Series
+from ravi_otel._telemetry.names import BOTH, LATEST, RELEASED, chosen_convention, spans_steps, times_chunks
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import ScopeKind
@@ -66,12 +66,12 @@ def _of_calls(backend):
     ],
 )
 def test_the_environment_chooses_and_what_others_read_in_it_is_passed_over(value, convention):
-    assert chosen({OPT_IN: value}) is convention
+    assert chosen_convention({OPT_IN: value}) is convention
 
 
 @given(st.text())
 def test_whatever_is_in_the_environment_some_convention_is_chosen(value):
-    assert chosen({OPT_IN: value}) in {RELEASED, LATEST, BOTH}
+    assert chosen_convention({OPT_IN: value}) in {RELEASED, LATEST, BOTH}
 
 
 @pytest.mark.parametrize("ask", [times_chunks, spans_steps])

@@ -13,7 +13,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from ravi_otel._enforcement.sleeper import in_asyncio_task
 from ravi_otel._flow import Done, Flow, run_async
-from ravi_otel._telemetry.suppression import silences_all
+from ravi_otel._telemetry.spans import silences_all
 from ravi_otel.carrier.entries import without_ours
 from ravi_otel.carrier.lending import RETURN_HEADER, Lent, pass_by, returned
 from ravi_otel.carrier.outbound import headers_for, is_listed

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
-from ravi_otel._telemetry import conventions
+from ravi_otel._telemetry import names
 from ravi_otel._telemetry.model_calls import CallAttributes
 from ravi_otel.hooks.records import CallRecord
 from ravi_otel.local import as_json, console, render
@@ -404,14 +404,14 @@ def test_a_run_is_read_back_the_same_in_whichever_convention_it_was_stored(spoke
         90, 40, cached_input_tokens=30, cache_write_tokens=20, reasoning_tokens=7, audio_input_tokens=10, image_input_tokens=12,
         cached_image_tokens=4, audio_output_tokens=3, image_output_tokens=5, cache_write_1h_tokens=6, rejected_prediction_tokens=2,
     )  # fmt: skip
-    attributes = told_of("chat", usage, conventions.chosen({conventions.OPT_IN: spoken}))
+    attributes = told_of("chat", usage, names.chosen_convention({names.OPT_IN: spoken}))
     entry = entry_of(stored_call(attributes))
     assert entry is not None
     assert entry.leaf.usage == usage
 
 
 def test_a_call_that_was_measured_in_sound_is_read_back_without_tokens():
-    attributes = told_of("transcription", Usage(audio_ms=2_500, searches=1), conventions.RELEASED)
+    attributes = told_of("transcription", Usage(audio_ms=2_500, searches=1), names.RELEASED)
     entry = entry_of(stored_call(attributes))
     assert entry is not None
     assert entry.leaf.usage == Usage(audio_ms=2_500, searches=1)

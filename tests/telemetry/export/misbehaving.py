@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from ravi_otel._telemetry import own_providers
+from ravi_otel._telemetry import providers
 
 
 class Answer(NamedTuple):
@@ -142,7 +142,7 @@ class Exporting:
 
     def __init__(self, signal: str) -> None:
         self.lost: Counter[str] = Counter()
-        built = own_providers.build([signal], [signal], None, lambda reason, amount: self.lost.update({reason: amount}))
+        built = providers.build([signal], [signal], None, lambda reason, amount: self.lost.update({reason: amount}))
         self.provider = built.providers[signal]
         self._exports = built.exports
         self._tracer: Any = self.provider.get_tracer("tests") if signal == "traces" else None

@@ -7,7 +7,7 @@ import threading
 import pytest
 from misbehaving import status
 
-from ravi_otel._telemetry import shutdown
+from ravi_otel._telemetry import providers
 from ravi_otel._telemetry.export import spool as spool_module
 from ravi_otel._telemetry.providers import Pipeline
 
@@ -47,7 +47,7 @@ def test_what_is_lost_is_said_also_where_the_end_is_cut_by_a_second_interrupt(co
         raise KeyboardInterrupt
 
     spans(pipeline, 5)
-    monkeypatch.setattr(shutdown, "close", interrupted)
+    monkeypatch.setattr(providers, "close", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.shutdown()
     assert "telemetry was lost: 5 shutdown" in caplog.text

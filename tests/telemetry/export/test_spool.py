@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from misbehaving import status
 
-from ravi_otel._telemetry import own_providers
+from ravi_otel._telemetry import providers
 from ravi_otel._telemetry.export import spool as spool_module
 from ravi_otel._telemetry.export.drop_counters import DropCounters
 from ravi_otel._telemetry.export.sender import Batch
@@ -318,7 +318,7 @@ def test_a_root_that_cannot_be_used_is_said_once_for_all_signals(exporting, monk
     exporting(RAVI_EXPORT_SPOOL=root)
     caplog.clear()
     signals = ["traces", "metrics", "logs"]
-    built = own_providers.build(signals, signals, None, lambda _reason, _amount: None)
+    built = providers.build(signals, signals, None, lambda _reason, _amount: None)
     for provider in built.providers.values():
         provider.shutdown()
     assert caplog.text.count(f"RAVI_EXPORT_SPOOL='{root}' cannot be used") == 1

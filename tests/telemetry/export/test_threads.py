@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from ravi_otel._telemetry import own_providers
+from ravi_otel._telemetry import providers
 
 
 def ours() -> list[threading.Thread]:
@@ -55,7 +55,7 @@ def test_an_exporter_that_cannot_be_made_leaves_no_thread(monkeypatch, env):
     for name, value in {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", **env}.items():
         monkeypatch.setenv(name, value)
     signals = ["traces", "metrics", "logs"]
-    own_providers.build(signals, signals, None, lambda _reason, _amount: None)
+    providers.build(signals, signals, None, lambda _reason, _amount: None)
     left = set(threading.enumerate()) - before
     for thread in left:
         thread.join(2)
