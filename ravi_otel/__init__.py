@@ -11,9 +11,8 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._enforcement.spawn.tracker import SpawnTracker
     from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel._instrumentation.tools import InstrumentedTools
-    from ravi_otel._runtime.board import report_progress
     from ravi_otel._runtime.footers import footer
-    from ravi_otel._runtime.progress import Progress, ProgressEvent
+    from ravi_otel._runtime.progress import Progress, ProgressEvent, report_progress
     from ravi_otel._runtime.scopes import (
         Agent,
         Block,
@@ -28,8 +27,7 @@ if _typing.TYPE_CHECKING:
         run,
         suspend_limits,
     )
-    from ravi_otel._runtime.spawning import Spawned, spawn
-    from ravi_otel._runtime.supervising import RetryPolicy, supervise
+    from ravi_otel._runtime.spawning import RetryPolicy, Spawned, spawn, supervise
     from ravi_otel._runtime.tool import tool
     from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
@@ -240,11 +238,11 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "turn_limit",
         "working_limit",
     ),
-    "_runtime.board": ("report_progress",),
     "_runtime.footers": ("footer",),
     "_runtime.progress": (
         "Progress",
         "ProgressEvent",
+        "report_progress",
     ),
     "_runtime.scopes": (
         "Agent",
@@ -263,8 +261,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "_runtime.spawning": (
         "Spawned",
         "spawn",
-    ),
-    "_runtime.supervising": (
         "RetryPolicy",
         "supervise",
     ),

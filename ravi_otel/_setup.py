@@ -33,7 +33,6 @@ from ravi_otel._runtime.carrying import Carrying
 from ravi_otel._runtime.footers import FOOTERS
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain
-from ravi_otel._runtime.options import Options
 from ravi_otel._runtime.patching import LEAVING, WORKERS
 from ravi_otel._runtime.scopes import read_limits
 from ravi_otel._runtime.settings import (
@@ -48,7 +47,7 @@ from ravi_otel._runtime.settings import (
     make_engine,
     service_of,
 )
-from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.state import STATE, Options
 from ravi_otel._runtime.termination import TERMINATION
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
 from ravi_otel._telemetry.names import times_chunks

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import warm_starts
 
-from ravi_otel._runtime.config.file import PolicyFile
+from ravi_otel._runtime.policy_file import PolicyFile
 from ravi_otel.cli.entry import COMMANDS
 from ravi_otel.cli.support_desk.model import answer
 from ravi_otel.launch import brake, supervising

@@ -13,7 +13,7 @@ import pytest
 import warm_starts
 
 from ravi_otel._runtime.config import effective
-from ravi_otel._runtime.config.file import FILE_KEYS, read_file
+from ravi_otel._runtime.policy_file import FILE_KEYS, read_file
 from ravi_otel._telemetry import names
 from ravi_otel.policy import Kind, parse_limit
 from ravi_otel.testing import ScriptedLLM, Text

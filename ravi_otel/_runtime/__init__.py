@@ -2,16 +2,16 @@
 
 Where what is:
 
-* what a program writes: `scopes` has the factories, checks their words, and has the handles that they give; `spawning` and
-  `supervising` take and keep slots, `waiting` has all that waits, `family` draws the tree.
+* what a program writes: `scopes` has the factories, checks their words, and has the handles that they give; `spawning`
+  takes and keeps slots, `waiting` has all that waits, `family` draws the tree.
 * one model call: `model_call` is its life, from the request to the settlement, `charging` prices it, its retries and its caps. What only
   some calls need: `stream_limits` for open streams, `background_calls` for answers made in the background and for conversations,
   `unwrapped_calls` for a client that no wrapper sees and for connections of many calls.
 * one tool call: `tool` wraps a function, `tool_call` runs it, and asks a gate about it; `parameters` names what it is given,
   `tool_timeout` gives it up after its time; `inferred_tools` remembers what models asked for, and tells what nobody saw run.
 * time and ends: `stopping` ends what is in flight, `late` what was dropped.
-* being followed: `board` hears, `progress` reads.
-* the process: `state` knows the engine and the open runs, `settings` and `options` say what was chosen, and make the one;
-  `config/` reads limits, `carrying` is for threads, `patching` for other people's packages, `footers` the line under an answer that was
+* being followed: `progress`.
+* the process: `state` knows the engine and the open runs, `settings` says what was chosen, and makes the one; `config`
+  puts together what code, flags, environment and the `policy_file` say, `carrying` is for threads, `patching` for other people's packages, `footers` the line under an answer that was
   cut.
 """

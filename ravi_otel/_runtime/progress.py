@@ -5,6 +5,8 @@ not used any more is let go of with its box.
 
 An event belongs to the run it happened in and to every run around that one. It never says what was asked or answered: names,
 counts and how it ended, and what the program reports itself.
+
+Nothing is listened to before the first reader of the process asks.
 """
 
 from __future__ import annotations
@@ -12,18 +14,29 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, Self
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks.events import ReadOnly
-from ravi_otel.policy.budgets import TopicId
+from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.policy import checks
+from ravi_otel.policy.budgets import PROGRESS_TOPIC, TopicId
+from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy.limits import NANO, ScopeKind
 
 MOST: Final = 1_000
 """Events that wait for a reader unless it asks for another number; the oldest make room."""
@@ -218,3 +231,281 @@ def _is_alone() -> bool:
         return False  # others may be at work in this very thread
     here = threading.current_thread()
     return all(each is here or each.name.startswith(_OURS) for each in threading.enumerate())
+
+
+_SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released": "spawn_released"}
+_MOST_TEXT: Final = 1_000
+
+
+class _Seat:
+    """One reader of one run: its box is held, the reader itself is not. While it sleeps its box holds it, through its task."""
+
+    __slots__ = ("box", "reader", "scope_id")
+
+    def __init__(self, reader: Progress, scope_id: str) -> None:
+        self.box = reader.box
+        self.reader = weakref.ref(reader)
+        self.scope_id = scope_id
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody reads any more."""
+        return self.box.ended or self.reader() is None
+
+
+class _Board(Listener):
+    """Hear everything, and give it to who reads the runs it belongs to. Seats are replaced whole, so that telling takes no lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # may be taken twice by one thread: a signal handler may read a run
+        self._seats: dict[str, tuple[_Seat, ...]] = {}
+
+    def renew(self) -> None:
+        """Begin without readers in a forked child: they are the parent's."""
+        seats, self._seats = self._seats, {}
+        self._lock = threading.RLock()
+        for each in seats.values():
+            for seat in each:
+                seat.box.renew()
+                seat.box.end()
+
+    def sit(self, reader: Progress, scope: Scope) -> None:
+        """Tell `reader` what happens in the run of `scope` until that is closed."""
+        run_id = str(scope.facts.run_id)
+        with self._lock:
+            scope.engine.listeners.add_once(self)
+            self._clear()
+            self._seats[run_id] = (*self._seats.get(run_id, ()), _Seat(reader, scope.facts.scope_id))
+        if scope.clock.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
+            self._end(scope.facts)
+
+    def _clear(self) -> None:
+        for run_id, seats in list(self._seats.items()):
+            self._keep(run_id, [seat for seat in seats if not seat.is_free])
+
+    def _keep(self, run_id: str, seats: Iterable[_Seat]) -> None:
+        kept = tuple(seats)
+        if kept:
+            self._seats[run_id] = kept
+        else:
+            self._seats.pop(run_id, None)
+
+    def _end(self, facts: ScopeFacts) -> None:
+        run_id = str(facts.run_id)
+        with self._lock:
+            seats = self._seats.get(run_id, ())
+            over = [seat for seat in seats if seat.scope_id == facts.scope_id]
+            self._keep(run_id, [seat for seat in seats if seat not in over])
+        for seat in over:
+            seat.box.end()
+
+    def _of(self, run_id: str | None) -> list[_Seat]:
+        """List who reads a run or one around it."""
+        if run_id is None:
+            return []
+        found = list(self._seats.get(run_id, ()))
+        inner = _inner.get(run_id)
+        outer = None if inner is None else inner.parent
+        told = {run_id}
+        while outer is not None:
+            around = outer.facts.run_id
+            if around is not None and around not in told:
+                told.add(around)
+                found.extend(self._seats.get(around, ()))
+            outer = outer.parent
+        return found
+
+    def _tell(self, event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> None:
+        seats = self._of(facts.run_id)
+        if seats:
+            _give(seats, _event(event, facts, data))
+
+    # -- what is told ---------------------------------------------------------------------------------------------
+
+    def scope_opened(self, scope: ScopeView) -> None:
+        """Tell that it opened."""
+        if self._seats:
+            self._tell("scope_opened", scope.facts, _scope(scope.facts))
+
+    def scope_closed(self, scope: ScopeView) -> None:
+        """Tell how it ended; with its run a reader's events end."""
+        if not self._seats:
+            return
+        spend, facts = scope.spend(), scope.facts
+        ending = {"status": scope.status, "stop_reason": _text(scope.stop_reason)}
+        used = {"duration_s": spend.duration_s, "cost_usd": spend.cost_usd}
+        error = None if scope.error is None else type(scope.error).__name__
+        self._tell("scope_closed", facts, {**_scope(facts), **ending, **used, "error_type": error})
+        if facts.kind is ScopeKind.RUN:
+            self._end(facts)
+
+    def call_started(self, record: CallRecord) -> None:
+        """Tell that a call begins."""
+        if self._seats:
+            self._tell("llm_start", record.facts, _call(record))
+
+    def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
+        """Tell that another attempt will follow."""
+        if self._seats:
+            why = {"status": retry.status, "wait_s": retry.wait_s, "error_type": retry.error_type}
+            self._tell("retry", record.facts, {"op_id": record.op_id, "attempt": retry.attempt, **why})
+
+    def call_ended(self, record: CallRecord) -> None:
+        """Tell how a call ended."""
+        if self._seats:
+            self._tell("llm_end", record.facts, {**_call(record), **_ending(record), **_used(record)})
+
+    def tool_started(self, record: ToolRecord) -> None:
+        """Tell that a tool call begins."""
+        if self._seats:
+            self._tell("tool_start", record.facts, {"op_id": record.op_id, "tool_name": record.name})
+
+    def tool_ended(self, record: ToolRecord) -> None:
+        """Tell how it ended."""
+        if self._seats:
+            self._tell("tool_end", record.facts, {"op_id": record.op_id, "tool_name": record.name, **_ending(record)})
+
+    def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
+        """Tell that a limit is near or exceeded: in the run that owns it, else in the one that brought it there."""
+        run_id = event.run_id or (None if at is None else at.facts.run_id)
+        seats = self._of(run_id) if self._seats else []
+        if not seats:
+            return
+        place = None if at is None else at.facts.supervision
+        data = {
+            "limit_kind": event.limit_kind,
+            "scope": event.scope.value,
+            "scope_name": event.scope_name,
+            "threshold": event.threshold,
+            "used": event.used,
+            "ratio": event.ratio,
+            "decision": event.decision,
+            "tracker": event.tracker,
+        }
+        name, agent = (event.agent_name, event.agent_id) if at is None else (at.facts.agent_name, at.facts.agent_id)
+        parent, depth = (None, None) if place is None else (_text(place.parent_id), place.depth)
+        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, ReadOnly(data), time.time()))
+
+    def spawn_event(self, event: SpawnEvent) -> None:
+        """Tell what became of a slot."""
+        seats = self._of(event.run_id) if self._seats else []
+        if seats:
+            data = {"priority": event.priority, "active": event.active, "paused": event.paused, "max_agents": event.max_agents}
+            what = _SPAWN.get(event.outcome, event.outcome)
+            _give(seats, ProgressEvent(what, event.run_id, event.agent_name, event.agent_id, None, None, ReadOnly(data), time.time()))
+
+    def counted(self, event: CountEvent) -> None:
+        """Tell that an agent crashed and is started again, in the run or agent around it; of the rest there are events already."""
+        retry = event.retry
+        if event.what != "restarted" or retry is None or not self._seats:
+            return
+        around = next((one for one in STATE.locate()[0].upwards() if one.facts.scope_id == event.scope_id), None)
+        if around is not None:
+            data = {"attempt": retry.attempt, "wait_s": retry.wait_s, "error_type": retry.error_type}
+            self._tell("restarted", around.facts, data)
+
+    def told(self, notice: Notice) -> None:
+        """Tell what the program or an operator says."""
+        if self._seats:
+            self._tell(notice.what, notice.facts, {**notice.data, "text": notice.text})
+
+
+def _give(seats: Iterable[_Seat], event: ProgressEvent) -> None:
+    for seat in seats:
+        if seat.reader() is None:
+            seat.box.end()  # and is cleared away with the next reader, or when its run is closed
+        else:
+            seat.box.put(event)
+
+
+def _event(event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> ProgressEvent:
+    place = facts.supervision
+    parent, depth = (None, 0) if place is None else (_text(place.parent_id), place.depth)
+    return ProgressEvent(event, facts.run_id, facts.agent_name, facts.agent_id, parent, depth, ReadOnly(data), time.time())
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
+def _scope(facts: ScopeFacts) -> dict[str, Any]:
+    return {"kind": facts.kind.value, "name": facts.name, "scope_id": facts.scope_id}
+
+
+def _call(record: CallRecord) -> dict[str, Any]:
+    call = record.call
+    model = (None if record.reply is None else record.reply.model) or call.model
+    return {"op_id": record.op_id, "operation": call.operation, "provider": call.provider, "model": model, "stream": call.stream}
+
+
+def _used(record: CallRecord) -> dict[str, Any]:
+    usage, cost = record.usage, record.cost_nano
+    apart = None if usage is None or usage.tokenless or usage.total_only else usage
+    return {
+        "input_tokens": None if apart is None else apart.input_tokens,
+        "output_tokens": None if apart is None else apart.output_tokens,
+        "cost_usd": None if cost is None else cost / NANO,
+        "retries": len(record.retries),
+    }
+
+
+def _ending(record: CallRecord | ToolRecord) -> dict[str, Any]:
+    return {
+        "status": record.status,
+        "duration_s": record.duration_ns / NANO,
+        "error_type": record.error_type,
+        "limit_kind": record.limit_kind,
+    }
+
+
+_inner: Final[weakref.WeakValueDictionary[str, Scope]] = weakref.WeakValueDictionary()
+"""Runs inside others, by their id: an operation says only the innermost."""
+
+_entered_on: Final[weakref.WeakKeyDictionary[Scope, int]] = weakref.WeakKeyDictionary()
+"""The thread that entered a run, and has to leave it."""
+
+_BOARD: Final = _Board()
+renew_in_child(_BOARD.renew)
+
+
+def note_inner(run: Scope) -> None:
+    """Remember on which thread a run was opened, and whether inside another."""
+    _entered_on[run] = threading.get_ident()
+    if run.parent is not None and run.parent.facts.run_id is not None:
+        _inner[str(run.facts.run_id)] = run
+
+
+def read(run: Scope, most: int = MOST) -> Progress:
+    """Return a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
+    kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
+    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), kept, partial(_is_inside, weakref.ref(run)))
+    _BOARD.sit(reader, run)
+    return reader
+
+
+def _is_inside(held: weakref.ref[Scope]) -> bool:
+    """Whether the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
+    run = held()
+    if run is None or run.clock.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
+        return False
+    scope, entered = STATE.locate()
+    return entered and run in scope.upwards()
+
+
+def report(scope: Scope, text: str, data: Mapping[str, Any], asked: str = "report(text)") -> None:
+    """Tell who reads the run of `scope`, and the live view, what the program says; ConfigurationError, naming `asked`, for no text."""
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # of a program that is not checked
+        raise ConfigurationError(f"{asked}={checks.show(text)} must be a text, such as 'half of the pages are read'.")
+    listeners = scope.engine.listeners
+    if listeners:
+        said = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+        listeners.told(Notice("report", scope.facts, said, MappingProxyType(dict(data))))
+
+
+def report_progress(text: str, **data: Any) -> None:
+    """Say how far the running code is, to whoever reads `run.progress()`: an event "report" with `text` and `data` in its data.
+
+    Costs next to nothing when nobody reads. `text` is cut after 1,000 characters; `data` is handed on as it is, not copied. Neither
+    goes into spans or logs. Raises ConfigurationError when `text` is none.
+    """
+    report(STATE.locate()[0], text, data, "report_progress(text)")

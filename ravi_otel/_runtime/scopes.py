@@ -24,7 +24,7 @@ from ravi_otel._enforcement.shares import OWN, Share, check_share
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel._runtime import board, family
+from ravi_otel._runtime import family, progress
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, later_here, sweep_always
 from ravi_otel._runtime.progress import MOST, Progress
@@ -95,7 +95,7 @@ class ScopeHandle:
 
     def report(self, text: str, **data: Any) -> None:
         """Say how far it is, to whoever reads `run.progress()`: see `report_progress`, which finds the scope itself."""
-        board.report(self.scope, text, data)
+        progress.report(self.scope, text, data)
 
     @property
     def limits(self) -> list[LimitReading]:
@@ -179,7 +179,7 @@ class ScopeHandle:
         self._attachment = _current.Attachment(_current.with_leaf(scope))
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
-            board.note_inner(scope)
+            progress.note_inner(scope)
         if scope.accounts or scope.series:
             STATE.warn_uninstrumented()
         if self._ask.hooks and hears_calls(self._ask.hooks):
@@ -292,7 +292,7 @@ def _finish_dropped(scope: Scope) -> None:
     if scope.abandoned:  # it was found out right before this process was forked: the parent ends it
         return
     if scope.facts.kind is ScopeKind.RUN:
-        board.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
+        progress.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
     scope.conclude(ABANDONED)
     _finish(scope, None)
 
@@ -349,7 +349,7 @@ class Run(ScopeHandle):
         and loop, by as many readers as like to. A reader that is slow keeps nobody waiting: at most `most` events wait for it, the
         oldest make room, and the next one says how many it `missed`. Raises ConfigurationError before the run was entered.
         """
-        return board.read(self.scope, most)
+        return progress.read(self.scope, most)
 
 
 class Agent(ScopeHandle):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,9 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
 from ravi_otel._pricing.book import PriceMap
-from ravi_otel._runtime.config.effective import effective, service_in
-from ravi_otel._runtime.config.file import check_mode
-from ravi_otel._runtime.options import Options, read_options
-from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.config import effective, service_in
+from ravi_otel._runtime.policy_file import check_mode
+from ravi_otel._runtime.state import STATE, Options
 from ravi_otel._telemetry import Sink
 from ravi_otel._telemetry.content import Content, read_content
 from ravi_otel._telemetry.names import DETAILS, tells_all
@@ -35,9 +35,81 @@ from ravi_otel.hooks.guard import swallow
 from ravi_otel.hooks.listener import Listeners
 from ravi_otel.hooks.manager import HookManager
 from ravi_otel.policy import checks
-from ravi_otel.policy.checks import switch
+from ravi_otel.policy.checks import show, switch
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.limits import OPTIONS, Admission, Limit
+
+USAGE_HOSTS = "RAVI_USAGE_HOSTS"
+INCLUDE_USAGE = "RAVI_INCLUDE_USAGE"
+PROVIDERS = "RAVI_PROVIDERS"
+FOOTERS = "RAVI_FOOTERS"
+SHORTEN_TIMEOUTS = "RAVI_SHORTEN_TIMEOUTS"
+_HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(:\d{1,5})?")
+
+
+def read_options(
+    *,
+    content: bool,
+    each_chunk: bool,
+    providers: Mapping[str, str] | None,
+    clients: tuple[Any, ...] = (),
+    footers: bool | None = None,
+    full: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Options:
+    """Read the options; the program's own `providers` go before those of `RAVI_PROVIDERS` (`host=provider,...`).
+
+    Raises ConfigurationError for a line that cannot be read.
+    """
+    return Options(
+        content=content,
+        include_usage=switch(environ, INCLUDE_USAGE, default=True, safe=False),
+        usage_hosts=frozenset(_host(USAGE_HOSTS, host) for host in environ.get(USAGE_HOSTS, "").split(",") if host.strip()),
+        providers={**_providers(environ.get(PROVIDERS, "")), **_checked(providers)},
+        each_chunk=each_chunk,
+        footers=switch(environ, FOOTERS, default=False, safe=False) if footers is None else footers,
+        clients=clients,
+        shorten_timeouts=switch(environ, SHORTEN_TIMEOUTS, default=True, safe=True),
+        full=full,
+    )
+
+
+def _providers(value: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in filter(None, (part.strip() for part in value.split(","))):
+        host, separator, provider = (part.strip() for part in line.partition("="))
+        if not separator or not host or not provider:
+            raise ConfigurationError(
+                f"{PROVIDERS} holds {show(line)}: write host=provider, as in llm.example.com=azure.ai.openai, with commas between."
+            )
+        found[_host(PROVIDERS, host)] = provider
+    return found
+
+
+def _checked(given: Mapping[str, str] | None) -> dict[str, str]:
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # a program without types may give anything
+        raise ConfigurationError(f"instrument(providers={show(given)}) must map hosts to providers, as in {{'llm.example.com': 'openai'}}.")
+    for host, provider in given.items():
+        if not isinstance(host, str) or not isinstance(provider, str) or not host or not provider:  # pyright: ignore[reportUnnecessaryIsInstance]  # the same
+            raise ConfigurationError(
+                f"instrument(providers) maps {show(host)} to {show(provider)}: both are text and not empty, "
+                "as in {'llm.example.com': 'openai'}."
+            )
+    return {_host("instrument(providers)", host): provider for host, provider in given.items()}
+
+
+def _host(parameter: str, given: str) -> str:
+    """Accept a host as clients write it, with its port or without; anything else would silently never match."""
+    host = given.strip().lower()
+    if not _HOST.fullmatch(host):
+        raise ConfigurationError(
+            f"{parameter} holds {show(given)}, which is no host: write its name alone, or with a port, as in llm.example.com:8443. "
+            "An address with https:// or a path, and patterns with *, match nothing."
+        )
+    return host
+
 
 _NONE: Final[tuple[Any, ...]] = (object(),)
 """What an empty list of clients is read as: `()` is all of them."""

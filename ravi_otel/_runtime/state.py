@@ -6,7 +6,8 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
 
 from ravi_otel import _current
 from ravi_otel._enforcement.ending import Ending
@@ -14,11 +15,40 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.options import Options
 from ravi_otel._runtime.stopping import stop_what_is_over
 from ravi_otel.policy.limits import Limit
 
 _log = logging.getLogger("ravi_otel")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Options:
+    """What is captured and what may be changed.
+
+    `content` has requests and answers written down. `include_usage` lets streams be asked for their usage; `usage_hosts` are
+    further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host. `each_chunk` times every
+    chunk of a stream. `footers` puts a line under the text of streams and agents
+    that a limit stopped, which says which one it was. `clients` are the only ones that are watched; none given is all of them.
+    `shorten_timeouts` lets the time that is left become a request's time-out. `full` reads what the headers of every answer tell, and
+    not only of one that failed or was asked for again.
+    """
+
+    content: bool = False
+    include_usage: bool = True
+    usage_hosts: frozenset[str] = frozenset()
+    providers: Mapping[str, str] = field(default_factory=dict[str, str])
+    each_chunk: bool = False
+    footers: bool = False
+    clients: tuple[Any, ...] = ()
+    shorten_timeouts: bool = True
+    full: bool = False
+
+    def concerns(self, client: Any) -> bool:
+        """Whether this client's calls are watched; copies of a chosen client share its connections, and are."""
+        if not self.clients:
+            return True
+        pool = getattr(client, "_client", None)
+        return any(client is one or (pool is not None and pool is getattr(one, "_client", None)) for one in self.clients)
 
 
 class _Place:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from ravi_otel._runtime.config import GateSection, load_document, read_document
+from ravi_otel._runtime.policy_file import GateSection, load_document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.supervisor.rules_contract import Rule
@@ -35,14 +35,14 @@ def read_rules(section: GateSection) -> list[Rule]:
 
 
 def _rule(section: GateSection, index: int, table: Mapping[str, Any]) -> Rule:
-    place = section.place("rules", index)
+    place = section.part.place("rules", index)
     word = table.get("rule")
     kind = KINDS.get(word) if isinstance(word, str) else None
     if kind is None:
         raise ConfigurationError(f"{place}: {checks.unknown_choice('rule', word, KINDS)}")
     given = {key: value for key, value in table.items() if key != "rule"}
     known = {each.name: each for each in dataclasses.fields(kind)}
-    section.only(given, tuple(known), f"rule {word}", "rules", index)
+    section.part.only(given, tuple(known), f"rule {word}", "rules", index)
     lacking = next((name for name, each in known.items() if name not in given and each.default is dataclasses.MISSING), None)
     if lacking is not None:
         raise ConfigurationError(f"{place}: rule {word} has no {lacking}; its keys are {', '.join(known)}.")

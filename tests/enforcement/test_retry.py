@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from ravi_otel._runtime.supervising import MAX_REMEMBERED, RetryPolicy
+from ravi_otel._runtime.spawning import MAX_REMEMBERED, RetryPolicy
 from ravi_otel.errors import ConfigurationError
 
 

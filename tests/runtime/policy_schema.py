@@ -9,18 +9,7 @@ from typing import Any, get_args
 
 from ravi_otel._pricing.book import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel._pricing.rates import DEAREST_USD
-from ravi_otel._runtime.config.file import (
-    AGENT_KEYS,
-    FILE_KEYS,
-    GATE_KEYS,
-    GENERAL,
-    LIMIT_KEYS,
-    MODES,
-    MOST_LIMITS,
-    MOST_RULES,
-    PROFILE_KEYS,
-    SCHEMA,
-)
+from ravi_otel._runtime.policy_file import AGENT_KEYS, FILE_KEYS, GATE_KEYS, GENERAL, LIMIT_KEYS, MODES, MOST_LIMITS, PROFILE_KEYS, SCHEMA
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import MAX_SPEC
 from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
@@ -164,7 +153,7 @@ def _price() -> dict[str, Any]:
 
 
 def _gate() -> dict[str, Any]:
-    rules = {"type": ["array", "null"], "maxItems": MOST_RULES, "items": _ref("rule")}
+    rules = {"type": ["array", "null"], "maxItems": MOST_LIMITS, "items": _ref("rule")}
     own = {"default": {"enum": [*get_args(Default), None]}, "rules": rules}
     return {key: own[key] for key in GATE_KEYS}
 

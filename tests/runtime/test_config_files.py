@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel._pricing import PriceBook
-from ravi_otel._runtime.config import effective, file
+from ravi_otel._runtime.config import effective
+from ravi_otel._runtime.policy_file import MOST_BYTES, MOST_LINE
 from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.policy import Admission, parse_limit
 
@@ -285,8 +286,8 @@ HOSTILE = {
     "hex.toml": "limits = [0x" + "f" * 8_000 + "]",
     "text.toml": 'name = """' + ("x" * 8_000 + "\n") * 120 + '"""',
     "zeros.toml": b"\0" * 1_000,
-    "large.toml": b"#" * (file.MOST_BYTES + 1),
-    "line.toml": "#" * (file.MOST_LINE + 1),
+    "large.toml": b"#" * (MOST_BYTES + 1),
+    "line.toml": "#" * (MOST_LINE + 1),
     "nested.yaml": "[\n" * 400_000,
     "nested in a line.yaml": "[" * 8_000,
     "dashes.yaml": "- " * 4_000,

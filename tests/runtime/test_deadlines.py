@@ -12,7 +12,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, CancellationError, DeadlineExceededError
-from ravi_otel._runtime.options import read_options
+from ravi_otel._runtime.settings import read_options
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT
 from ravi_otel.testing import Failure, Text

@@ -7,8 +7,7 @@ import logging
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime.options import read_options
-from ravi_otel._runtime.settings import Settings
+from ravi_otel._runtime.settings import Settings, read_options
 from ravi_otel.policy.checks import switch
 
 

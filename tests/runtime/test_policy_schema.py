@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel._runtime.config import SCHEMA, effective
-from ravi_otel._runtime.config.file import Document, read_document
+from ravi_otel._runtime.config import effective
+from ravi_otel._runtime.policy_file import SCHEMA, Document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import Kind, Limit, LimitOptions
 from ravi_otel.policy.limits import OPTIONS, WORDED, Outcome

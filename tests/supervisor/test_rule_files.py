@@ -10,7 +10,7 @@ import fastjsonschema
 import pytest
 from click.testing import CliRunner
 
-from ravi_otel._runtime.config import SCHEMA, load_document, read_document
+from ravi_otel._runtime.policy_file import SCHEMA, load_document, read_document
 from ravi_otel.cli.limits import limits
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.rules import (
@@ -106,7 +106,7 @@ WRONG = [
     ('[gate]\ndefault = "yes"', r"gate\.default='yes' is unknown"),
     ('[gate]\ndefault = ""', r"gate\.default='' is unknown"),
     ("[gate]\ndefault = false", r"gate\.default=False is unknown"),
-    ("[gate]\nrules = false", r"gate\.rules is False: write a list"),
+    ("[gate]\nrules = false", r"gate\.rules is False, which is no list: write rules"),
     ('[gate]\nrules = ["cap"]', r"gate\.rules\[0\] is 'cap', which is no table"),
     ("[gate]\nrulez = []", r"'rulez' is no key of the gate, did you mean 'rules'"),
     ("gate = 3", r"gate is 3, which is no table"),

@@ -9,8 +9,7 @@ from talking import CREATE, QUIET, SESSION, USER, Talk, answering, got, needs_li
 
 import ravi_otel
 from ravi_otel._runtime.late import drain
-from ravi_otel._runtime.options import Options
-from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.state import STATE, Options
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks.listener import Listener
 from ravi_otel.testing import Capture

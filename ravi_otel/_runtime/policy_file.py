@@ -125,7 +125,7 @@ def _toml(shown: str, text: str) -> Document:
     try:
         content = _extras.load("tomllib").loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"policy file {shown} is no TOML that can be read: {_said(error)}.") from None
+        raise ConfigurationError(f"policy file {shown} is no TOML that can be read: {_parser_words(error)}.") from None
     return Document(shown, content)
 
 
@@ -143,7 +143,7 @@ def _yaml(shown: str, text: str) -> Document:
         builder = _Builder(yaml, loader, shown)
         content: Any = {} if root is None else builder.value(root, ())
     except yaml.YAMLError as error:
-        raise ConfigurationError(f"policy file {shown} is no YAML that can be read: {_said(error)}.") from None
+        raise ConfigurationError(f"policy file {shown} is no YAML that can be read: {_parser_words(error)}.") from None
     if not isinstance(content, dict):
         raise ConfigurationError(f"policy file {shown} holds {checks.show(content)}, not keys such as limits; write `limits:` and a list.")
     return Document(shown, cast("dict[str, Any]", content), builder.lines)
@@ -212,7 +212,7 @@ class _Builder:
 # -- values -------------------------------------------------------------------------------------------------------
 
 
-def _said(error: Exception) -> str:
+def _parser_words(error: Exception) -> str:
     """Return what a parser says as one short line, and for what is not its own words ours."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
@@ -287,7 +287,6 @@ GENERAL: Final = ("admission", "warn_at")
 AGENT_KEYS: Final = ("limits", *GENERAL)
 _TOKENS: Final = 'kind = "tokens"'
 GATE_KEYS: Final = ("default", "rules")
-MOST_RULES: Final = 1_000
 
 
 # -- where a limit was written -----------------------------------------------------------------------------------------
@@ -381,11 +380,12 @@ class Part:
         behind = f" (profile {self.spot[-1]})" if self.spot else ""
         return f"{self.place(*steps)}{behind}"
 
-    def listed(self, given: object, *steps: str | int) -> list[object]:
-        """Accept a list of limits."""
+    def listed(self, given: object, way_out: str, *steps: str | int) -> list[object]:
+        """Accept a list; the way out is in TOML."""
         if not isinstance(given, list):
-            way_out = self.line('limits = ["tokens=500k"]')
-            raise ConfigurationError(f"{self.at(*steps)}: {self.named(*steps)} is {checks.show(given)}, which is no list: write {way_out}.")
+            raise ConfigurationError(
+                f"{self.at(*steps)}: {self.named(*steps)} is {checks.show(given)}, which is no list: write {self.line(way_out)}."
+            )
         listed = cast("list[object]", given)
         if len(listed) > MOST_LIMITS:
             raise ConfigurationError(
@@ -401,13 +401,13 @@ class Part:
             )
         table = cast("dict[str, object]", given)
         for name in table:
-            self.checked(checks.name, f"the name in {self.named(*steps)}", name, *steps, name)
+            self.checked(checks.name, name, *steps, name, parameter=f"the name in {self.named(*steps)}")
         return table
 
-    def checked(self, check: Any, parameter: str, value: object, *steps: str | int) -> Any:
-        """Check a value; the error begins with where it stands."""
+    def checked(self, check: Any, value: object, *steps: str | int, parameter: str | None = None) -> Any:
+        """Check a value; the error begins with where it stands, and calls it by its key, or by `parameter`."""
         try:
-            return check(parameter, value)
+            return check(parameter or self.named(*steps), value)
         except ConfigurationError as error:
             raise ConfigurationError(f"{self.at(*steps)}: {error}") from None
 
@@ -430,7 +430,7 @@ def only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose:
 
 def read_limits(part: Part, given: object, *steps: str | int) -> tuple[Sourced, ...]:
     """Read a list of limits, texts and tables."""
-    return tuple(_limit(part, each, *steps, index) for index, each in enumerate(part.listed(given, *steps)))
+    return tuple(_limit(part, each, *steps, index) for index, each in enumerate(part.listed(given, 'limits = ["tokens=500k"]', *steps)))
 
 
 def _limit(part: Part, given: object, *steps: str | int) -> Sourced:
@@ -457,7 +457,7 @@ def read_agents(part: Part, given: object) -> Iterator[Sourced]:
             part.only(table, AGENT_KEYS, "an agent", *steps)
             for key in GENERAL:
                 if table.get(key) is not None:
-                    options[key] = part.checked(OPTIONS[key].check, part.named(*steps, key), table[key], *steps, key)
+                    options[key] = part.checked(OPTIONS[key].check, table[key], *steps, key)
             limits, steps = table.get("limits", []), (*steps, "limits")
         for index, each in enumerate(read_limits(part, limits, *steps)):
             limit = _for_agent(part, name, each, options, *steps, index)
@@ -488,7 +488,7 @@ def read_tools(part: Part, given: object) -> Iterator[Sourced]:
         if isinstance(value, str):
             limit = _of_tool(part, place, name, value)
         else:
-            limit = Limit(kind=Kind.TOOL_CALLS, value=part.checked(checks.count, part.named("tools", name), value, "tools", name))
+            limit = Limit(kind=Kind.TOOL_CALLS, value=part.checked(checks.count, value, "tools", name))
         spec = format_limit(replace(limit, detail=name))
         yield Sourced(parsed(place, spec), spec, part.source("tools", name))
 
@@ -536,14 +536,9 @@ def _kind(part: Part, word: object) -> Limit:
     named = read_kind("kind", word)
     for beside, given in (("scope", named.scope), ("agent", named.agent)):
         if given is not None:
-            raise ConfigurationError(
-                f"kind={checks.show(word)} has the {beside} in it; write {part.line(f'{beside} = {_quoted(given)}')} beside it."
-            )
+            way_out = part.line(f'{beside} = "{given}"')
+            raise ConfigurationError(f"kind={checks.show(word)} has the {beside} in it; write {way_out} beside it.")
     return Limit(kind=named.kind, value=1, detail=named.detail)
-
-
-def _quoted(text: str) -> str:
-    return f'"{text}"'
 
 
 def _amount(part: Part, shape: Limit, value: object) -> int:
@@ -553,16 +548,13 @@ def _amount(part: Part, shape: Limit, value: object) -> int:
             raise ConfigurationError(
                 f"value={checks.show(value)} has an option behind it; write it as a key of its own, such as {part.line('warn_at = 0.5')}."
             )
-        return parse_limit(f"{_spelled(shape)}={value}").value
+        spelled = format_limit(shape).rpartition("=")[0]
+        return parse_limit(f"{spelled}={value}").value
     if shape.kind == Kind.COST:
         return checks.nano_usd("value", value)
     if shape.kind in CLOCKS:
         return checks.nanoseconds("value", value)
     return checks.count("value", value)
-
-
-def _spelled(shape: Limit) -> str:
-    return format_limit(shape).rpartition("=")[0]
 
 
 # -- the gate ----------------------------------------------------------------------------------------------------------
@@ -576,46 +568,25 @@ class GateSection:
     default: str
     rules: tuple[Mapping[str, Any], ...]
 
-    def checked(self, check: Any, value: object, *steps: str | int) -> Any:
-        """Check a value; the error begins with where it stands."""
-        return self.part.checked(check, self.part.named("gate", *steps), value, "gate", *steps)
-
-    def place(self, *steps: str | int) -> str:
-        """Return where something in the section stands."""
-        return self.part.place("gate", *steps)
-
-    def only(self, given: Mapping[str, object], known: tuple[str, ...], whose: str, *steps: str | int) -> None:
-        """Refuse a key that is none of the known ones."""
-        self.part.only(given, known, whose, "gate", *steps)
-
 
 def read_gate(part: Part, given: object) -> GateSection:
     """Read the section as any reader of the file does: a default in words, and tables, each with the word of its rule."""
     table = part.table(given, '{default: "escalate", rules: []}', "gate")
     part.only(table, GATE_KEYS, "the gate", "gate")
-    said = table.get("default")
-    default = part.checked(_word, part.named("gate", "default"), "approve" if said is None else said, "gate", "default")
-    return GateSection(part, default, tuple(_rule(part, index, each) for index, each in enumerate(_listed(part, table.get("rules")))))
+    gate = Part(part.document, (*part.spot, "gate"))
+    said, rules = table.get("default"), table.get("rules")
+    default = gate.checked(_word, "approve" if said is None else said, "default")
+    listed = [] if rules is None else gate.listed(rules, 'rules = [{ rule = "allow", tool = "search" }]', "rules")
+    return GateSection(gate, default, tuple(_rule(gate, index, each) for index, each in enumerate(listed)))
 
 
-def _listed(part: Part, given: object) -> list[object]:
-    if given is None:
-        return []
-    shown = checks.show(given)
-    rules = cast("list[object]", given) if isinstance(given, list) else None
-    if rules is None or len(rules) > MOST_RULES:
-        at, named = part.at("gate", "rules"), part.named("gate", "rules")
-        raise ConfigurationError(f"{at}: {named} is {shown}: write a list of at most {MOST_RULES} tables.")
-    return rules
-
-
-def _rule(part: Part, index: int, given: object) -> Mapping[str, Any]:
-    table = part.table(given, '{rule: "allow", tool: "search"}', "gate", "rules", index)
+def _rule(gate: Part, index: int, given: object) -> Mapping[str, Any]:
+    table = gate.table(given, '{rule: "allow", tool: "search"}', "rules", index)
     word = table.get("rule")
     if not isinstance(word, str):
         what = "has no rule" if word is None else f"has the rule {checks.show(word)}"
-        way_out = part.line('rule = "allow"')
-        raise ConfigurationError(f"{part.place('gate', 'rules', index)}: {what}; write a word such as {way_out}.")
+        way_out = gate.line('rule = "allow"')
+        raise ConfigurationError(f"{gate.place('rules', index)}: {what}; write a word such as {way_out}.")
     return table
 
 
@@ -683,7 +654,7 @@ Reader: TypeAlias = Callable[[Part, Any], Any]
 
 
 def _checked(key: str, check: Callable[[str, Any], Any]) -> Reader:
-    return lambda part, given: part.checked(check, part.named(key), given, key)
+    return lambda part, given: part.checked(check, given, key)
 
 
 def check_mode(parameter: str, value: object) -> str:

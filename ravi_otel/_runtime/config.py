@@ -1,4 +1,34 @@
-"""Put together what code, flags, environment and file say: the stronger one's word counts."""
+"""Know which limits count: in code, on the command line, in the environment and in a policy file, in this order.
+
+A policy file is TOML, or YAML with the extra `yaml`::
+
+    name = "nightly"
+    enforcement = "enforce"                       # or "observe"
+    limits = ["tokens=500k", "cost=2.50usd:warn=0.5", "session.requests=500"]
+
+    [agents]
+    researcher = ["tokens=50k", "turns=20"]       # of every agent of that name
+
+    [tools]
+    search = 5                                    # tool.search=5
+
+    [tags]
+    team = "search"
+
+    [prices.my-model]                             # USD per million tokens
+    input = 2.5
+    output = 10
+
+    [gate]                                        # of `Rules.from_file`, which makes a supervisor of it
+    default = "escalate"
+    rules = [{ rule = "allow", tool = "search" }]
+
+    [profiles.ci]                                 # chosen by name; goes before the rest of the file
+    limits = ["cost=0.50usd"]
+
+A limit may be a table too, with the keywords of the constructors: `kind`, `value`, `tool`, `agent`, `scope`, `name`,
+`warn_at`, `on_exceed` and so on. `policy.schema.json` beside this module says all of it to an editor.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +36,25 @@ import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, cast
 from urllib.parse import unquote
 
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
 from ravi_otel._enforcement.ledger.choosing import Choice as Ledger
 from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._pricing.book import PriceMap
-from ravi_otel._runtime.config.file import CODE, FLAG, VARIABLES, GateSection, PolicyFile, Sourced, check_mode, once, parsed, read_file
+from ravi_otel._runtime.policy_file import (
+    CODE,
+    FLAG,
+    VARIABLES,
+    GateSection,
+    PolicyFile,
+    Sourced,
+    check_mode,
+    once,
+    parsed,
+    read_file,
+)
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import checks
 from ravi_otel.policy.grammar import parse_limit
@@ -32,8 +73,6 @@ _LOG: Final = "RAVI_LIMIT_LOG"
 """How limits are told in the log: a variable of telemetry's, which begins as those of limits do."""
 _ADMISSION: Final = OPTIONS["admission"]
 _KINDS: Final = {spelling: kind for kind in Kind for spelling in (kind.value, kind.removesuffix("s"))}
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +126,38 @@ def effective(
     same scope, scope's name, kind, tool, agent and window; others stand beside it. Two for the same thing in one source are an
     error. Raises ConfigurationError, one sentence with source and value; `asked_by` is what it calls the `profile`.
     """
-    files, chosen = _files(environ, file, profile, asked_by)
-    mode = _first(("observe" if observe else None, "--observe"), _said(environ, MODE, check_mode), *_in(files, "enforcement"))
-    given = _ADMISSION.read(admission, "--admission")
-    held = _first((given, "--admission"), _said(environ, ADMISSION, _ADMISSION.check), *_in(files, "admission"))
-    near = _first(_said(environ, WARN_AT, _warn_at), *_in(files, "warn_at"))
-    name = _first(*_in(files, "name"))
-    ledger = _first(_said(environ, LEDGER, read_choice))
-    sources = {"enforcement": mode[1], "admission": held[1], "warn_at": near[1], "name": name[1], "ledger": ledger[1]}
-    sources |= {key: _all_in(files, key) for key in ("tags", "prices", "gate")} | {"profile": chosen[1]}
-    strongest_first = (from_code(code), from_flags(flags), from_environment(environ), *(said.limits for said in files))
+    files, chosen, by = _files(environ, file, profile, asked_by)
+    flagged = {"enforcement": "observe" if observe else None, "admission": _ADMISSION.read(admission, "--admission")}
+    flag_names = {"enforcement": "--observe", "admission": "--admission"}
+    sources = {} if chosen is None else {"profile": by}
+    first: dict[str, Any] = {}
+    for key in ("enforcement", "admission", "warn_at", "ledger", "name"):
+        stated = [(flagged.get(key), flag_names.get(key, ""))]
+        if key in _VARIABLES:
+            variable, check = _VARIABLES[key]
+            written = environ.get(variable, "").strip()
+            stated.append((check(variable, written) if written else None, variable))
+        stated += [(getattr(said, key, None), said.shown) for said in files]
+        first[key], source = next((each for each in stated if each[0] is not None), (None, ""))
+        if source:
+            sources[key] = source
+    for key in ("tags", "prices", "gate"):
+        source = ", ".join(said.shown for said in files if getattr(said, key))
+        if source:
+            sources[key] = source
     weakest_first = tuple(reversed(files))
     return Policy(
-        limits=_merged(strongest_first),
+        limits=_merged((from_code(code), from_flags(flags), from_environment(environ), *(said.limits for said in files))),
         prices={model: lines for said in weakest_first for model, lines in (said.prices or {}).items()} or None,
         tags=checks.tags("tags", {key: text for said in weakest_first for key, text in said.tags.items()}),
-        name=name[0],
-        observe=mode[0] == "observe",
-        admission=held[0] or Admission.ESTIMATE,
-        warn_at=near[0],
-        profile=chosen[0],
-        ledger=ledger[0],
+        name=first["name"],
+        observe=first["enforcement"] == "observe",
+        admission=first["admission"] or Admission.ESTIMATE,
+        warn_at=first["warn_at"],
+        profile=chosen,
+        ledger=first["ledger"],
         gate=next((said.gate for said in files if said.gate is not None), None),
-        sources={key: source for key, source in sources.items() if source},
+        sources=sources,
     )
 
 
@@ -122,43 +170,21 @@ def with_ledger(policy: Policy, flag: str | None) -> Policy:
 
 def _files(
     environ: Mapping[str, str], file: Path | None, profile: str | None, asked_by: str
-) -> tuple[tuple[PolicyFile, ...], _Stated[str]]:
+) -> tuple[tuple[PolicyFile, ...], str | None, str]:
     """Return the chosen profile, if any, and the file it is in; and the profile's name with who asked for it."""
     named = environ.get(POLICY, "").strip()
     path = file or (Path(named) if named else None)
-    asked, by = _first((profile, asked_by), (environ.get(PROFILE, "").strip() or None, PROFILE))
-    if path is None:
-        if asked is not None:
-            raise ConfigurationError(
-                f"{by}={checks.show(asked)} chooses a profile, and there is no policy file: name one with --policy, {POLICY} or "
-                "instrument(policy=...), or leave the profile out."
-            )
-        return (), (None, "")
-    said = read_file(path)
-    if asked is None:
-        return (said,), (None, "")
-    return (said.profile(asked, by), said), (asked, by)
-
-
-_Stated: TypeAlias = tuple[T | None, str]
-"""What a source says, None where it says nothing, and what that source is called."""
-
-
-def _first(*stated: _Stated[T]) -> _Stated[T]:
-    return next((each for each in stated if each[0] is not None), (None, ""))
-
-
-def _said(environ: Mapping[str, str], variable: str, check: Callable[[str, Any], T]) -> _Stated[T]:
-    written = environ.get(variable, "").strip()
-    return (check(variable, written) if written else None), variable
-
-
-def _in(files: tuple[PolicyFile, ...], key: str) -> list[_Stated[Any]]:
-    return [(getattr(said, key), said.shown) for said in files]
-
-
-def _all_in(files: tuple[PolicyFile, ...], key: str) -> str:
-    return ", ".join(said.shown for said in files if getattr(said, key))
+    by = PROFILE if profile is None else asked_by
+    asked = (environ.get(PROFILE, "").strip() or None) if profile is None else profile
+    if path is not None:
+        said = read_file(path)
+        return (said,) if asked is None else (said.profile(asked, by), said), asked, by
+    if asked is not None:
+        raise ConfigurationError(
+            f"{by}={checks.show(asked)} chooses a profile, and there is no policy file: name one with --policy, {POLICY} or "
+            "instrument(policy=...), or leave the profile out."
+        )
+    return (), None, by
 
 
 def _warn_at(variable: str, written: str) -> Any:
@@ -167,6 +193,15 @@ def _warn_at(variable: str, written: str) -> Any:
         return check(variable, float(written))
     except (ValueError, ConfigurationError):
         return check(variable, written)  # as it was typed
+
+
+_VARIABLES: Final[Mapping[str, tuple[str, Callable[[str, Any], Any]]]] = {
+    "enforcement": (MODE, check_mode),
+    "admission": (ADMISSION, _ADMISSION.check),
+    "warn_at": (WARN_AT, _warn_at),
+    "ledger": (LEDGER, read_choice),
+}
+"""What the environment may say of each setting, and how it is read; the others are for flags and files alone."""
 
 
 def _merged(strongest_first: Iterable[Iterable[Sourced]]) -> tuple[Sourced, ...]:
@@ -183,13 +218,10 @@ def _merged(strongest_first: Iterable[Iterable[Sourced]]) -> tuple[Sourced, ...]
 
 def from_code(limits: Iterable[Limit | str]) -> list[Sourced]:
     """Read what a program gives."""
-    return [_from_code(limit) for limit in _listed(CODE, limits)]
-
-
-def _from_code(limit: Any) -> Sourced:
-    if isinstance(limit, Limit):
-        return Sourced(limit, format_limit(limit), CODE)
-    return Sourced(parse_limit(limit), limit, CODE)
+    return [
+        Sourced(limit, format_limit(limit), CODE) if isinstance(limit, Limit) else Sourced(parse_limit(limit), limit, CODE)
+        for limit in _listed(CODE, limits)
+    ]
 
 
 def from_flags(flags: Sequence[str]) -> list[Sourced]:
