@@ -1,21 +1,23 @@
-"""Compile what a call made in a scope must satisfy: which limits it is charged to, which of them refuse, which clocks run.
+"""Compile what a call made in a scope must satisfy, and work out what it asks: before it is sent, and after it came back.
 
 A scope keeps its plan until `Engine.revision` grows, which it does whenever a living scope gets another limit, charges others than
 before, or sets limits aside. Values of limits are not in it: they are read where they are counted, so that a raise holds at once.
+What a call may take is an `Estimate`, and where a limit is strict its `Worst` case.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
-from ravi_otel._enforcement.admission import NOTHING, Estimate, Worst
 from ravi_otel._enforcement.deadlines import ScopeClock
+from ravi_otel._enforcement.errors_text import owned, unpriced
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line
+from ravi_otel._enforcement.ledger.contract import Grant, Line
 from ravi_otel._enforcement.series import Series
 from ravi_otel._enforcement.shares import CarveOut
+from ravi_otel._pricing import RateCard
 from ravi_otel.policy.facts import ScopeFacts
 from ravi_otel.policy.formula import ALL, Formula, formula_of
 from ravi_otel.policy.limits import SPENDS, Kind, ScopeKind
@@ -30,7 +32,221 @@ _OUTPUT_TOKENS: Final = Kind.OUTPUT_TOKENS.value
 _COST: Final = Kind.COST.value
 _MESSAGES: Final = Kind.MESSAGES.value
 _REQUESTS: Final = Kind.REQUESTS.value
+_TURNS: Final = Kind.TURNS.value
 _TOOL_CALLS: Final = Kind.TOOL_CALLS.value
+
+OUTPUT_GUESS = 1_024
+"""Output tokens held per choice when the caller stated no cap, and too few answers came to know better."""
+
+LEAST_ASKED: Final = 4_096
+"""Output tokens asked for each choice of a call that states no cap, unless longer answers were seen: models refuse more than theirs."""
+
+
+@dataclass(slots=True)
+class Estimate:
+    """What a call is expected to use: tokens, and nano-USD (None: no known price); `known` is the endpoint's own word.
+
+    It is `sure` when that was learned from earlier answers; a guess, and a cap that somebody stated, are seldom used up.
+    """
+
+    input_tokens: int
+    output_tokens: int
+    cost: int | None
+    least_cost: int | None
+    known: Usage | None = None
+    sure: bool = False
+
+    @classmethod
+    def of(cls, call: Call, card: RateCard | None, learned: int | None = None) -> Estimate:
+        """Expect the request's own size, and for each choice the caller's cap, else what was `learned` of its answers, else a guess.
+
+        What the endpoint itself expects goes before all of it. A picture is held at its tokens by size and quality, speech at its
+        characters, a recording at the length its file suggests, or at a minute.
+        """
+        if call.expected is not None:
+            return cls._as_expected(call.expected, card)
+        size = call.input_estimate
+        guess = OUTPUT_GUESS if learned is None else learned
+        per_choice = guess if call.output_cap is None else call.output_cap
+        output = per_choice * call.choices if call.turn else 0
+        cost = least = None
+        if card is not None:
+            cost = card.estimate_nano(size, output)
+            least = card.estimate_nano(size, 1)
+        if cost is None or least is None:
+            return cls(size, output, None, None, sure=learned is not None)
+        return cls(size, output, cost, min(cost, least), sure=learned is not None)
+
+    @classmethod
+    def _as_expected(cls, known: Usage, card: RateCard | None) -> Estimate:
+        cost = None if card is None else card.cost_nano(known)
+        least = None if card is None else card.cost_nano(cls._sent(known, min(1, known.output_tokens)))
+        if cost is None or least is None:
+            return cls(known.input_tokens, known.output_tokens, None, None, known)
+        return cls(known.input_tokens, known.output_tokens, cost, min(cost, least), known)
+
+    @staticmethod
+    def _sent(known: Usage, output: int) -> Usage:
+        """Return the part of an expectation that is sent, with so many tokens of an answer."""
+        return replace(
+            known,
+            output_tokens=output,
+            audio_output_tokens=min(output, known.audio_output_tokens),
+            image_output_tokens=min(output, known.image_output_tokens),
+            reasoning_tokens=min(output, known.reasoning_tokens),
+            total_tokens=known.input_tokens + output,
+            source="estimated",
+        )
+
+    def usage(self) -> Usage:
+        """Return it as a usage, marked as what was reserved."""
+        if self.known is not None:
+            return replace(self.known, source="reserved")
+        return Usage(input_tokens=self.input_tokens, output_tokens=self.output_tokens, source="reserved")
+
+    def floor(self) -> Usage:
+        """Return what is charged for a call that failed on its way: what was sent, and nothing that may have come back."""
+        if self.known is not None:
+            return self._sent(self.known, 0)
+        return Usage(input_tokens=self.input_tokens, source="estimated")
+
+    # -- what it asks ---------------------------------------------------------------------------------------------------
+
+    def lines(self, accounts: Iterable[Account], call: Call) -> list[Line]:
+        """Return what the call asks of each of these accounts; of other kinds than a call uses it asks nothing.
+
+        Raises BudgetExhaustedError (`reason="unpriced_model"`) when a cost limit meets a model without a price.
+        """
+        given, made, turn = self.input_tokens, self.output_tokens, call.turn
+        least = given + turn or 1
+        asked: dict[str, tuple[int, int]] = {
+            _REQUESTS: (1, 1),
+            _TOKENS: (max(given + made, least), least),
+            _INPUT_TOKENS: (max(given, 1), max(given, 1)),
+        }
+        if turn:
+            asked[_TURNS] = 1, 1
+        if self.cost is not None and self.least_cost is not None:
+            # A model that costs nothing passes an empty purse; any other needs at least what its request costs.
+            asked[_COST] = max(self.cost, self.least_cost), self.least_cost
+        if call.operation != "embeddings":
+            asked[_OUTPUT_TOKENS] = max(made, 1), 1
+        if call.messages is not None:
+            asked[_MESSAGES] = call.messages + call.choices, call.messages + call.choices
+        lines: list[Line] = []
+        for account in accounts:
+            amounts = asked.get(account.kind)
+            if amounts is not None:
+                lines.append(Line(account, *amounts))
+            elif account.kind == _COST:
+                lines.append(self._unpriced_line(account, call))
+            elif account.limit.count != ALL:
+                formula = formula_of(account.limit.count)
+                least = formula.of(Usage(given, int(turn)))
+                lines.append(Line(account, max(least, formula.of(Usage(given, made))), least))
+        return lines
+
+    def _unpriced_line(self, account: Account, call: Call) -> Line:
+        if account.limit.on_unpriced == "warn" or account.observe or call.unread:
+            # Let through while there is anything left; a price that comes with the answer is charged.
+            least = int(call.job)
+            return Line(account, least, least)
+        raise owned(unpriced(account, call.provider, call.model), account)
+
+    def free_lines(self, account: Account, call: Call) -> list[Line]:
+        """Return what is counted and never refused, because the limit is set aside; also without a price."""
+        if account.kind == _COST and (self.cost is None or self.least_cost is None):
+            return [Line(account, 0, 0, free=True)]
+        return [replace(line, free=True) for line in self.lines((account,), call)]
+
+
+NOTHING = Estimate(0, 0, None, None)
+"""What is expected of a call that was not looked at yet."""
+
+
+# -- the worst case: `admission="strict"` -----------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Worst:
+    """The most that a call can take: so much input, and what it is capped at for all its choices together.
+
+    Nothing passes a strict limit as long as the provider counts no more input than the request's bound, keeps to the output cap it was
+    sent, and bills by the model that was asked, at no dearer tier than the dearest known. `window` stands for the input where that cannot
+    be told, None where the model's is not known. `card` is its dearest price.
+    """
+
+    call: Call
+    card: RateCard | None
+    window: int | None
+    cap: int
+    least: int
+
+    @classmethod
+    def of(cls, call: Call, longest: int, card: RateCard | None, window: int | None) -> Worst:
+        """Work out the most a call can take; without a cap of the caller's it asks for 4,096, or the `longest` answer that was seen."""
+        asked = max(LEAST_ASKED, longest) if call.output_cap is None else call.output_cap
+        return cls(call, card, window, asked * call.choices, min(asked, max(1, call.least_cap)) * call.choices)
+
+    def input_for(self, account: Account) -> int | None:
+        """Return the input an account holds; None when it holds no worst case, but the estimate."""
+        call = self.call
+        if not account.strict:
+            return None
+        if call.unbounded is None:
+            return call.input_bound
+        return self.window if account.limit.on_unbounded == "window" and call.least_cap else None
+
+    def lines(self, account: Account, expected: Estimate) -> list[Line]:
+        """Return what the call asks of one account: the worst case of a strict one, what is expected of any other."""
+        size = self.input_for(account)
+        want = None if size is None else self._most(account, size, self.cap)
+        if size is None or want is None:
+            return expected.lines((account,), self.call)
+        least = self._most(account, size, self.least) or 0
+        return [Line(account, want, least)] if want or account.kind != _OUTPUT_TOKENS else []
+
+    def covered(self, grant: Grant) -> tuple[int, Account] | None:
+        """Return the output cap of each choice that every strict hold covers, and the tightest account; None without one."""
+        tightest: tuple[int, Account] | None = None
+        if not self.cap:
+            return None
+        for line, held in grant.holds:
+            account = line.account
+            size = None if line.free or account.observe else self.input_for(account)
+            if size is None:
+                continue
+            room = self._room(account, size, held)
+            if room is not None and (tightest is None or room < tightest[0]):
+                tightest = room, account
+        return None if tightest is None else (tightest[0] // self.call.choices, tightest[1])
+
+    def _most(self, account: Account, size: int, output: int) -> int | None:
+        """Return the most an account can be charged for so much input and output; None of a kind that has no worst case."""
+        kind = account.kind
+        if kind == _TOKENS:
+            return size + output or 1
+        if kind == _INPUT_TOKENS:
+            return size or 1
+        if kind == _OUTPUT_TOKENS:
+            return output
+        if kind == _COST:
+            return None if self.card is None else self.card.worst_nano(size, output)
+        return formula_of(account.limit.count).most(size, output)
+
+    def _room(self, account: Account, size: int, held: int) -> int | None:
+        """Return how many tokens of output a hold is enough for; None for any number."""
+        kind = account.kind
+        if kind == _TOKENS:
+            return max(0, held - size)
+        if kind == _OUTPUT_TOKENS:
+            return held
+        if kind == _COST:
+            return None if self.card is None else self.card.output_within(held, size)
+        return None if kind == _INPUT_TOKENS else formula_of(account.limit.count).covered(held, size)
+
+
+# -- the plan ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

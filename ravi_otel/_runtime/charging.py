@@ -7,11 +7,11 @@ from contextvars import ContextVar
 from typing import Final, Protocol
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.admission import Worst
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import belongs_to, owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.plan import Worst
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync

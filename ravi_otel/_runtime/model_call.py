@@ -19,12 +19,11 @@ from functools import partial
 from typing import Any, Final, Protocol, Self
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.admission import NOTHING, Estimate
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.last_call import LastCallClaim
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.plan import Plan
+from ravi_otel._enforcement.plan import NOTHING, Estimate, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
 from ravi_otel._flow import Done, Flow, run_async, run_sync

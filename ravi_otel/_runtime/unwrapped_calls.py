@@ -14,10 +14,10 @@ from functools import partial
 from typing import Any, Final
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.admission import NOTHING
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import Flow, Step, cause, run_sync

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ravi_otel._enforcement.admission import Estimate
+from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.charging import Capped, sized
 from ravi_otel._runtime.scopes import apply_limits, current_scope

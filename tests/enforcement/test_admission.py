@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ravi_otel._enforcement.admission import OUTPUT_GUESS, Estimate
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.plan import OUTPUT_GUESS, Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
 from ravi_otel.policy.usage import Call, Usage

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from ravi_otel._enforcement.admission import Estimate
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
 from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, CancellationError

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
-from ravi_otel._enforcement.admission import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
 from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.plan import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
