@@ -40,8 +40,8 @@ from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 SCOPES = ("process", "tenant", "session", "run")
 LEDGERS = ("memory", "sqlite", "redis")

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ravi_otel._telemetry.content import Content, as_text
-from ravi_otel.policy.usage import Asked
+from ravi_otel.policy._usage import Asked
 
 PEAK = "VmHWM:"
 NOW = "VmRSS:"

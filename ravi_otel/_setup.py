@@ -56,12 +56,9 @@ from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients
 from ravi_otel.carrier.configured import check_configured
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.bridge import Bridge
-from ravi_otel.hooks.faults import REPORTS
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.manager import Hooks, finish_callbacks, read_hooks
-from ravi_otel.policy.limits import Admission, Limit
+from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
+from ravi_otel.hooks._manager import Bridge, Hooks, finish_callbacks, read_hooks
+from ravi_otel.policy._limits import Admission, Limit
 
 Enforcement = Literal["enforce", "observe"]
 _TOOLS = "ravi_otel._instrumentation.tools"

@@ -11,8 +11,8 @@ from ravi_otel._instrumentation.tools import Gating, InstrumentedTools, read_cho
 from ravi_otel._instrumentation.tools import instrument_tools as _instrument_tools
 from ravi_otel._runtime.tool import Refused
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import choice, show
-from ravi_otel.policy.contracts import ToolGate
+from ravi_otel.policy._checks import choice, show
+from ravi_otel.policy._contracts import ToolGate
 
 
 def instrument_tools(

@@ -14,7 +14,7 @@ import warm_starts
 from ravi_otel._enforcement.ledger.redis import url as redis_url
 from ravi_otel._telemetry import names
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.limits import StoreFailure
+from ravi_otel.policy._limits import StoreFailure
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "redis.md").read_text(encoding="utf-8")

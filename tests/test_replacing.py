@@ -16,10 +16,10 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._runtime.settings import Surroundings
 from ravi_otel._setup import surround
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ScriptedLLM
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}

@@ -15,7 +15,7 @@ from ravi_otel import cost_limit, request_limit, token_limit
 from ravi_otel._enforcement.series import MOST_COUNTERS, MOST_READ
 from ravi_otel._telemetry import names
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.windows import BY, window_at
+from ravi_otel.policy._limits import BY, window_at
 from ravi_otel.testing import ScriptedLLM
 
 ROOT = Path(__file__).parents[1]

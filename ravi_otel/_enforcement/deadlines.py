@@ -24,8 +24,8 @@ from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing
 from ravi_otel._forksafe import ForkLock, Turns, renew_in_child, without_signals
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.limits import Kind
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._limits import Kind
 
 Waits = tuple[int, int, int]
 """How many waits are open, since when on the monotonic clock in ns, and what the ones before took; replaced as one."""

@@ -21,8 +21,8 @@ from ravi_otel.errors import (
     StopRun,
     ToolDeniedError,
 )
-from ravi_otel.policy.limits import CLOCKS, Limit, Outcome
-from ravi_otel.policy.stops import Phase, StopReason
+from ravi_otel.policy._limits import CLOCKS, Limit, Outcome
+from ravi_otel.policy._runs import Phase, StopReason
 
 _STOPPING = frozenset({Outcome.STOP, Outcome.FINAL, Outcome.PAUSE})
 _SPOKEN_OF: Final = {

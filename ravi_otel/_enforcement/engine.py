@@ -19,10 +19,10 @@ from ravi_otel._enforcement.ledger.windows import resets_at
 from ravi_otel._enforcement.usage_counters import Learned
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Admission, Limit, Outcome, public_amount
+from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, ToolRecord
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._limits import Admission, Limit, Outcome, public_amount
+from ravi_otel.policy._runs import ScopeFacts
 
 ScopeT = TypeVar("ScopeT")
 _MOST_JOINED = 10_000

@@ -26,16 +26,27 @@ from ravi_otel.errors import (
     DeadlineExceededError,
     SpawnDeniedError,
 )
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.formula import ALL
-from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, format_limit, format_public_amount, public_amount
-from ravi_otel.policy.limits import format_amount as shown
-from ravi_otel.policy.usage import Call
-from ravi_otel.policy.windows import is_calendar, same_window
+from ravi_otel.policy._limits import (
+    ALL,
+    CLOCKS,
+    NANO,
+    SPENDS,
+    Kind,
+    Limit,
+    ScopeKind,
+    format_limit,
+    format_public_amount,
+    is_calendar,
+    public_amount,
+    same_window,
+)
+from ravi_otel.policy._limits import format_amount as shown
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call
 
 if TYPE_CHECKING:
-    from ravi_otel.hooks.records import LimitEvent
-    from ravi_otel.policy.budgets import Priority
+    from ravi_otel.hooks._events import LimitEvent
+    from ravi_otel.policy._runs import Priority
 
 _ATTRIBUTE: Final = "_ravi_owner"
 _FOR_GOOD: Final = frozenset({"exhausted", "draining", "deadline"})

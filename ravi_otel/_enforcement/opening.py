@@ -26,11 +26,19 @@ from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision, new_run_id
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
-from ravi_otel.policy.meta import CancellationToken
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy._runs import (
+    UNLIMITED_AGENTS,
+    CancellationToken,
+    ExecutionBudget,
+    HistoryRetention,
+    Priority,
+    ScopeFacts,
+    SpawnBudget,
+    Supervision,
+    new_run_id,
+)
 
 _SHARED_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
 _OWN_TAB: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT})

@@ -18,10 +18,9 @@ from ravi_otel._enforcement.ledger.contract import Grant, Line
 from ravi_otel._enforcement.series import Series
 from ravi_otel._enforcement.shares import CarveOut
 from ravi_otel._pricing import RateCard
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.formula import ALL, Formula, formula_of
-from ravi_otel.policy.limits import SPENDS, Kind, ScopeKind
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._limits import ALL, SPENDS, Formula, Kind, ScopeKind, formula_of
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Usage
 
 JOINED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 """Scopes that several runs come to, each with limits."""

@@ -43,14 +43,12 @@ from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.manager import HookManager, merged
-from ravi_otel.hooks.records import CallRecord, Spend, Status, ToolRecord
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Supervision
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
-from ravi_otel.policy.meta import CancellationToken, Deadline, RunMeta
+from ravi_otel.hooks._events import CallRecord, Spend, Status, ToolRecord
+from ravi_otel.hooks._listeners import Entered
+from ravi_otel.hooks._manager import HookManager, merged
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
+from ravi_otel.policy._runs import CancellationToken, Deadline, RunMeta, ScopeFacts, Supervision
 
 _FAR_S: Final = 100 * 365 * 24 * 3600
 """A deadline so far away is none."""

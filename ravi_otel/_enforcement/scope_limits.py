@@ -26,12 +26,11 @@ from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, Usag
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.records import LimitReading
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, SpawnBudget
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import NamedKind, read_kind
-from ravi_otel.policy.limits import CLOCKS, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
+from ravi_otel.hooks._events import LimitReading
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import NamedKind, read_kind
+from ravi_otel.policy._limits import CLOCKS, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, ScopeFacts, SpawnBudget
 
 DeclaredT = TypeVar("DeclaredT", Account, Series)
 ScopeT = TypeVar("ScopeT", bound="LimitedScope")

@@ -14,9 +14,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account, is_strict, nature_of
 from ravi_otel._enforcement.ledger.store_identity import store_id
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit
-from ravi_otel.policy.windows import TAG, Window, is_calendar, same_window, window_at
+from ravi_otel.policy._limits import TAG, Limit, Window, is_calendar, same_window, window_at
+from ravi_otel.policy._runs import ScopeFacts
 
 MOST_COUNTERS: Final = 10_000
 """How many values of one limit, in one window, have a counter each; all others share one more, so that nobody's is ever forgotten."""

@@ -21,10 +21,10 @@ from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import Turns
 from ravi_otel.errors import BudgetError, ConfigurationError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy import checks
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit, Outcome, public_amount
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import SPENDS, Admission, Kind, Limit, Outcome, public_amount
+from ravi_otel.policy._runs import ScopeFacts
 
 Share = str | float | int
 """How an agent pays: "own", "pool", "weighted", a part of what is left (above 0, up to 1), or a number of tokens."""

@@ -15,10 +15,9 @@ from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.usage_counters import Key, UsageCounters
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.formula import ALL, formula_of
-from ravi_otel.policy.limits import Kind, ScopeKind
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import ALL, Kind, ScopeKind, formula_of
+from ravi_otel.policy._runs import ScopeFacts
 
 VERSION: Final = 1
 FORMAT: Final = "ravi-otel.snapshot"

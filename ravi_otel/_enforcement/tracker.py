@@ -17,9 +17,9 @@ from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_consumed, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget
-from ravi_otel.policy.limits import NANO, Kind, cost_limit, token_limit, turn_limit
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO, Kind, cost_limit, token_limit, turn_limit
+from ravi_otel.policy._runs import ExecutionBudget
 
 _CONSUMED = "consume"
 _UNLIMITED = ExecutionBudget()

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from ravi_otel._forksafe import ForkLock, Turns, renew_while_alive
-from ravi_otel.hooks.records import Consumed, Spend
-from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Usage
+from ravi_otel.hooks._events import Consumed, Spend
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._usage import Usage
 
 _lock: Final = ForkLock()
 """One lock for all tallies: an operation adds to several at once, and none may show half of it."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._runtime.model_call import Ending
-from ravi_otel.policy.usage import Reply
+from ravi_otel.policy._usage import Reply
 
 _NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 """HTTP libraries differ, and these names they share: nothing was sent when one of them was raised."""

@@ -29,9 +29,9 @@ from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import Guarded, swallow
-from ravi_otel.hooks.records import RetryRecord
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.hooks._events import RetryRecord
+from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._usage import Call, Reply
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]

@@ -11,7 +11,7 @@ from ravi_otel._instrumentation.formats.chat import ChatCollector, ChatCompletio
 from ravi_otel._instrumentation.formats.fields import get, text
 from ravi_otel._instrumentation.formats.format import WireFormat
 from ravi_otel._instrumentation.formats.paths import READS, segments
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.policy._usage import Call, Reply
 
 FAILED: Final = "x_groq_error"
 """The `error.type` of a stream whose chunk reports a failure, which the client does not raise."""

@@ -22,9 +22,9 @@ from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._telemetry.redaction import is_redacting
-from ravi_otel.hooks.guard import Guarded, swallow
-from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Call
+from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._usage import Call
 
 INCLUDE_USAGE: Final = "include_usage"
 TIMEOUT: Final = "timeout"

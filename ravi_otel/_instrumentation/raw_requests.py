@@ -20,7 +20,7 @@ from ravi_otel._instrumentation.streams import FollowedStream
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.guard import Guarded
+from ravi_otel.hooks._listeners import Guarded
 
 UNKNOWN: Final = "unknown"
 """The `error.type` of a call that came around us and whose answer never did."""

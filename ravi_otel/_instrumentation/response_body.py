@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.fields import class_of
 from ravi_otel._instrumentation.formats.sse import events_of
-from ravi_otel.policy.usage import Reply
+from ravi_otel.policy._usage import Reply
 
 MOST_KEPT: Final = 16 * 1024 * 1024
 """Bytes of one body, as sent and as decoded; what a longer one used is unknown."""

@@ -31,8 +31,8 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED
 from ravi_otel._runtime.unwrapped_calls import begin_unasked, check_going_on
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import Guarded, swallow
-from ravi_otel.policy.usage import Call, Reply
+from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._usage import Call, Reply
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]

@@ -45,9 +45,9 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
 from ravi_otel._runtime.stream_limits import NEVER, StreamLimits, blame, stream_limits_of
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import Guarded, swallow
-from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Reply, ToolUse
+from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._usage import Reply, ToolUse
 
 IDLE: Final = "idle"
 """The `error.type` of a stream that nobody read for too long."""

@@ -20,10 +20,10 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.parameters import Parameters
 from ravi_otel._runtime.tool import GATED, LABEL, MARK, Refused, StandIn, Switch, as_tool, bare
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import Guarded
-from ravi_otel.policy import checks
-from ravi_otel.policy.checks import is_generator_function, show
-from ravi_otel.policy.contracts import ToolGate
+from ravi_otel.hooks._listeners import Guarded
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._checks import is_generator_function, show
+from ravi_otel.policy._contracts import ToolGate
 
 _log = logging.getLogger("ravi_otel")
 

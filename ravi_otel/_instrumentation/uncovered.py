@@ -25,7 +25,7 @@ from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allo
 from ravi_otel._runtime.patching import Package, Wraps
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unwrapped_calls import is_around
-from ravi_otel.hooks.guard import Guarded
+from ravi_otel.hooks._listeners import Guarded
 
 _PORTS: Final = {"https": 443, "wss": 443, "http": 80, "ws": 80}
 _MOST: Final = 256

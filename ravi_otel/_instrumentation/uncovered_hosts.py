@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ravi_otel.policy.checks import switch
+from ravi_otel.policy._checks import switch
 
 ALLOW: Final = "RAVI_ALLOW_UNSEEN"
 """The environment variable that accepts such calls."""

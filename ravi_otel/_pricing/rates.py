@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Final, Literal
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 MILLION: Final = 1_000_000
 """Prices are for this many tokens."""

@@ -12,6 +12,6 @@ Where what is:
 * time and ends: `stopping` ends what is in flight, `late` what was dropped.
 * being followed: `progress`.
 * the process: `state` knows the engine and the open runs, `settings` says what was chosen, and makes the one; `config`
-  puts together what code, flags, environment and the `policy_file` say, `carrying` is for threads, `patching` for other people's packages, `footers` the line under an answer that was
-  cut.
+  puts together what code, flags, environment and the `policy_file` say, `carrying` is for threads, `patching` for other people's packages,
+  `footers` the line under an answer that was cut.
 """

@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.late import sweep_with
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 MOST_KEPT: Final = 10_000
 LONGEST_NAME: Final = 256

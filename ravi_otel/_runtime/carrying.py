@@ -17,7 +17,7 @@ from opentelemetry.context import Context
 from ravi_otel import _current
 from ravi_otel._runtime.patching import Wraps
 from ravi_otel._runtime.waiting import Inside, enclosures
-from ravi_otel.hooks.manager import is_inside
+from ravi_otel.hooks._manager import is_inside
 
 _POOLED = frozenset({"DummyProcess"})
 """Thread classes whose instances are workers of a pool that serves everybody (`multiprocessing.pool.ThreadPool`)."""

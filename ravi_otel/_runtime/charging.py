@@ -18,10 +18,10 @@ from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook, RateCard
 from ravi_otel._runtime.footers import footed
 from ravi_otel.errors import BudgetError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.limits import Kind, ScopeKind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._limits import Kind, ScopeKind
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 _COST: Final = Kind.COST.value
 _PRIORITY: Final = "priority"

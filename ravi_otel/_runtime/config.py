@@ -56,9 +56,9 @@ from ravi_otel._runtime.policy_file import (
     read_file,
 )
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import OPTIONS, Admission, Kind, Limit, format_limit
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import OPTIONS, Admission, Kind, Limit, format_limit
 
 MODE: Final = "RAVI_ENFORCEMENT"
 ADMISSION: Final = "RAVI_ADMISSION"

@@ -13,9 +13,9 @@ from typing import Final
 
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.hooks.records import Spend
-from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.limits import NANO, Kind, ScopeKind, format_amount
+from ravi_otel.hooks._events import Spend
+from ravi_otel.policy._limits import NANO, Kind, ScopeKind, format_amount
+from ravi_otel.policy._runs import Priority
 
 MOST_ENDED: Final = 100
 """Agents that have ended and are still shown one by one."""

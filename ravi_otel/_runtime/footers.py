@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel.errors import BudgetError
-from ravi_otel.policy.limits import Kind, format_public_amount
+from ravi_otel.policy._limits import Kind, format_public_amount
 
 
 class Switch:

@@ -23,11 +23,11 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.errors import BudgetError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord, ToolRecord
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Asked as Said
-from ravi_otel.policy.usage import Part, ToolUse
+from ravi_otel.hooks._events import CallRecord, ToolRecord
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Asked as Said
+from ravi_otel.policy._usage import Part, ToolUse
 
 MOST_WAITING: Final = 10_000
 _MOST_RUNS: Final = 10_000

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from ravi_otel._forksafe import Turns, renew_in_child, without_signals
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 _YOUNG_EVERY_S: Final = 0.05
 _ALL_EVERY_S: Final = 1.0

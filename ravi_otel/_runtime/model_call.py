@@ -48,10 +48,9 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay
 from ravi_otel._runtime.waiting import LONGEST_WAIT_S, around, owner, patience, pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
-from ravi_otel.hooks.guard import from_signal, swallow
-from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.records import CallRecord, CountEvent, RetryRecord, Status
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status
+from ravi_otel.hooks._listeners import Entered, from_signal, swallow
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 REFUSED: Final = "ravi.limit_exceeded"
 """The `error.type` of a call that a limit refused."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final, NoReturn, cast
 
 from ravi_otel.errors import ToolDeniedError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 _DEEPEST: Final = 64
 _PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

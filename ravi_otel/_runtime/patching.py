@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, cast
 
 import wrapt
 
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 """What runs instead: the wrapped method, its instance, positional and keyword arguments."""

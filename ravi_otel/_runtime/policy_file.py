@@ -14,9 +14,9 @@ from typing import Any, Final, TypeAlias, cast
 from ravi_otel import _extras
 from ravi_otel._pricing.book import Overrides, PriceMap
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
-from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import MAX_SPEC, parse_limit, read_kind
-from ravi_otel.policy.limits import CLOCKS, OPTIONS, SPENDS, Admission, Kind, Limit, ScopeKind, format_limit, make_limit
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import MAX_SPEC, parse_limit, read_kind
+from ravi_otel.policy._limits import CLOCKS, OPTIONS, SPENDS, Admission, Kind, Limit, ScopeKind, format_limit, make_limit
 
 MOST_BYTES: Final = 1 << 20
 MOST_LINE: Final = 8_192

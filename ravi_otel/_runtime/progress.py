@@ -30,13 +30,11 @@ from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.events import ReadOnly
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import PROGRESS_TOPIC, TopicId
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, ScopeKind
+from ravi_otel.hooks._events import CallRecord, CountEvent, LimitEvent, Notice, ReadOnly, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO, ScopeKind
+from ravi_otel.policy._runs import PROGRESS_TOPIC, ScopeFacts, TopicId
 
 MOST: Final = 1_000
 """Events that wait for a reader unless it asks for another number; the oldest make room."""

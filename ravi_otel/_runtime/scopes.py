@@ -31,15 +31,13 @@ from ravi_otel._runtime.progress import MOST, Progress
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting, resumption
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.bridge import hear, hears_calls
-from ravi_otel.hooks.listener import Entered
-from ravi_otel.hooks.manager import Hooks, read_hooks
-from ravi_otel.hooks.records import CountEvent, HandoffEvent, LimitReading, Spend
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision
-from ravi_otel.policy.grammar import parse_limit, read_kind
-from ravi_otel.policy.limits import CLOCKS, EVERY_KIND, Limit, ScopeKind, format_limit
-from ravi_otel.policy.meta import RunMeta
+from ravi_otel.hooks._events import CountEvent, HandoffEvent, LimitReading, Spend
+from ravi_otel.hooks._listeners import Entered
+from ravi_otel.hooks._manager import Hooks, hear, hears_calls, read_hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import parse_limit, read_kind
+from ravi_otel.policy._limits import CLOCKS, EVERY_KIND, Limit, ScopeKind, format_limit
+from ravi_otel.policy._runs import ExecutionBudget, HistoryRetention, Priority, RunMeta, SpawnBudget, Supervision
 
 P = ParamSpec("P")
 R = TypeVar("R")

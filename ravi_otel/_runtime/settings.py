@@ -31,13 +31,12 @@ from ravi_otel._telemetry.content import Content, read_content
 from ravi_otel._telemetry.names import DETAILS, tells_all
 from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.hooks.manager import HookManager
-from ravi_otel.policy import checks
-from ravi_otel.policy.checks import show, switch
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import OPTIONS, Admission, Limit
+from ravi_otel.hooks._listeners import Listeners, swallow
+from ravi_otel.hooks._manager import HookManager
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._checks import show, switch
+from ravi_otel.policy._limits import OPTIONS, Admission, Limit
+from ravi_otel.policy._runs import ScopeFacts
 
 USAGE_HOSTS = "RAVI_USAGE_HOSTS"
 INCLUDE_USAGE = "RAVI_INCLUDE_USAGE"

@@ -27,10 +27,10 @@ from ravi_otel._runtime.scopes import Agent, tab
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting, in_time, resumption
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError
-from ravi_otel.hooks.records import CountEvent, RetryRecord
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority
-from ravi_otel.policy.limits import NANO, ScopeKind
+from ravi_otel.hooks._events import CountEvent, RetryRecord
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO, ScopeKind
+from ravi_otel.policy._runs import AgentId, ExecutionBudget, HistoryRetention, Priority
 
 
 class Spawned:

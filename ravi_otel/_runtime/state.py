@@ -16,7 +16,7 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.stopping import stop_what_is_over
-from ravi_otel.policy.limits import Limit
+from ravi_otel.policy._limits import Limit
 
 _log = logging.getLogger("ravi_otel")
 

@@ -22,8 +22,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.errors import CancellationError, RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.hooks._listeners import swallow
 
 
 @runtime_checkable

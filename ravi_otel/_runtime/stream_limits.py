@@ -17,9 +17,8 @@ from ravi_otel._runtime.charging import dearest_tier
 from ravi_otel._runtime.footers import footed
 from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel.errors import BudgetError, CancellationError, RaviError
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.formula import ALL, formula_of
-from ravi_otel.policy.limits import Kind, ScopeKind
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._limits import ALL, Kind, ScopeKind, formula_of
 
 _TOKENS: Final = Kind.TOKENS.value
 _OUTPUT_TOKENS: Final = Kind.OUTPUT_TOKENS.value

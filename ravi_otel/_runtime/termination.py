@@ -21,10 +21,10 @@ from ravi_otel._runtime.scopes import finish_open
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import end_under_way
 from ravi_otel.errors import CancellationError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.checks import switch
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._checks import switch
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import StopReason
 
 VARIABLE: Final = "RAVI_SIGTERM"
 LONGEST_S: Final = 5.0

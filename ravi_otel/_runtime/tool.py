@@ -17,8 +17,8 @@ from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import ConfigurationError, ToolDeniedError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ToolGate
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ToolGate
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -32,11 +32,11 @@ from ravi_otel._runtime.waiting import Enclosure, enclose, leave, pause, pause_a
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
-from ravi_otel.hooks.listener import NOTHING_ENTERED, Entered
-from ravi_otel.hooks.records import Status, ToolRecord
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.contracts import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
-from ravi_otel.policy.limits import NANO
+from ravi_otel.hooks._events import Status, ToolRecord
+from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered
+from ravi_otel.policy._checks import show
+from ravi_otel.policy._contracts import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
+from ravi_otel.policy._limits import NANO
 
 _log = logging.getLogger("ravi_otel")
 

@@ -15,7 +15,7 @@ from ravi_otel import _extras
 from ravi_otel._enforcement.sleeper import Sleeper, in_asyncio_task
 from ravi_otel._flow import Step
 from ravi_otel.errors import ConfigurationError, ToolTimeoutError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 _OPEN, _OVER, _LEFT = "open", "over", "left"
 

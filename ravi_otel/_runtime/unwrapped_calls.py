@@ -25,11 +25,10 @@ from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.model_call import GIVE_WAY, CallState, Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import NOTHING_ENTERED
-from ravi_otel.hooks.records import CallRecord, Status
-from ravi_otel.policy.limits import Kind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord, Status
+from ravi_otel.hooks._listeners import NOTHING_ENTERED, swallow
+from ravi_otel.policy._limits import Kind
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 _unseen: Final[weakref.WeakSet[type]] = weakref.WeakSet()
 """The classes of clients in whose calls nothing was seen."""

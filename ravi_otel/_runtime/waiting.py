@@ -25,10 +25,10 @@ from ravi_otel._flow import Flow, Step, gevent_here, trio_here
 from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import AgentPausedError, ConfigurationError, RaviError, SpawnDeniedError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import CallRecord, ToolRecord
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import NANO
+from ravi_otel.hooks._events import CallRecord, ToolRecord
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO
 
 
 class Waiting:

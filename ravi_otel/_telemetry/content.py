@@ -31,8 +31,8 @@ from urllib.parse import unquote_to_bytes
 
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import Redact, guarded
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.usage import Asked, Message, Part
+from ravi_otel.policy._checks import show
+from ravi_otel.policy._usage import Asked, Message, Part
 
 _MOST_HASHED: Final = 64 * 1024 * 1024
 _MOST_MIME: Final = 100

@@ -28,11 +28,9 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, optional_text, present, text
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord
-from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
-from ravi_otel.policy.windows import usual_s
+from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks._listeners import Listener, swallow
+from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, usual_s
 
 _MOST_ACTIVE: Final = 10_000
 _MOST_WAITING: Final = 1_000

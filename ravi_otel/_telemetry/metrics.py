@@ -15,10 +15,10 @@ from ravi_otel._forksafe import ForkLock, renew_while_alive
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.names import METRICS, RELEASED, Convention
 from ravi_otel._telemetry.spans import CardinalityLimit, optional_text, present, short, text
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Usage
 
 Attributes = dict[str, AttributeValue]
 Observe = Callable[[CallbackOptions], Iterable[Observation]]

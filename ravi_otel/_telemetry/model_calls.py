@@ -43,11 +43,11 @@ from ravi_otel._telemetry.spans import (
     word,
     words,
 )
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, RetryRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO
-from ravi_otel.policy.usage import Asked, Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord, RetryRecord
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Asked, Call, Reply, Usage
 
 _ASKED: Final = object()
 """The key under which a record keeps what its request said when it was sent."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, TypedDict, Unpack
 
-from ravi_otel.policy.checks import environ_choice, switch
+from ravi_otel.policy._checks import environ_choice, switch
 
 SCOPE: Final = "ravi_otel"
 SCHEMA_URL: Final = "https://opentelemetry.io/schemas/1.41.0"

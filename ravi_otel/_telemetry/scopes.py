@@ -21,8 +21,7 @@ from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, identity, integer, optional_text, present, text
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import (
+from ravi_otel.hooks._events import (
     CallRecord,
     CountEvent,
     GuardrailEvent,
@@ -34,7 +33,8 @@ from ravi_otel.hooks.records import (
     StepEvent,
     ToolRecord,
 )
-from ravi_otel.policy.limits import NANO, Kind, ScopeKind
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import NANO, Kind, ScopeKind
 
 _MOST_OPEN: Final = 50_000
 _MOST_READINGS: Final = 32

@@ -17,11 +17,10 @@ from opentelemetry.util.types import AttributeValue
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names
 from ravi_otel.errors import RaviError, StopRun, ToolDeniedError
-from ravi_otel.hooks.records import CallRecord, ScopeView, Status, ToolRecord
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.stops import StopReason, family
-from ravi_otel.policy.usage import Call
+from ravi_otel.hooks._events import CallRecord, ScopeView, Status, ToolRecord
+from ravi_otel.policy._checks import show
+from ravi_otel.policy._runs import ScopeFacts, StopReason, family
+from ravi_otel.policy._usage import Call
 
 MOST_SERIES: Final = 2_000
 MOST_CHARS: Final = 256

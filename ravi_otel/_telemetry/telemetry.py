@@ -10,8 +10,8 @@ from ravi_otel._telemetry.limit_events import Counts, LimitEvents, LimitGauges
 from ravi_otel._telemetry.model_calls import ModelCallTelemetry
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots, Tools
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import ScopeView
+from ravi_otel.hooks._events import ScopeView
+from ravi_otel.hooks._listeners import Listener
 
 
 class Telemetry:

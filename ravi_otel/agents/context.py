@@ -17,10 +17,9 @@ from ravi_otel.agents.middleware.contexts import ChatCall
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.spawned import SpawnedAgent, find
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, LLMClient
-from ravi_otel.policy.meta import RunMeta
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject, LLMClient
+from ravi_otel.policy._runs import Priority, RunMeta
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent

@@ -19,11 +19,10 @@ from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.toolbox import AgentTool
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
-from ravi_otel.hooks.records import HandoffEvent
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.hooks._events import HandoffEvent
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import Priority, StopReason
 
 _LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
 _LONGEST_TEXT: Final = 1_000  # of an error, to a model

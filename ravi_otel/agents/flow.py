@@ -17,11 +17,10 @@ from ravi_otel.agents.delegation import Delegate, check_delegate
 from ravi_otel.agents.hanging import cut_short
 from ravi_otel.agents.results import AgentResult, AgentStatus
 from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
-from ravi_otel.hooks.manager import Hooks, read_hooks
-from ravi_otel.hooks.records import Spend
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import SpawnBudget
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.hooks._events import Spend
+from ravi_otel.hooks._manager import Hooks, read_hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import SpawnBudget, StopReason
 
 Step: TypeAlias = "Delegate | Sequence[Delegate]"
 """One agent, or several that work side by side on the same input."""

@@ -18,9 +18,9 @@ from ravi_otel.agents.history.windows import TokenWindow, tokens_of
 from ravi_otel.agents.metering import model_of
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import BudgetError
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.limits import SPENDS, Admission, Limit, Outcome, Unbounded
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._limits import SPENDS, Admission, Limit, Outcome, Unbounded
+from ravi_otel.policy._usage import Call
 
 if TYPE_CHECKING:
     from ravi_otel.agents.context import AgentContext

@@ -16,10 +16,10 @@ from ravi_otel.agents.last_answer import last_answer
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
 from ravi_otel.errors import BudgetError, RaviError, StopRun
-from ravi_otel.hooks.records import StepEvent
-from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.limits import Outcome
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.hooks._events import StepEvent
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._limits import Outcome
+from ravi_otel.policy._runs import StopReason
 
 _UNFINISHED: Final = {
     "refusal": StopReason.LLM_REFUSAL,

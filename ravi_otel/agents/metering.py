@@ -13,9 +13,9 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.unwrapped_calls import walk_unseen
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, LLMClient
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject, LLMClient
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 _BYTES_A_TOKEN: Final = 4
 _TOKENS_A_MESSAGE: Final = 4

@@ -14,8 +14,8 @@ from anyio.lowlevel import current_token
 from ravi_otel._extras import load
 from ravi_otel.agents import wire
 from ravi_otel.errors import ConfigurationError, LLMTimeout
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject
 
 Api = Literal["chat", "responses"]
 

@@ -14,11 +14,11 @@ from ravi_otel.agents.react import ReActAgent
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.manager import Hooks
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget, SpawnBudget
-from ravi_otel.policy.contracts import ChatMessage, LLMClient
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.hooks._manager import Hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, LLMClient
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ExecutionBudget, SpawnBudget
 
 
 class OrchestratorAgent(ReActAgent):

@@ -19,10 +19,10 @@ from ravi_otel.agents.running import work
 from ravi_otel.agents.spawned import OwnId, known
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.manager import Hooks, read_hooks
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import AgentId, ExecutionBudget
-from ravi_otel.policy.contracts import ChatMessage, LLMClient, ToolGate
+from ravi_otel.hooks._manager import Hooks, read_hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, LLMClient, ToolGate
+from ravi_otel.policy._runs import AgentId, ExecutionBudget
 from ravi_otel.supervisor.decisions import Supervisor
 from ravi_otel.supervisor.gate import gate_for
 

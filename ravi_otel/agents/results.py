@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, cast
 
 from ravi_otel._enforcement.ending import Ending
-from ravi_otel.hooks.records import Spend
-from ravi_otel.policy.stops import Phase
+from ravi_otel.hooks._events import Spend
+from ravi_otel.policy._runs import Phase
 
 AgentStatus = Literal["ok", "stopped", "paused", "error"]
 

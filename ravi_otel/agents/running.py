@@ -25,9 +25,9 @@ from ravi_otel.agents.middleware.contexts import AgentRun
 from ravi_otel.agents.model import connected
 from ravi_otel.agents.results import AgentResult, AgentStatus
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._runs import StopReason
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent

@@ -17,10 +17,9 @@ from ravi_otel._runtime.spawning import spawn
 from ravi_otel.agents.delegation import check_seconds
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import CancellationError, ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import AgentId, Priority
-from ravi_otel.policy.contracts import ChatMessage
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._runs import AgentId, Priority, StopReason
 
 if TYPE_CHECKING:
     from ravi_otel.agents.react import ReActAgent

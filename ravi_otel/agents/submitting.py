@@ -17,9 +17,9 @@ from ravi_otel.agents.tool_calls import Used, ends_run
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.agents.truncating import Truncated
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, LLMClient
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy, LLMClient
+from ravi_otel.policy._runs import StopReason
 
 Check: TypeAlias = "Callable[[str], bool | str | Awaitable[bool | str]]"
 """Look at a submission: True accepts it; False, or the reason as text, does not."""

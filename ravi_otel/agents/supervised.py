@@ -18,11 +18,11 @@ from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.supervised_loop import SupervisedLoop
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt
-from ravi_otel.hooks.manager import Hooks
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import ExecutionBudget
-from ravi_otel.policy.contracts import ChatMessage, LLMClient
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._manager import Hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, LLMClient
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ExecutionBudget
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.gateway import Budget, ToolGateway

@@ -21,8 +21,8 @@ from ravi_otel.agents.middleware.contexts import ToolUse
 from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.stops import Phase, StopReason
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._runs import Phase, StopReason
 from ravi_otel.supervisor.actions import InvalidAction, read_action
 from ravi_otel.supervisor.calls import FINAL, GateCall
 from ravi_otel.supervisor.decisions import Action, Decision

@@ -29,9 +29,9 @@ from ravi_otel.errors import (
     StopRun,
     ToolDeniedError,
 )
-from ravi_otel.policy.contracts import ChatMessage, JsonObject
-from ravi_otel.policy.limits import Outcome
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy._contracts import ChatMessage, JsonObject
+from ravi_otel.policy._limits import Outcome
+from ravi_otel.policy._runs import StopReason
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import NotJsonError, args_hash, read_json
 from ravi_otel.supervisor.loops import SAME_ERROR

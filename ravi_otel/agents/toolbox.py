@@ -17,9 +17,9 @@ from ravi_otel._runtime.tool import LABEL, MARK, bare
 from ravi_otel._runtime.tool_call import ToolCall, is_captured
 from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import JsonObject, ToolGate
-from ravi_otel.policy.limits import Kind, Limit
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import JsonObject, ToolGate
+from ravi_otel.policy._limits import Kind, Limit
 from ravi_otel.supervisor.signatures import ToolSignature
 
 _log = logging.getLogger("ravi_otel")

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from ravi_otel._instrumentation.formats import chat, responses
 from ravi_otel.errors import LLMEmpty
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, JsonValue
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject, JsonValue
 
 _INCOMPLETE = {"max_output_tokens": "length", "content_filter": "content_filter"}
 

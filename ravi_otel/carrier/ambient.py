@@ -18,7 +18,7 @@ from ravi_otel.carrier.entries import KEY, is_ours
 from ravi_otel.carrier.outbound import EXPIRES_MS
 from ravi_otel.carrier.standing import now_ms, token_of
 from ravi_otel.carrier.token import write_token
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 ANYBODY: Final = "@context"
 """Who an entry is for that goes wherever the context goes."""

@@ -9,7 +9,7 @@ from typing import Final
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import Series
-from ravi_otel.policy.limits import Admission, Limit, ScopeKind
+from ravi_otel.policy._limits import Admission, Limit, ScopeKind
 
 SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
 MODEL: Final = "model"

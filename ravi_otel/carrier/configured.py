@@ -13,7 +13,7 @@ from ravi_otel.carrier.hosts import Hosts, Peers, read_hosts, read_peers
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.carrier.keys import Keys, read_keys
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import switch
+from ravi_otel.policy._checks import switch
 
 TO: Final = "RAVI_CARRY_TO"
 TRUST: Final = "RAVI_CARRY_TRUST"

@@ -27,12 +27,11 @@ from ravi_otel.carrier.standing import names_of, now_ms, store_here
 from ravi_otel.carrier.telling import Reason
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Spent, Token, counter_name, write_spent
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.manager import Hooks, read_hooks
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority, SpawnBudget
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, request_limit, tool_call_limit
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.hooks._manager import Hooks, read_hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import CLOCKS, NANO, SPENDS, Kind, Limit, ScopeKind, request_limit, tool_call_limit
+from ravi_otel.policy._runs import Priority, ScopeFacts, SpawnBudget
 
 _JOINED: Final = {ScopeKind.SESSION: "session_id", ScopeKind.TENANT: "tenant_id"}
 _MS: Final = NANO // 1_000

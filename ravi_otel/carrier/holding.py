@@ -13,8 +13,8 @@ from ravi_otel._enforcement.usage_counters import add_charged, add_counts, add_u
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel._runtime.waiting import owner
 from ravi_otel.carrier.lots import Lot
-from ravi_otel.policy.limits import Kind, is_built_in
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._limits import Kind, is_built_in
+from ravi_otel.policy._usage import Usage
 
 _COUNTS: Final = (Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS)
 

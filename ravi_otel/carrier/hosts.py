@@ -10,7 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _LONGEST_URL: Final = 65_536

@@ -20,7 +20,7 @@ from ravi_otel.carrier.telling import Reason, rejected
 from ravi_otel.carrier.token import Token, read_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 Headers = Mapping[Any, Any] | Iterable[tuple[Any, Any]]
 """Header names and values, text or bytes, each as often as it came."""

@@ -34,9 +34,9 @@ from ravi_otel.carrier.telling import Reason, rejected, say_once
 from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
 from ravi_otel.carrier.written import MalformedError, seconds
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Kind, Limit
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import Kind, Limit
 
 RETURN_HEADER: Final = "ravi-spent"
 """The response header in which what was used of a loan comes back, signed."""

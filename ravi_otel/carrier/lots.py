@@ -19,7 +19,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain
 from ravi_otel.carrier.token import ModelAmount, Spent
-from ravi_otel.policy.limits import SPENDS, Admission, Kind, Limit
+from ravi_otel.policy._limits import SPENDS, Admission, Kind, Limit
 
 _QUARTER: Final = Fraction(1, 4)
 _EACH_CALL: Final = frozenset({*(each.value for each in SPENDS), Kind.REQUESTS.value, Kind.TURNS.value})

@@ -20,8 +20,8 @@ from ravi_otel.carrier.telling import rejected, say_once
 from ravi_otel.carrier.token import read_token, write_token
 from ravi_otel.carrier.written import MalformedError
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.checks import instance, show
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._checks import instance, show
 
 EXPIRES_MS: Final = 300_000
 """How long what goes with a request is believed, a loan aside."""

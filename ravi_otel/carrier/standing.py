@@ -15,9 +15,8 @@ from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier.ceilings import MODEL, SUMS, by_model, ceiling, least, left_of, models_of, named
 from ravi_otel.carrier.token import Loan, ModelAmount, SharedScope, Slots, Token, counter_name
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
-from ravi_otel.policy.windows import TAG
+from ravi_otel.policy._limits import TAG, Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, Priority
 
 _NS_A_MS: Final = 1_000_000
 _NO_AGENT: Final = Limit(kind=Kind.AGENTS_TOTAL, value=0)

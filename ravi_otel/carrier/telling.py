@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Literal
 
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.records import CountEvent
+from ravi_otel.hooks._events import CountEvent
 
 Reason = Literal[
     "missing",

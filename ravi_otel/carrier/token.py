@@ -20,9 +20,9 @@ from ravi_otel.carrier.ceilings import MODEL, SUMS
 from ravi_otel.carrier.keys import Keys
 from ravi_otel.carrier.written import MalformedError, amounts, most_of, optional_text, read_limit, text, whole, write_limit
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.checks import MAX_COUNT, MAX_NAME
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._checks import MAX_COUNT, MAX_NAME
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 
 LONGEST: Final = 4_000
 """How many characters a token has at most; what is longer is neither written nor read."""

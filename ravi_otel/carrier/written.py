@@ -8,8 +8,8 @@ from enum import Enum
 from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import SPENDS, Kind, Limit, option_of
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import SPENDS, Kind, Limit, option_of
 
 _SHORT: Final[Mapping[str, str]] = {
     "kind": "k",

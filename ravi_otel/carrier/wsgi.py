@@ -12,7 +12,7 @@ from ravi_otel._runtime.scopes import Limits, read_limits, scope_name
 from ravi_otel.carrier.continuing import ContinuedRun, continue_run
 from ravi_otel.carrier.lending import RETURN_HEADER
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,8 +18,8 @@ from ravi_otel.cli.stored import duration, tell
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import clean
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.editing import alike, changed

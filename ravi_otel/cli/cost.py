@@ -20,7 +20,7 @@ from ravi_otel.local import console
 from ravi_otel.local.store.index import both, past_calls, past_runs, read_tags, sums_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean, count, plain
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._limits import NANO
 
 _BY = ("agent", "model", "session", "tag")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")

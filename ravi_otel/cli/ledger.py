@@ -25,9 +25,9 @@ from ravi_otel.cli.stored import say
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local.wording import clean
-from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import format_amount as amount
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import format_amount as amount
 
 _LEAST_EVERY_S: Final = 0.2
 _MOST_EVERY_S: Final = 3600.0

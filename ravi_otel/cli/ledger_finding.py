@@ -10,9 +10,8 @@ from ravi_otel._enforcement.ledger.operators import Counter, Listing
 from ravi_otel.cli.ledger_rows import Rate, Shown
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.wording import clean
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Limit, Outcome, ScopeKind
-from ravi_otel.policy.windows import same_window
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, same_window
 
 _ID: Final = re.compile(r"[0-9a-f]{4,12}")
 _SERVICE: Final = "service"

@@ -19,8 +19,8 @@ from ravi_otel._runtime.config import Policy, effective, read_tags, with_ledger
 from ravi_otel._runtime.policy_file import SCHEMA, Sourced
 from ravi_otel.launch.held_limits import check_for_run
 from ravi_otel.local.wording import clean
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import SPENDS, Admission, Outcome
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import SPENDS, Admission, Outcome
 
 _NONE = "No limit is set. Give one with --limit tokens=500k, in RAVI_LIMIT_TOKENS=500k, or in a policy file with --policy FILE."
 _HEADS = ("limit", "from", "admission", "past it", "warns at", "instead of")

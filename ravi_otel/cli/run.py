@@ -20,7 +20,7 @@ from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
 from ravi_otel.local.store import Store
 from ravi_otel.local.wording import clean
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 
 @click.command(

@@ -19,7 +19,7 @@ from ravi_otel.local.store.index import past_runs, sums_of
 from ravi_otel.local.store.pruning import is_running
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean, count, money, plain
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._limits import NANO
 
 _STYLES = {
     "ok": "",

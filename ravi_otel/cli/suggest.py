@@ -17,8 +17,8 @@ from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local.store.index import both, past_agents, past_runs, sums_of
 from ravi_otel.local.wording import amount, clean
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 
 LEAST: Final = 5
 """How many times something must have been seen before a limit is suggested for it."""

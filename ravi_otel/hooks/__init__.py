@@ -5,11 +5,22 @@ import typing as _typing
 from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel.hooks.events import HookContext, HookEvent
-    from ravi_otel.hooks.listener import Listener, Listeners
-    from ravi_otel.hooks.manager import HookManager, HookStats
-    from ravi_otel.hooks.records import CallRecord, CountEvent, LimitEvent, LimitReading, Notice, ScopeView, SpawnEvent, Spend, ToolRecord
-    from ravi_otel.hooks.trackers import Cost, CostTracker, Logged, RunLogger
+    from ravi_otel.hooks._events import (
+        CallRecord,
+        CountEvent,
+        HookContext,
+        HookEvent,
+        LimitEvent,
+        LimitReading,
+        Notice,
+        ScopeView,
+        SpawnEvent,
+        Spend,
+        ToolRecord,
+    )
+    from ravi_otel.hooks._listeners import Listener, Listeners
+    from ravi_otel.hooks._manager import HookManager, HookStats
+    from ravi_otel.hooks._trackers import Cost, CostTracker, Logged, RunLogger
 
 __all__ = [
     "CallRecord",
@@ -34,12 +45,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "events": ("HookContext", "HookEvent"),
-    "listener": ("Listener", "Listeners"),
-    "manager": ("HookManager", "HookStats"),
-    "records": (
+    "_events": (
         "CallRecord",
         "CountEvent",
+        "HookContext",
+        "HookEvent",
         "LimitEvent",
         "LimitReading",
         "Notice",
@@ -48,7 +58,9 @@ _HOMES = {
         "Spend",
         "ToolRecord",
     ),
-    "trackers": ("Cost", "CostTracker", "Logged", "RunLogger"),
+    "_listeners": ("Listener", "Listeners"),
+    "_manager": ("HookManager", "HookStats"),
+    "_trackers": ("Cost", "CostTracker", "Logged", "RunLogger"),
 }
 """Module → the public names that live in it."""
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel.launch.places import places_of, spell
 from ravi_otel.launch.plan import Plan
-from ravi_otel.policy.budgets import HistoryRetention
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import HistoryRetention, ScopeFacts
 
 Declared = tuple[Limit, str]
 """A limit, and what a refusal tells its reader to change."""

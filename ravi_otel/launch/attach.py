@@ -27,8 +27,8 @@ from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
 from ravi_otel.launch.uncaught import Threads, ended_by_limit, refusal_in, says
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Admission
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import Admission
 
 _log = logging.getLogger("ravi_otel")
 

@@ -13,7 +13,7 @@ from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel.errors import BudgetContendedError, BudgetError, SpawnDeniedError
 from ravi_otel.launch import notes
 from ravi_otel.launch.plan import FREE, MOST_NOTES, Plan
-from ravi_otel.policy.limits import Limit
+from ravi_otel.policy._limits import Limit
 
 PAUSE_S: Final = 0.1
 """How long each one after them is held back."""

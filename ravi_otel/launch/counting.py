@@ -13,7 +13,7 @@ from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.launch.places import is_shared
 from ravi_otel.launch.plan import VARIABLE, Plan
-from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy._grammar import parse_limit
 
 
 class Counters(Ledger, Protocol):

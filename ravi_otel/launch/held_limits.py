@@ -17,8 +17,8 @@ from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.counting import Counters, read_at_end
 from ravi_otel.launch.plan import Plan
 from ravi_otel.local.export import limit_fields
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import ScopeKind
 
 
 def check_for_run(policy: Policy) -> None:

@@ -25,7 +25,7 @@ from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descrip
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
-from ravi_otel.policy.limits import Kind, format_limit
+from ravi_otel.policy._limits import Kind, format_limit
 
 STOPPED: Final = 4
 """Exit status of a program that a limit ended."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy._limits import Limit, ScopeKind
 
 Place = tuple[ScopeKind, str | None]
 """A kind of scope that the program opens itself, and of which name: None is any."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 _PYTHON: Final = re.compile(r"(python|pypy)(\d+(\.\d+)?)?[tdm]?")
 _MOST_HEAD: Final = 1_024

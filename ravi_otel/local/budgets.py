@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.hooks.records import LimitReading
+from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local.outline import Tone, scope_title
 from ravi_otel.local.record import Branch, RunRecord
 from ravi_otel.local.wording import UNKNOWN, amount, clean, count, percent
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 _MOST_LIMITS: Final = 30
 

@@ -6,12 +6,12 @@ import json
 import math
 from typing import Any
 
-from ravi_otel.hooks.records import LimitEvent, LimitReading
+from ravi_otel.hooks._events import LimitEvent, LimitReading
 from ravi_otel.local import outline
 from ravi_otel.local.budgets import limits
 from ravi_otel.local.record import Branch, Leaf, RunRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._runs import ScopeFacts
 
 Fields = dict[str, Any]
 

@@ -7,11 +7,11 @@ from dataclasses import astuple, dataclass
 from itertools import groupby
 from typing import Final, Literal
 
-from ravi_otel.hooks.records import LimitEvent, Spend
+from ravi_otel.hooks._events import LimitEvent, Spend
 from ravi_otel.local.record import Branch, Leaf, RunRecord
 from ravi_otel.local.wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
-from ravi_otel.policy.budgets import Priority
-from ravi_otel.policy.limits import NANO, ScopeKind
+from ravi_otel.policy._limits import NANO, ScopeKind
+from ravi_otel.policy._runs import Priority
 
 Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
 

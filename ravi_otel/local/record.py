@@ -10,11 +10,11 @@ from typing import Final, Literal
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Usage
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Usage
 
 MOST: Final = 5_000
 """Nodes kept unless told otherwise."""

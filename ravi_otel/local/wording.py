@@ -7,7 +7,7 @@ import re
 import unicodedata
 from typing import Final
 
-from ravi_otel.policy.limits import CLOCKS, NANO, Kind
+from ravi_otel.policy._limits import CLOCKS, NANO, Kind
 
 UNKNOWN: Final = "?"
 _MOST_READ: Final = 2_000

@@ -5,8 +5,7 @@ import typing as _typing
 from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel.policy.budgets import AgentId, ExecutionBudget, HistoryRetention, Priority, SpawnBudget, Supervision, TopicId
-    from ravi_otel.policy.contracts import (
+    from ravi_otel.policy._contracts import (
         AgentContextProtocol,
         AgentMiddleware,
         AgentRunContextProtocol,
@@ -28,9 +27,8 @@ if _typing.TYPE_CHECKING:
         ToolOutcome,
         ToolRequest,
     )
-    from ravi_otel.policy.facts import ScopeFacts
-    from ravi_otel.policy.grammar import parse_limit, parse_limits
-    from ravi_otel.policy.limits import (
+    from ravi_otel.policy._grammar import parse_limit, parse_limits
+    from ravi_otel.policy._limits import (
         Admission,
         Kind,
         Limit,
@@ -47,9 +45,20 @@ if _typing.TYPE_CHECKING:
         turn_limit,
         working_limit,
     )
-    from ravi_otel.policy.meta import CancellationToken, RunMeta
-    from ravi_otel.policy.stops import StopReason
-    from ravi_otel.policy.usage import Call, Reply, Usage
+    from ravi_otel.policy._runs import (
+        AgentId,
+        CancellationToken,
+        ExecutionBudget,
+        HistoryRetention,
+        Priority,
+        RunMeta,
+        ScopeFacts,
+        SpawnBudget,
+        StopReason,
+        Supervision,
+        TopicId,
+    )
+    from ravi_otel.policy._usage import Call, Reply, Usage
 
 __all__ = [
     "Admission",
@@ -106,16 +115,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "budgets": (
-        "AgentId",
-        "ExecutionBudget",
-        "HistoryRetention",
-        "Priority",
-        "SpawnBudget",
-        "Supervision",
-        "TopicId",
-    ),
-    "contracts": (
+    "_contracts": (
         "AgentContextProtocol",
         "AgentMiddleware",
         "AgentRunContextProtocol",
@@ -137,12 +137,8 @@ _HOMES = {
         "ToolOutcome",
         "ToolRequest",
     ),
-    "facts": ("ScopeFacts",),
-    "grammar": (
-        "parse_limit",
-        "parse_limits",
-    ),
-    "limits": (
+    "_grammar": ("parse_limit", "parse_limits"),
+    "_limits": (
         "Admission",
         "Kind",
         "Limit",
@@ -159,16 +155,20 @@ _HOMES = {
         "turn_limit",
         "working_limit",
     ),
-    "meta": (
+    "_runs": (
+        "AgentId",
         "CancellationToken",
+        "ExecutionBudget",
+        "HistoryRetention",
+        "Priority",
         "RunMeta",
+        "ScopeFacts",
+        "SpawnBudget",
+        "StopReason",
+        "Supervision",
+        "TopicId",
     ),
-    "stops": ("StopReason",),
-    "usage": (
-        "Call",
-        "Reply",
-        "Usage",
-    ),
+    "_usage": ("Call", "Reply", "Usage"),
 }
 """Module → the public names that live in it: each is imported when a program first asks for one of its names."""
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.decisions import Action
 from ravi_otel.supervisor.hashing import NotJsonError, NotPlainError, plain, read_json
 from ravi_otel.supervisor.signatures import BadArguments, ToolSignature

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.audit_chain import AuditError, Head, append, hash_of, hold, line_of, read_head, recover

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 GENESIS: Final = "0" * 64
 MOST_LINE: Final = 1024 * 1024

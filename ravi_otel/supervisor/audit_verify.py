@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.audit import SUFFIX, name_of
 from ravi_otel.supervisor.audit_chain import AuditError, Head, entry_of, flaw_of, head_path, lines, lock, read_head
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.policy.contracts import ExecutedFrom
-from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy._contracts import ExecutedFrom
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
 from ravi_otel.supervisor.hashing import args_hash, written

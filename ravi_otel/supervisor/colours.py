@@ -19,7 +19,7 @@ from ravi_otel._flow import Step
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import stoppable
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import Coloured
+from ravi_otel.policy._contracts import Coloured
 from ravi_otel.supervisor.approval.asking import refuse_ended
 
 _GRACE_S: Final = 1.0

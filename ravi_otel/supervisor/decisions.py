@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from ravi_otel.policy.contracts import Coloured, JsonObject
+from ravi_otel.policy._contracts import Coloured, JsonObject
 
 Action: TypeAlias = dict[str, Any]
 """What is proposed: `{"kind": "tool", "name": str, "args": {...}}` or `{"kind": "final", "answer": str}`."""

@@ -16,10 +16,10 @@ from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told
 from ravi_otel.supervisor.colours import in_colour

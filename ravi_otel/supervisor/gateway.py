@@ -16,8 +16,8 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import Limit, ScopeKind, tool_call_limit
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import Limit, ScopeKind, tool_call_limit
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call, GateCall, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor

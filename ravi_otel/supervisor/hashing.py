@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 MOST_DEPTH: Final = 32
 """Deepest nesting of lists and objects in arguments."""

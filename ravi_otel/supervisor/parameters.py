@@ -29,7 +29,7 @@ import pydantic
 import typing_extensions
 
 from ravi_otel.errors import ConfigurationError, RaviError, ToolDeniedError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.hashing import MOST_DEPTH, MOST_VALUES, NotPlainError, canonical, plain, scalar
 
 

@@ -17,10 +17,10 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import ConfigurationError, RaviError, ToolDeniedError
-from ravi_otel.hooks.records import ReviewEvent
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import Coloured
-from ravi_otel.policy.limits import NANO
+from ravi_otel.hooks._events import ReviewEvent
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import Coloured
+from ravi_otel.policy._limits import NANO
 from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.calls import FINAL, Approval, Call, Refused
 from ravi_otel.supervisor.colours import TooLate, in_colour

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from ravi_otel._runtime.policy_file import GateSection, load_document, read_document
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.rules_contract import Rule
 from ravi_otel.supervisor.rules_kinds import KINDS
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
 from ravi_otel.supervisor.hashing import canonical
 from ravi_otel.supervisor.rule_files import Default, read_gate

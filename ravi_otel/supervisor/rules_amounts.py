@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.decisions import DecisionKind
 from ravi_otel.supervisor.rules_contract import Rule
 from ravi_otel.supervisor.rules_reading import Case, Vote, at_most, block, check_number, exact_limit

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.rules_reading import Case, Vote, check_field, check_names
 
 Names = str | Collection[str]

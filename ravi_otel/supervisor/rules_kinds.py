@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.decisions import DecisionKind
 from ravi_otel.supervisor.rules_amounts import Cap, CapPerRun, EscalateAbove, MostCalls
 from ravi_otel.supervisor.rules_contract import Names, Rule

@@ -12,7 +12,7 @@ from json import loads  # as it is now: the program may make tools of that modul
 from typing import Any, Final, Protocol, cast
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.decisions import DecisionKind
 from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.hashing import NotJsonError, NotPlainError, canonical, flat, is_plain, plain, read_json, scalar, written
 from ravi_otel.supervisor.parameters import Parameter, UnfitError, as_json, read_parameters, read_return, schemas
 

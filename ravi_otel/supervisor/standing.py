@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.decisions import GateState
 from ravi_otel.supervisor.loops import Loops
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar, cast
 
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
 from ravi_otel.supervisor.standing import looked_at
 

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol, TypeAlias, cast
 
 from ravi_otel._runtime.tool_timeout import is_async
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call
 from ravi_otel.supervisor.decisions import GateState, Supervisor

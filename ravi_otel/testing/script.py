@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 UsageSpec = Usage | tuple[int, int] | Mapping[str, Any] | Literal["missing"] | None
 """What an answer says it used.

@@ -21,7 +21,7 @@ from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
 from ravi_otel.errors import LLMTimeout, MiddlewareTermination, StopRun
 from ravi_otel.local.store import Store
 from ravi_otel.local.store.reading import read_run
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget

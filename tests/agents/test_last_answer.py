@@ -11,8 +11,8 @@ import ravi_otel
 from ravi_otel.agents import OpenAIModel, ReActAgent
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.agents.last_answer import WRAP_UP
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Text, ToolCalls
 
 MODEL = "gpt-4o-mini"  # which has a price

@@ -11,7 +11,7 @@ import pytest
 
 from ravi_otel import ConfigurationError, LLMEmpty, LLMTimeout
 from ravi_otel.agents import OpenAIModel, ReActAgent, wire
-from ravi_otel.policy.contracts import ChatMessage, LLMClient
+from ravi_otel.policy._contracts import ChatMessage, LLMClient
 from ravi_otel.testing import Raw, Text, ToolCalls
 
 HI = [ChatMessage("user", "hi")]

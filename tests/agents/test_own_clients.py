@@ -10,8 +10,8 @@ from ravi_otel import ConfigurationError, HookEvent, HookManager, LLMTimeout
 from ravi_otel.agents import ReActAgent
 from ravi_otel.agents.history.summarizing import PREFACE, Summarizing
 from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Text, ToolCalls
 from ravi_otel.testing.script import Vector
 

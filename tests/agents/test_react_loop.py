@@ -11,7 +11,7 @@ import pytest
 import ravi_otel
 from ravi_otel import ConfigurationError, HookEvent, HookManager, StopRun, ToolDeniedError
 from ravi_otel.agents import AgentContext, ReActAgent, run_agent
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import Failure, Refusal, Text, ToolCalls
 
 

@@ -12,7 +12,7 @@ from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracke
 from ravi_otel._runtime.state import STATE
 from ravi_otel.agents import AgentContext, ReActAgent, run_agent
 from ravi_otel.agents.history import MemoryHistory
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL
 

@@ -11,7 +11,7 @@ from ravi_otel import ConfigurationError, StopRun
 from ravi_otel.agents import AgentContext, build_supervisor, run_agent
 from ravi_otel.agents.history import SlidingWindow
 from ravi_otel.agents.middleware import OutputGuardrail
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio

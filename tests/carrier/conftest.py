@@ -5,7 +5,7 @@ import pytest
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import inbound, lending
-from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.testing import ManualClock
 
 KEY = "k1:0123456789abcdef"

@@ -27,7 +27,7 @@ from ravi_otel.carrier.token import (
     write_token,
 )
 from ravi_otel.carrier.written import MalformedError, read_limit, write_limit
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 
 OLD = read_keys("old:0123456789abcdef")
 BOTH = read_keys("new:fedcba9876543210,old:0123456789abcdef")

@@ -27,8 +27,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel.cli.entry import commands
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 ACME = ScopeFacts("t", ScopeKind.TENANT, name="acme", tenant_id="acme")
 CHAT = ScopeFacts("s", ScopeKind.SESSION, name="chat-7", session_id="chat-7", tenant_id="acme")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._runtime.config import effective
 from ravi_otel.cli.suggest import rounded_up
-from ravi_otel.policy.grammar import parse_limit
+from ravi_otel.policy._grammar import parse_limit
 
 
 def fill(shelf, number=10, name="clerk", **agent):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.policy.limits import make_limit
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import make_limit
 from ravi_otel.testing import ManualClock
 
 

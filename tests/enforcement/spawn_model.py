@@ -1,6 +1,6 @@
 """Say who holds a slot, as plainly and slowly as the rules themselves: what the real SpawnTracker is held against."""
 
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, Priority
 
 URGENT = (Priority.HIGH, Priority.CRITICAL)
 

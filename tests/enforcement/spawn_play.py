@@ -11,9 +11,8 @@ from ravi_otel._enforcement.spawn.slots import Lease
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
-from ravi_otel.policy.budgets import AgentId, Priority, SpawnBudget
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import AgentId, Priority, ScopeFacts, SpawnBudget
 
 ENGINE = Engine()
 

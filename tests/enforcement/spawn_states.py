@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from spawn_play import Differs, Play
 
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, Priority
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, Priority
 
 LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
 

@@ -8,7 +8,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.plan import OUTPUT_GUESS, Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._usage import Call, Usage
 
 PRICES = PriceBook(
     {

@@ -18,8 +18,8 @@ from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.spawn import shared as spawn_shared
 from ravi_otel._runtime import tool_call, waiting
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.contracts import GateVerdict
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._contracts import GateVerdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

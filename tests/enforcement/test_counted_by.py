@@ -8,8 +8,8 @@ import pytest
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.series import MOST_COUNTERS
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._limits import ScopeKind
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -20,9 +20,9 @@ from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, CancellationError
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Call
 
 
 def load(name):

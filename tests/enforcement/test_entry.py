@@ -18,10 +18,10 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.spawn.limits import agent_ahead
-from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.policy.budgets import AgentId
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import Listener, Listeners
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import AgentId
 
 AT_ONCE = 32
 

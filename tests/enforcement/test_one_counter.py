@@ -21,10 +21,10 @@ from ravi_otel._enforcement.ledger.store_identity import name_store
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -13,8 +13,8 @@ from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ManualClock
 
 EXAMPLES = int(os.environ.get("RAVI_EXAMPLES", "60"))

@@ -12,7 +12,7 @@ from ravi_otel._enforcement.errors_text import refused
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetContendedError, BudgetError, BudgetExhaustedError, ConfigurationError
-from ravi_otel.policy.limits import Kind
+from ravi_otel.policy._limits import Kind
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -11,8 +11,8 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import SpawnDeniedError
-from ravi_otel.policy.budgets import Priority, SpawnBudget
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import Priority, SpawnBudget
 
 
 class Fleet:

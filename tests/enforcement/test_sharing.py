@@ -19,8 +19,8 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.shares import check_share, hold_late
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Admission, ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import Admission, ScopeKind
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -15,7 +15,7 @@ from ravi_otel import BudgetExhaustedError, ConfigurationError, ExecutionBudget,
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.snapshot import MOST_CHARACTERS, TALLIED, Counter
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.testing import ManualClock
 
 ROWS = ["charge.rows=100"]

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy._runs import Priority
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,7 +9,7 @@ import pytest
 
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
-from ravi_otel.policy.budgets import Priority, SpawnBudget
+from ravi_otel.policy._runs import Priority, SpawnBudget
 
 THREADS = 8
 ROUNDS = 300

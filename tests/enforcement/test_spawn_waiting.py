@@ -10,7 +10,7 @@ import pytest
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
-from ravi_otel.policy.budgets import Priority, SpawnBudget
+from ravi_otel.policy._runs import Priority, SpawnBudget
 
 BACKGROUND, LOW, NORMAL, HIGH, CRITICAL = Priority
 

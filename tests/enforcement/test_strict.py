@@ -14,8 +14,8 @@ from ravi_otel._enforcement.plan import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Call, Usage
 
 PRICES = PriceBook({"m": {"input": 2, "cached_input": 1, "output": 10, "reasoning": 12}})
 CARD = PRICES.card("openai", "m")

@@ -11,8 +11,8 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.plan import OUTPUT_GUESS, Estimate, Worst
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Call, Usage
 
 PRICES = PriceBook({"m": {"input": 2, "output": 10}, "gift": {"input": 0, "output": 0}, "heard": {"audio_hour": 0.36}})
 CARD = PRICES.card("openai", "m")

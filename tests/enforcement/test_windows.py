@@ -16,7 +16,7 @@ from ravi_otel._enforcement.series import MOST_READ
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
-from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks._listeners import Listeners
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel.hooks.listener import Listeners
-from ravi_otel.policy.windows import window_at
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.policy._limits import window_at
 
 sys.path.insert(0, str(Path(__file__).parent))
 

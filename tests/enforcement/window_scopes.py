@@ -12,9 +12,9 @@ from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import Listener, Listeners
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ManualClock
 
 DAY = 86_400.0

@@ -8,9 +8,9 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
-from ravi_otel.hooks import manager
-from ravi_otel.hooks.background import BACKGROUND
-from ravi_otel.hooks.faults import Reports
+from ravi_otel.hooks import _manager as manager
+from ravi_otel.hooks._background import BACKGROUND
+from ravi_otel.hooks._listeners import Reports
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"

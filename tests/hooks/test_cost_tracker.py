@@ -8,7 +8,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import CostTracker, HookEvent, HookManager
-from ravi_otel.hooks import Cost, trackers
+from ravi_otel.hooks import Cost
+from ravi_otel.hooks import _trackers as trackers
 
 
 def told(**more):

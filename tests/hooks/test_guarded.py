@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from ravi_otel.errors import BudgetExhaustedError, RaviError
-from ravi_otel.hooks.guard import Guarded
+from ravi_otel.hooks._listeners import Guarded
 
 
 def test_a_bug_in_a_guarded_block_is_logged_and_goes_no_further(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

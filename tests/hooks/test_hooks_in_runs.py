@@ -13,8 +13,8 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, HookEvent, HookManager, Priority, RunLogger, SpawnBudget, SpawnDeniedError, SpawnTracker
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.bridge import Bridge
-from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks._listeners import Listeners
+from ravi_otel.hooks._manager import Bridge
 from ravi_otel.testing import Capture, Failure, ManualClock, Text
 
 LIMIT_KEYS = {

@@ -16,9 +16,9 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.hooks.bridge import Bridge
-from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.hooks._manager import Bridge
+from ravi_otel.policy._limits import ScopeKind
 
 
 class StopError(Exception):
@@ -65,7 +65,7 @@ def test_what_a_signals_handler_raises_anywhere_leaves_a_manager_to_other_thread
         hooks.register(HookEvent.REVIEW, print)
         hooks.unregister(HookEvent.REVIEW, print)
 
-    files, before = ("hooks/manager.py", "_forksafe.py"), signal.signal(signal.SIGUSR1, stop)
+    files, before = ("hooks/_manager.py", "_forksafe.py"), signal.signal(signal.SIGUSR1, stop)
     try:
         calls = interrupted_after(work, 0, files, None)
         assert calls >= 6
@@ -125,7 +125,7 @@ def test_a_builtin_method_is_taken_off_its_own_object_alone(hooks, name):
 
 @pytest.mark.parametrize("first", ["goes", "comes"])
 def test_an_agent_that_comes_while_another_of_its_id_goes_is_told_of_its_slot(hooks, log, first):
-    files, engine = ("hooks/bridge.py",), Engine()
+    files, engine = ("hooks/_manager.py",), Engine()
     run = Opening(kind=ScopeKind.RUN, name="r").open(Scope.of_process(engine))
 
     def worker():

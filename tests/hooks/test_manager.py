@@ -15,7 +15,7 @@ import pytest
 
 import ravi_otel.hooks
 from ravi_otel import ConfigurationError, CostTracker, HookEvent, HookManager, RunLogger, run
-from ravi_otel.hooks import Listener, bridge
+from ravi_otel.hooks import Listener, _manager
 
 CONTEXT = {"agent_name": "a", "usage": {"input_tokens": 1, "parts": [{"n": 1}]}, "tags": {"x"}}
 
@@ -341,7 +341,7 @@ def test_two_that_set_each_other_off_come_to_an_end(hooks, fire, colour, soon):
 
 def test_a_fault_is_logged_once_a_minute_and_counted_every_time(hooks, caplog, monkeypatch, reported):
     now = [100.0]
-    monkeypatch.setattr("ravi_otel.hooks.guard.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("ravi_otel.hooks._listeners.time.monotonic", lambda: now[0])
     hooks.register(HookEvent.REVIEW, lambda context: 1 / 0)
     for at in (100, 110, 159, 160):
         now[0] = float(at)
@@ -476,7 +476,7 @@ def test_a_program_without_asynchronous_callbacks_loads_nothing_that_runs_them()
         "hooks.register('flow_start', print)\n"
         "with ravi_otel.instrument(hooks=hooks), ravi_otel.run('r'): pass\n"
         "hooks.stats()\n"
-        "print('ravi_otel.hooks.background' in sys.modules)\n"
+        "print('ravi_otel.hooks._background' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.endswith("False\n"), done.stdout
@@ -484,8 +484,8 @@ def test_a_program_without_asynchronous_callbacks_loads_nothing_that_runs_them()
 
 def test_every_event_of_the_engine_is_heard_of_by_a_method_of_a_listener():
     methods = {name for name in vars(Listener) if not name.startswith("_")}
-    assert {row.method for row in bridge._HEARD.values()} <= methods
-    assert set(bridge._HEARD) == set(HookEvent)
+    assert {row.method for row in _manager._HEARD.values()} <= methods
+    assert set(_manager._HEARD) == set(HookEvent)
 
 
 def test_the_package_has_what_it_lists_and_says_so_of_nothing_else():

@@ -7,7 +7,8 @@ from contextlib import suppress
 import pytest
 
 from ravi_otel import HookEvent
-from ravi_otel.hooks import background, manager
+from ravi_otel.hooks import _background as background
+from ravi_otel.hooks import _manager as manager
 
 
 def trio():

@@ -14,7 +14,7 @@ from ravi_otel import BudgetExhaustedError, cost_limit, run, token_limit
 from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel._instrumentation.formats.media import part_of, size_of
 from ravi_otel._instrumentation.formats.openai import format_for
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Failure, Sound, Text
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning", "ignore:The model:DeprecationWarning")

@@ -9,7 +9,7 @@ from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from ravi_otel._instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
-from ravi_otel.policy.usage import Asked, Call
+from ravi_otel.policy._usage import Asked, Call
 
 
 def collector_of(size: int, **more: Any) -> ChatCollector:

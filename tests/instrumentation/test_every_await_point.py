@@ -29,8 +29,8 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listener, Listeners
-from ravi_otel.hooks.records import CallRecord, ToolRecord
+from ravi_otel.hooks._events import CallRecord, ToolRecord
+from ravi_otel.hooks._listeners import Listener, Listeners
 
 LONG = os.environ.get("RAVI_LONG", "")
 MANY = int(LONG) if LONG.isdigit() and int(LONG) > 1 else 10_000 if LONG else 0

@@ -9,7 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel._instrumentation.formats.format import OTHER, code, shaped
-from ravi_otel.policy.usage import Reply
+from ravi_otel.policy._usage import Reply
 from ravi_otel.testing import Capture, Raw
 
 HEX = "4f3a9c1e2b7d4e6f8a1b2c3d4e5f6a7b"

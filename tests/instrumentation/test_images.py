@@ -11,7 +11,7 @@ import pytest
 from ravi_otel import BudgetExhaustedError, cost_limit, run, token_limit
 from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel._instrumentation.formats.openai import format_for
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Disconnect, Picture
 
 HOST = Host("openai", assumed=False, address=None, port=None)

@@ -11,7 +11,7 @@ from openai.types.chat.chat_completion_chunk import ChoiceDelta
 from ravi_otel._instrumentation.formats import fields
 from ravi_otel._instrumentation.formats.chat import ChatCollector
 from ravi_otel._instrumentation.openai import PROFILE
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy._usage import Call
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
 CALLS = st.sampled_from([None, [], [{"index": 0, "function": {"name": "f", "arguments": "a long argument of a tool"}}]])

@@ -15,7 +15,7 @@ from ravi_otel._instrumentation.formats.anthropic import MESSAGES
 from ravi_otel._instrumentation.formats.chat import CHAT
 from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector, answered, asked
-from ravi_otel.policy.usage import Asked, Call
+from ravi_otel.policy._usage import Asked, Call
 
 RECORDED = sorted(Path(__file__).parents[3].glob("shared/recordings/*/*esponses*.json"))
 KEY = "sk-secret-1234567890"

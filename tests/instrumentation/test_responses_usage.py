@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel._instrumentation.formats.responses import Responses, ResponsesCollector
-from ravi_otel.policy.usage import Asked, Call, Usage
+from ravi_otel.policy._usage import Asked, Call, Usage
 from ravi_otel.testing import Capture, ScriptedLLM, Text
 
 USED = {"input_tokens": 100, "output_tokens": 50, "total_tokens": 150}

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.hooks._listeners import Listener
 from ravi_otel.testing import Capture, Disconnect, Failure, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}

@@ -21,8 +21,8 @@ from ravi_otel.agents import ReActAgent
 from ravi_otel.local.export import as_json
 from ravi_otel.local.record import RunRecord
 from ravi_otel.local.report import render
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._usage import Call, Usage
 from ravi_otel.testing import Capture, Picture, Raw, ScriptedLLM, Sound, Text
 
 TOTAL = {"total_tokens": 500}

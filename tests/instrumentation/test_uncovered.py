@@ -25,8 +25,8 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
 from ravi_otel.agents import ReActAgent
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Raw, ScriptedLLM
 
 ASK = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}

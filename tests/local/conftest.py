@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, RetryRecord, Spend, ToolRecord
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, RetryRecord, Spend, ToolRecord
 from ravi_otel.local import RunRecord, render
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 
 @dataclass

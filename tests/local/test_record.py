@@ -12,7 +12,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget
 from ravi_otel.local import RunRecord, as_json
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ScriptedLLM, Text
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}]}

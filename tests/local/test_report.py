@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ravi_otel.hooks.records import Spend
+from ravi_otel.hooks._events import Spend
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.local.wording import amount, clean, count, milliseconds, money, percent
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 HOSTILE = {
     "ansi": "ev\x1b[31mil\x1b]0;title\x07\x9b2J",

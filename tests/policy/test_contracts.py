@@ -6,7 +6,7 @@ import pytest
 
 import ravi_otel.policy
 from ravi_otel import policy
-from ravi_otel.errors import MiddlewareTermination
+from ravi_otel.errors import CancellationError, MiddlewareTermination
 from ravi_otel.policy import (
     AgentContextProtocol,
     AgentRunContextProtocol,
@@ -163,7 +163,7 @@ def test_a_run_context_checks_its_meta():
     token = CancellationToken()
     token.cancel("user")
 
-    with pytest.raises(policy.meta.CancellationError):
+    with pytest.raises(CancellationError):
         Run(RunMeta(cancellation=token)).check()
 
 

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
-from ravi_otel.policy.formula import TERMS, formula_of
-from ravi_otel.policy.grammar import parse_limits
-from ravi_otel.policy.limits import format_limit
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._grammar import parse_limits
+from ravi_otel.policy._limits import TERMS, format_limit, formula_of
+from ravi_otel.policy._usage import Usage
 
 USED = Usage(100, 40, cached_input_tokens=60, cache_write_tokens=10, reasoning_tokens=25, audio_input_tokens=5, audio_output_tokens=3)
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from ravi_otel.errors import LimitSyntaxError
 from ravi_otel.policy import Kind, Limit, Outcome, ScopeKind, format_limit, parse_limit, parse_limits
-from ravi_otel.policy.checks import MAX_COUNT, MAX_NANO, WINDOWS, flaw_of_name
-from ravi_otel.policy.grammar import MAX_SPEC, read_kind
-from ravi_otel.policy.limits import SPENDS, cost_limit, make_limit, token_limit
+from ravi_otel.policy._checks import MAX_COUNT, MAX_NANO, WINDOWS, flaw_of_name
+from ravi_otel.policy._grammar import MAX_SPEC, read_kind
+from ravi_otel.policy._limits import SPENDS, cost_limit, make_limit, token_limit
 
 S = 10**9
 DOCUMENTED = {

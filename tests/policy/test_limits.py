@@ -27,7 +27,7 @@ from ravi_otel.policy import (
     turn_limit,
     working_limit,
 )
-from ravi_otel.policy.limits import UNITS
+from ravi_otel.policy._limits import UNITS
 
 COUNTS = {
     token_limit: Kind.TOKENS,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ravi_otel.policy import Kind, StopReason
-from ravi_otel.policy.stops import FAMILIES, family
+from ravi_otel.policy._runs import FAMILIES, family
 
 
 @pytest.mark.parametrize("kind", Kind)

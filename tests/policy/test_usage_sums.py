@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.policy.usage import Usage, add_to, added
+from ravi_otel.policy._usage import Usage, add_to, added
 
 MOST = 2**53
 NAMES = [one.name for one in fields(Usage) if one.name != "source"]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel.policy.checks import WINDOWS
-from ravi_otel.policy.windows import is_calendar, longest_s, roll_ns, window_at
+from ravi_otel.policy._checks import WINDOWS
+from ravi_otel.policy._limits import is_calendar, longest_s, roll_ns, window_at
 
 ZONES = [
     "UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu", "America/Havana", "Africa/Casablanca",

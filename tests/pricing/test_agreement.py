@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel._pricing import PriceBook
-from ravi_otel._pricing.table import TOKEN_LINES
-from ravi_otel.policy.usage import Usage
+from ravi_otel._pricing.book import TOKEN_LINES
+from ravi_otel.policy._usage import Usage
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 BOOK = PriceBook(clock=NOW.timestamp)

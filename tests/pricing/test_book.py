@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 import pytest
 
 from ravi_otel import _extras
-from ravi_otel._pricing import PriceBook, book, table
-from ravi_otel._pricing.table import Table
-from ravi_otel.policy.usage import Usage
+from ravi_otel._pricing import PriceBook, book
+from ravi_otel._pricing.book import Table
+from ravi_otel.policy._usage import Usage
 
 USAGE = Usage(1000, 100)
 OWN = {"input": 1, "output": 1}
@@ -367,7 +367,7 @@ def test_a_users_price_may_name_the_provider_either_way():
 
 def test_every_name_of_the_convention_is_one_of_the_table():
     snapshot = _extras.load("genai_prices.data_snapshot").get_snapshot()
-    assert set(table.PROVIDERS.values()) <= {provider.id for provider in snapshot.providers}
+    assert set(book.PROVIDERS.values()) <= {provider.id for provider in snapshot.providers}
 
 
 def test_the_default_clock_is_the_wall_clock():

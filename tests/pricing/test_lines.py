@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._pricing import PriceBook
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 TABLE = PriceBook(clock=NOW.timestamp)

@@ -8,7 +8,7 @@ import pytest
 
 from ravi_otel._pricing.book import Overrides
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 MILLION = 1_000_000
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._pricing import RateCard, Rates
 from ravi_otel._pricing.rates import MILLION, nano_per_million
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 USD = 1_000_000_000
 

@@ -17,8 +17,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
 
 PROGRAMS = Path(__file__).parent / "programs"
 MEMORY, SQLITE, REDIS = "memory", "sqlite", "redis"

@@ -122,7 +122,7 @@ def test_the_package_says_why_a_response_ended_in_the_words_of_chat(response, re
 
 def test_a_first_chunk_without_a_name_does_not_name_the_stream():
     from ravi_otel._instrumentation.formats.chat import CHAT
-    from ravi_otel.policy.usage import Call
+    from ravi_otel.policy._usage import Call
 
     collector = CHAT.collector(Call("chat", "chat.completions"))
     collector.add({"id": "", "model": "", "choices": [], "prompt_filter_results": []})

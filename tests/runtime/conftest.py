@@ -12,7 +12,7 @@ from ravi_otel import SpawnBudget
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._pricing import PriceBook
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.testing import ManualClock, ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 
 from ravi_otel._runtime.tool_call import ToolCall
-from ravi_otel.policy.contracts import GateVerdict
+from ravi_otel.policy._contracts import GateVerdict
 
 YES = GateVerdict(allowed=True)
 NO = GateVerdict(allowed=False, reason="too much", stop_reason="supervisor_block:over_the_cap")

@@ -10,9 +10,9 @@ from typing import Any, get_args
 from ravi_otel._pricing.book import LINES, PER_MILLION, REQUIRED, UNITS
 from ravi_otel._pricing.rates import DEAREST_USD
 from ravi_otel._runtime.policy_file import AGENT_KEYS, FILE_KEYS, GATE_KEYS, GENERAL, LIMIT_KEYS, MODES, MOST_LIMITS, PROFILE_KEYS, SCHEMA
-from ravi_otel.policy import checks
-from ravi_otel.policy.grammar import MAX_SPEC
-from ravi_otel.policy.limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import MAX_SPEC
+from ravi_otel.policy._limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
 from ravi_otel.supervisor.rule_files import Default
 from ravi_otel.supervisor.rules_kinds import KINDS
 

@@ -8,7 +8,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import SpawnDeniedError
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 AT_ONCE = 32
 BOTH = pytest.mark.parametrize("kind", ["agents_total", "fan_out"])

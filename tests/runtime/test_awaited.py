@@ -11,8 +11,8 @@ import pytest
 from ravi_otel._runtime import background_calls
 from ravi_otel._runtime.background_calls import LONGEST_NAME, Awaited, Key, SettledUsage, key_of
 from ravi_otel._runtime.late import drain
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 
 def key(name: str, **where: object) -> Key:

@@ -6,10 +6,10 @@ import pytest
 
 from ravi_otel._pricing import PriceBook
 from ravi_otel._runtime.charging import dearest_tier, is_free, price, spoken
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 PRICES = PriceBook()
 DATE = PRICES.card("openai", "gpt-4o").table_date

@@ -15,8 +15,8 @@ from ravi_otel._enforcement import deadlines
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, Blocked
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import ScopeKind
 
 SCOPES = int(os.environ.get("RAVI_LONG", "2000"))
 NEAR, OVER = "limit_nearing", "limit_exceeded"
@@ -156,7 +156,7 @@ with ravi_otel.run("r", limits=["time=1h"]) as run:
     pid = os.fork()
     if not pid:
         over = threading.Event()
-        class Heard(ravi_otel.hooks.listener.Listener):
+        class Heard(ravi_otel.hooks._listeners.Listener):
             def limit_event(self, event, at):
                 over.set()
         assert names() == [], names()

@@ -13,7 +13,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, HookManager, RunLogger, StopRun, ToolDeniedError
 from ravi_otel._runtime.state import STATE
-from ravi_otel.policy.contracts import GateVerdict
+from ravi_otel.policy._contracts import GateVerdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

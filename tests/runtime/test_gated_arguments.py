@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ravi_otel
 from ravi_otel import ToolDeniedError
 from ravi_otel._runtime.tool_call import ToolCall
-from ravi_otel.policy.contracts import GateVerdict
+from ravi_otel.policy._contracts import GateVerdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -16,7 +16,7 @@ import ravi_otel
 from ravi_otel import HookManager, RunLogger, ToolTimeoutError
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.tool_call import ToolCall
-from ravi_otel.policy.contracts import GateVerdict
+from ravi_otel.policy._contracts import GateVerdict
 
 sys.path.insert(0, str(Path(__file__).parent))
 

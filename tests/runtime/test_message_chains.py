@@ -5,7 +5,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, message_limit
 from ravi_otel._runtime.background_calls import LONGEST_MEMORY, Conversations, key_of
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy._usage import Call
 from ravi_otel.testing import Text
 
 

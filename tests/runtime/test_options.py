@@ -8,7 +8,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel._runtime.settings import Settings, read_options
-from ravi_otel.policy.checks import switch
+from ravi_otel.policy._checks import switch
 
 
 def options(providers=None, **environ):

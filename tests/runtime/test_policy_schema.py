@@ -20,7 +20,7 @@ from ravi_otel._runtime.config import effective
 from ravi_otel._runtime.policy_file import SCHEMA, Document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import Kind, Limit, LimitOptions
-from ravi_otel.policy.limits import OPTIONS, WORDED, Outcome
+from ravi_otel.policy._limits import OPTIONS, WORDED, Outcome
 
 ROOT = Path(__file__).parents[2]
 MOST = int(os.environ.get("RAVI_LONG", "400"))

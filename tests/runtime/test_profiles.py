@@ -330,7 +330,7 @@ def test_the_warning_share_of_the_process_is_that_of_limits_which_state_none(sta
     assert dict(told) == {"requests": nearing, "turns": 5}
 
 
-class Near(ravi_otel.hooks.listener.Listener):
+class Near(ravi_otel.hooks._listeners.Listener):
     def __init__(self, told):
         self._told = told
 

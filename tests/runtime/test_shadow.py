@@ -9,7 +9,7 @@ from ravi_otel import ExecutionTracker, SpawnDeniedError, SpawnTracker
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._pricing import PriceBook
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks._listeners import Listeners
 
 MODEL = "gpt-4o-mini"
 

@@ -18,7 +18,7 @@ from ravi_otel import (
     SpawnDeniedError,
     SpawnTracker,
 )
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 
 def counts():

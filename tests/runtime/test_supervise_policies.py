@@ -17,7 +17,7 @@ from ravi_otel import (
     SpawnBudget,
     SpawnTracker,
 )
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 
 sys.path.insert(0, str(Path(__file__).parent))
 

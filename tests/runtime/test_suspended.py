@@ -10,7 +10,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, DeadlineExceededError, time_limit
 from ravi_otel._runtime import scopes
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 
 
 @pytest.fixture

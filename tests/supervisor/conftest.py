@@ -6,7 +6,7 @@ from refund_gate import Till
 import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.testing import ManualClock
 
 

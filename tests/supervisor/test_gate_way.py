@@ -25,7 +25,7 @@ from refund_gate import (
 import ravi_otel
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import ConfigurationError, StopRun
-from ravi_otel.policy.contracts import ToolGate
+from ravi_otel.policy._contracts import ToolGate
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate, gate_for

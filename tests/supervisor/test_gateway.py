@@ -12,7 +12,7 @@ import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, StopRun, ToolTimeoutError
-from ravi_otel.hooks.listener import Listener, Listeners
+from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gateway import Budget, ToolGateway
 from ravi_otel.supervisor.hashing import args_hash

@@ -23,11 +23,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from heard import Telemetry
 
 from ravi_otel._telemetry import Pipeline
-from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Spend, ToolRecord
-from ravi_otel.policy.budgets import Supervision
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
-from ravi_otel.policy.usage import Call
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, Spend, ToolRecord
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts, Supervision
+from ravi_otel.policy._usage import Call
 
 
 class Backend:

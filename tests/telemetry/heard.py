@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from ravi_otel._telemetry import telemetry
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 
 
 class Telemetry(telemetry.Telemetry):

@@ -10,9 +10,9 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ravi_otel._telemetry import Pipeline
-from ravi_otel.hooks.records import RetryRecord
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Reply, Usage
+from ravi_otel.hooks._events import RetryRecord
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Reply, Usage
 
 
 def _ok(record, **fields):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel._telemetry.spans import CardinalityLimit, finite, integer, text, words
-from ravi_otel.policy.usage import Reply, Usage
+from ravi_otel.policy._usage import Reply, Usage
 
 
 def test_the_first_two_thousand_names_pass_and_later_ones_are_other():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._telemetry.content import CAPTURE, NO_CONTENT, TEXT_BYTES, WHOLE_BYTES, Content, as_text, read_content
 from ravi_otel._telemetry.redaction import FAILED, redact_secrets
-from ravi_otel.policy.usage import Asked
+from ravi_otel.policy._usage import Asked
 
 SPANS = Content(on_spans=True)
 PIXEL = base64.b64encode(b"\x89PNG" + bytes(range(200))).decode()

@@ -6,7 +6,7 @@ import pytest
 from heard import Telemetry
 
 from ravi_otel._telemetry.content import Content
-from ravi_otel.policy.usage import Asked, Reply, Usage
+from ravi_otel.policy._usage import Asked, Reply, Usage
 
 MODES = {"SPAN_ONLY": (True, False), "EVENT_ONLY": (False, True), "SPAN_AND_EVENT": (True, True), "NO_CONTENT": (False, False)}
 INPUT = [{"role": "user", "parts": [{"type": "text", "content": "Hi"}]}]

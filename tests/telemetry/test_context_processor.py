@@ -7,7 +7,7 @@ from heard import Telemetry
 from ravi_otel import _current
 from ravi_otel._current import Attachment
 from ravi_otel._telemetry.context_processor import ContextProcessor
-from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy._runs import ScopeFacts
 
 
 @dataclass

@@ -9,10 +9,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from ravi_otel._telemetry.metrics import Collection, Instruments, Series
 from ravi_otel._telemetry.names import BOTH, LATEST, RELEASED, chosen_convention, spans_steps, times_chunks
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 OPT_IN = "OTEL_SEMCONV_STABILITY_OPT_IN"
 USAGE = Usage(100, 40, cached_input_tokens=30, cache_write_tokens=20, reasoning_tokens=7, audio_input_tokens=10, image_output_tokens=5)

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 
-from ravi_otel.hooks.records import CountEvent, SpawnEvent
-from ravi_otel.policy.limits import Outcome, ScopeKind
+from ravi_otel.hooks._events import CountEvent, SpawnEvent
+from ravi_otel.policy._limits import Outcome, ScopeKind
 
 EVENTS = ("limit_nearing", "limit_exceeded")
 

@@ -11,8 +11,8 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from ravi_otel._telemetry.content import Content
-from ravi_otel.hooks.records import GuardrailEvent, ReviewEvent, StepEvent
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._events import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.policy._limits import ScopeKind
 
 SHA = "ab" * 32
 

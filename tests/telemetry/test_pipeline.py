@@ -22,10 +22,10 @@ from opentelemetry import trace, metrics, _logs
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from ravi_otel.hooks.records import CallRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call
+from ravi_otel.hooks._events import CallRecord
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Call
 from ravi_otel._telemetry import Pipeline
 from heard import Telemetry
 

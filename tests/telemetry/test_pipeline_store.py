@@ -32,11 +32,11 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from ravi_otel.hooks.records import CallRecord, LimitEvent
+from ravi_otel.hooks._events import CallRecord, LimitEvent
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._usage import Call
 from ravi_otel._telemetry import Pipeline
 from heard import Telemetry
 

@@ -5,7 +5,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ravi_otel.errors import BudgetExhaustedError, StopRun, ToolDeniedError
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 
 def _close(telemetry, scope, status="ok", error=None):

@@ -7,10 +7,10 @@ from heard import Telemetry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ravi_otel.hooks.records import CallRecord, RetryRecord
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.hooks._events import CallRecord, RetryRecord
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 
 def _end(telemetry, record, **fields):

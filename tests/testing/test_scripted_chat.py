@@ -6,7 +6,7 @@ import openai
 import pydantic
 import pytest
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Disconnect, Failure, Malformed, Raw, Refusal, ScriptedLLM, Text, ToolCalls
 
 CALLS = [("lookup", {"user_id": 42}), ("refund", {"order": "A-1", "cents": 1999})]

@@ -7,7 +7,7 @@ import openai
 import pydantic
 import pytest
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Refusal, ScriptedLLM, Text, ToolCalls, Vector
 
 CALLS = [("lookup", {"user_id": 42}), ("refund", {})]

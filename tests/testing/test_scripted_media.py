@@ -8,7 +8,7 @@ import inspect
 import openai
 import pytest
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Picture, Sound, Text
 
 pytestmark = pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning", "ignore:The model:DeprecationWarning")

@@ -10,9 +10,20 @@ from json import dumps  # as it is now: the program may make tools of that modul
 from operator import attrgetter
 from typing import Any, Final
 
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import CLOCKS, SPENDS, Admission, Kind, Limit, Outcome, ScopeKind
-from ravi_otel.policy.windows import is_calendar, longest_s, roll_ns, same_window
+from ravi_otel.policy._limits import (
+    CLOCKS,
+    SPENDS,
+    Admission,
+    Kind,
+    Limit,
+    Outcome,
+    ScopeKind,
+    is_calendar,
+    longest_s,
+    roll_ns,
+    same_window,
+)
+from ravi_otel.policy._runs import ScopeFacts
 
 
 class Nature(IntEnum):

@@ -26,7 +26,7 @@ from ravi_otel._enforcement.ledger.store_failures import DAY_S, KEEP_S
 from ravi_otel._enforcement.ledger.store_identity import file_words, name_store, server_words
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 VARIABLE: Final = "RAVI_LEDGER"
 """The environment variable that names the ledger."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._flow import Flow
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel.policy.limits import Kind
+from ravi_otel.policy._limits import Kind
 
 if TYPE_CHECKING:
-    from ravi_otel.hooks.records import Phase
+    from ravi_otel.hooks._events import Phase
 
 _TOKENS = Kind.TOKENS.value
 

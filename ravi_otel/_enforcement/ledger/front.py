@@ -38,7 +38,7 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.store_failures import MEANWHILE, SO
 from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 _log = logging.getLogger("ravi_otel")
 _SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})

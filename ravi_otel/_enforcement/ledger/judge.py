@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Line, Reason, Reservation, Settled
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 if TYPE_CHECKING:
-    from ravi_otel.hooks.records import Phase
+    from ravi_otel.hooks._events import Phase
 
 _COUNTED, _HELD, _AFTER, _LEVEL = Nature.COUNTED, Nature.HELD, Nature.AFTER, Nature.LEVEL  # reading a member off its class costs more
 NOTHING_CROSSED = Settled()

@@ -14,9 +14,8 @@ from json import loads  # as it is now: the program may make tools of that modul
 from typing import Any, Final, Protocol
 
 from ravi_otel._flow import Flow
-from ravi_otel.policy.checks import WINDOWS
-from ravi_otel.policy.formula import ALL
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._checks import WINDOWS
+from ravi_otel.policy._limits import ALL, ScopeKind
 
 MOST_LISTED: Final = 10_000
 """How many counters one listing has at most."""

@@ -20,8 +20,8 @@ from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._forksafe import without_signals
 from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.limits import ScopeKind, public_amount
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._limits import ScopeKind, public_amount
 
 _log = logging.getLogger("ravi_otel")
 

@@ -22,10 +22,9 @@ from ravi_otel._enforcement.scope_limits import CHILDREN, LimitedScope, agent_am
 from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, BudgetExhaustedError, SpawnDeniedError
-from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, ScopeKind
+from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.policy._limits import Kind, ScopeKind
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, Priority, ScopeFacts
 
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds whose refusal is a denied spawn, as one for want of a slot is."""

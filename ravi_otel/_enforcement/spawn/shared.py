@@ -16,8 +16,8 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit
+from ravi_otel.policy._limits import Limit
+from ravi_otel.policy._runs import ScopeFacts
 
 T = TypeVar("T")
 

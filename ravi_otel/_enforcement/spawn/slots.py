@@ -18,8 +18,8 @@ from typing import Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._enforcement.spawn.shared import SharedSlots
 from ravi_otel._flow import Flow, run_async, run_sync
-from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, Priority, SpawnBudget
+from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, Priority, SpawnBudget
 
 _SLACK: Final = 64
 """Stale entries a queue keeps before it is rebuilt, besides one per live item."""

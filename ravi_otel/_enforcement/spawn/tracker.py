@@ -31,10 +31,10 @@ from ravi_otel._enforcement.spawn.shared import SharedSlots
 from ravi_otel._enforcement.spawn.slots import Lease, Shortage, Slots, SpawnStats, Waiter
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import SpawnEvent
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, SpawnBudget
+from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, SpawnBudget
 
 _NS: Final = 1_000_000_000
 _NOBODY: Final[frozenset[Any]] = frozenset()

@@ -27,7 +27,7 @@ from ravi_otel._instrumentation.formats.fields import (
 from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
 from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
-from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse, Usage
+from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3

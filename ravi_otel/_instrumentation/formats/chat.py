@@ -35,7 +35,7 @@ from ravi_otel._instrumentation.formats.fields import (
 )
 from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
-from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, ToolUse
+from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3

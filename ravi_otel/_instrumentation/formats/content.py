@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats.fields import fields_of, get, plain, text
-from ravi_otel.policy.usage import Message, Part
+from ravi_otel.policy._usage import Message, Part
 
 MOST_ITEMS: Final = 10_000
 _MOST_PARSED: Final = 256 * 1024

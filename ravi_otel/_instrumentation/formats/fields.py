@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy.usage import Usage
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._usage import Usage
 
 MOST = 2**53
 """A count beyond what JSON numbers hold exactly is no count."""

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.fields import TOKEN, tokens_of_weight, weight_of
-from ravi_otel.policy.usage import Asked, Call, Message, Reply, ToolUse, Usage
+from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
 MOST_PIECES: Final = 32

@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats.fields import MOST, class_of, get, plain, text
 from ravi_otel._instrumentation.formats.format import Request
-from ravi_otel.policy.usage import Call
+from ravi_otel.policy._usage import Call
 
 _AT_HOME: Final = 64
 """Tokens a vendor's own template adds to a request."""

@@ -33,7 +33,7 @@ from ravi_otel._instrumentation.formats.fields import (
 )
 from ravi_otel._instrumentation.formats.format import MOST_TEXT, Collector, Request, TextCollector, WireFormat
 from ravi_otel._instrumentation.formats.input_bounds import bound
-from ravi_otel.policy.usage import Asked, Call, Message, Part, Reply, Usage, added
+from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, Usage, added
 
 # -- embeddings, moderations, videos ------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from ravi_otel._instrumentation.formats.fields import as_mapping, as_text, count
 from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
 from ravi_otel._instrumentation.formats.media import MEDIA
 from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
-from ravi_otel.policy.usage import Call, Reply, Usage
+from ravi_otel.policy._usage import Call, Reply, Usage
 
 _WORDS: Final = frozenset(
     """

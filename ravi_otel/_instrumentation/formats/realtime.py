@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from ravi_otel._instrumentation.formats import responses
 from ravi_otel._instrumentation.formats.fields import count, get, items, text, tokens_in, usage_of
 from ravi_otel._instrumentation.formats.format import MOST_TEXT, Collector, Host, Request, TextCollector
-from ravi_otel.policy.usage import Asked, Call, Reply, Usage
+from ravi_otel.policy._usage import Asked, Call, Reply, Usage
 
 RESPONSES: Final = "responses"
 LIVE: Final = "live"

@@ -16,7 +16,7 @@ from ravi_otel.agents.history.recollection import AgentMemory
 from ravi_otel.agents.history.sqlite import SqliteHistory
 from ravi_otel.agents.history.summarizing import Summarizing
 from ravi_otel.agents.history.windows import SlidingWindow, TokenWindow, tokens_of
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 
 __all__ = [
     "AgentMemory",

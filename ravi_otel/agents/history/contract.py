@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import HistoryRetention
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._runs import HistoryRetention
 
 MOST_MESSAGES: Final = 10_000
 """Messages of one append."""

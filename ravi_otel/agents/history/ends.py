@@ -5,9 +5,8 @@ from __future__ import annotations
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.history.contract import ForgetsAtOnce
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import ScopeView
+from ravi_otel.hooks._events import ScopeView
+from ravi_otel.hooks._listeners import Listener, swallow
 
 
 def run_of(scope: Scope) -> str | None:

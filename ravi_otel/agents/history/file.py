@@ -15,7 +15,7 @@ from ravi_otel._files import reserve
 from ravi_otel._sqlite import ForeignError, Schema, code_of, connect, is_busy, log_ahead
 from ravi_otel.agents.history.contract import MOST_BYTES, HistoryError
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 FORMAT: Final = 1
 _SCHEMA: Final = Schema(

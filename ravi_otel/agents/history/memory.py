@@ -10,9 +10,9 @@ from typing import Final
 
 from ravi_otel.agents.history import writing
 from ravi_otel.agents.history.contract import Place
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import HistoryRetention
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._runs import HistoryRetention
 
 _Key = tuple[str | None, str | None, str | None]
 """A tenant and its session, or without a session the run."""

@@ -12,9 +12,9 @@ from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.writing import sendable
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import HistoryRetention
-from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy
+from ravi_otel.policy._runs import HistoryRetention
 
 _STORES: Final = "MemoryHistory() or SqliteHistory('history.db')"
 

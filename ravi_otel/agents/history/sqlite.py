@@ -16,9 +16,9 @@ from ravi_otel.agents.history import writing
 from ravi_otel.agents.history.contract import HistoryError, Place
 from ravi_otel.agents.history.file import HistoryFile
 from ravi_otel.agents.history.owners import Owner
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import HistoryRetention
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
+from ravi_otel.policy._runs import HistoryRetention
 
 _AT_AN_END_S: Final = 0.25
 _UNKNOWN_FOR_S: Final = 7 * 24 * 3_600

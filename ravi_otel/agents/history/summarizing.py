@@ -16,8 +16,8 @@ from ravi_otel.agents.history.writing import sendable
 from ravi_otel.agents.metering import ask
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import AgentPausedError, BudgetError, CancellationError, StopRun
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage, LLMClient
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, LLMClient
 
 _log = logging.getLogger("ravi_otel")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ravi_otel.policy.contracts import ChatMessage, JsonObject
+from ravi_otel.policy._contracts import ChatMessage, JsonObject
 
 _STANDING = ("system", "developer")
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from ravi_otel._instrumentation.formats.fields import tokens_in
 from ravi_otel.agents.history.turns import Outline, Unit, outline, sound
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.agents.history.contract import MOST_APPENDS, MOST_BYTES, MOST_DEPTH, MOST_MESSAGES, HistoryError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import ChatMessage, JsonObject, Role
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, JsonObject, Role
 
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXTS: Final = ("content", "name", "tool_call_id")

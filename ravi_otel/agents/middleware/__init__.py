@@ -20,7 +20,7 @@ from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
 from ravi_otel.agents.middleware.rates import RateLimiter
 from ravi_otel.agents.middleware.redaction import Redaction
 from ravi_otel.agents.middleware.retry import Retry
-from ravi_otel.policy.contracts import CallNext, ChatMessage, Generation
+from ravi_otel.policy._contracts import CallNext, ChatMessage, Generation
 
 __all__ = [
     "AgentInput",

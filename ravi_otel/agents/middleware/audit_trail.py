@@ -11,8 +11,8 @@ from anyio import CancelScope, to_thread
 
 from ravi_otel.agents.middleware.contexts import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.audit_chain import AuditError
 

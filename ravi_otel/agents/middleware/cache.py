@@ -14,9 +14,9 @@ from ravi_otel.agents.middleware.cache_stores import CacheStore, MemoryCache
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.resting import within
 from ravi_otel.agents.middleware.telling import tell
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext
+from ravi_otel.policy._limits import NANO
 
 Scope = Literal["run", "session", "tenant", "all"]
 _SCOPES: Final = ("run", "session", "tenant", "all")

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.agents.middleware.contexts import ChatCall
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject
+from ravi_otel.policy._usage import Usage
 
 _VERSION: Final = 1
 _WHOLE: Final = frozenset({"stop", "completed", "end_turn"})

@@ -17,8 +17,8 @@ from anyio import to_thread
 from ravi_otel._files import reserve
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._sqlite import connect, transaction
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO
 
 _log = logging.getLogger("ravi_otel")
 MOST_ENTRY: Final = 1_000_000

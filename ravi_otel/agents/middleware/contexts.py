@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias
 
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.contracts import ChatMessage, Generation, JsonObject, JsonValue, LLMClient
+from ravi_otel.policy._checks import show
+from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject, JsonValue, LLMClient
 
 Level = Literal["agent", "chat", "tool"]
 """What a middleware stands around: a whole run of an agent, one model call, or one tool call."""

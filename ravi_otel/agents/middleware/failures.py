@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from ravi_otel._enforcement.ending import leaves
 from ravi_otel.errors import ConfigurationError, LLMEmpty, LLMTimeout, RaviError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 Errors: TypeAlias = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], bool]
 """Which errors are meant: a class, several, or a function that tells."""

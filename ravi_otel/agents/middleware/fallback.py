@@ -7,8 +7,8 @@ from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.failures import Errors, is_final, read_errors
 from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext, LLMClient
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext, LLMClient
 
 
 class ModelFallback:

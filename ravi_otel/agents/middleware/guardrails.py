@@ -13,10 +13,10 @@ from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, Tool
 from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.texts import UnreadableError, answered_text, asked_text
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, RaviError
-from ravi_otel.hooks.bridge import hear
-from ravi_otel.hooks.records import GuardrailEvent
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext
+from ravi_otel.hooks._events import GuardrailEvent
+from ravi_otel.hooks._manager import hear
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext
 
 Check: TypeAlias = str | re.Pattern[str] | Callable[[str], Awaitable[str | None] | str | None]
 """A regular expression that must not be found, or a function of the text, sync or async: the reason to stop, or None."""

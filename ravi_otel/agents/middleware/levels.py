@@ -8,8 +8,8 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, MiddlewareError, ToolUse
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import nearest, show
-from ravi_otel.policy.contracts import CallNext
+from ravi_otel.policy._checks import nearest, show
+from ravi_otel.policy._contracts import CallNext
 
 LEVELS: Final[tuple[Level, ...]] = ("agent", "chat", "tool")
 

@@ -9,7 +9,7 @@ from ravi_otel.agents.cancelling import told_apart
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, MiddlewareError, Passing, ToolUse
 from ravi_otel.agents.middleware.levels import LEVELS, Process, levels_of
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 CtxT = TypeVar("CtxT", AgentRun, ChatCall, ToolUse)
 Final = Callable[[CtxT], Awaitable[None]]

@@ -16,9 +16,9 @@ from ravi_otel.agents.middleware.levels import LEVELS
 from ravi_otel.agents.middleware.resting import rest
 from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext
+from ravi_otel.policy._limits import NANO
 
 Whose = Literal["all", "tenant", "session", "run", "agent"]
 _WHOSE: Final = ("all", "tenant", "session", "run", "agent")

@@ -12,8 +12,8 @@ from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.agents.middleware.texts import beside
 from ravi_otel.agents.wire import ResponseMessage
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
-from ravi_otel.policy.checks import show
-from ravi_otel.policy.contracts import CallNext, ChatMessage, JsonObject
+from ravi_otel.policy._checks import show
+from ravi_otel.policy._contracts import CallNext, ChatMessage, JsonObject
 
 
 class Redaction:

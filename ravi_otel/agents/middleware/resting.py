@@ -10,7 +10,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._runtime.waiting import Waiting
 from ravi_otel.agents.hanging import cut
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._limits import NANO
 
 T = TypeVar("T")
 

@@ -15,9 +15,9 @@ from ravi_otel.agents.middleware.failures import Errors, is_final, read_errors, 
 from ravi_otel.agents.middleware.resting import left_s, within
 from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import CallNext
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import CallNext
+from ravi_otel.policy._limits import NANO
 
 _MOST_ATTEMPTS: Final = 100
 

@@ -7,7 +7,7 @@ from typing import Literal
 from opentelemetry import trace
 
 from ravi_otel._telemetry import names
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 Effect = Literal["cache_hit", "fell_back", "rate_limited", "redacted", "retried"]
 

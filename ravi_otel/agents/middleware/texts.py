@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, ToolUse
 from ravi_otel.agents.wire import ResponseMessage
-from ravi_otel.policy.contracts import ChatMessage, JsonObject
+from ravi_otel.policy._contracts import ChatMessage, JsonObject
 
 MOST_DEPTH: Final = 64
 MOST_CHARACTERS: Final = 4_000_000

@@ -11,7 +11,7 @@ from typing import Any, Final
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.patching import Wraps
 from ravi_otel.carrier.clients.rewriting import Edit, Field, Going, Rewriting, going, origin_of
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 _BETWEEN: Final = b": "
 _TARGET: Final = 1

@@ -17,7 +17,7 @@ from ravi_otel._telemetry.spans import silences_all
 from ravi_otel.carrier.entries import without_ours
 from ravi_otel.carrier.lending import RETURN_HEADER, Lent, pass_by, returned
 from ravi_otel.carrier.outbound import headers_for, is_listed
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 
 Field = tuple[bytes, bytes]
 """A header as it goes out: name and value."""

@@ -10,8 +10,8 @@ from typing import Final
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.local.live import LimitState
 from ravi_otel.local.wording import UNKNOWN, clean, count, money, percent
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import NANO, Kind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import NANO, Kind
 
 NONE: Final = "-"
 """What a thing has none of, such as the priority of a run; `UNKNOWN` is what it has and nobody told."""

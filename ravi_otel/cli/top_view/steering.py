@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy._runs import Priority
 
 
 def raised(priority: str | None, by: int) -> str | None:

@@ -27,7 +27,7 @@ from ravi_otel.local.live.protocol import (
     read_state,
     write_line,
 )
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 TIMEOUT_S: Final = 2.0
 _PIECE: Final = 64 * 1024

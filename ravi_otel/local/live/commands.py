@@ -10,8 +10,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn.slots import Lease
 from ravi_otel._enforcement.spawn.tracker import SpawnTracker
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.records import Notice
+from ravi_otel.hooks._events import Notice
+from ravi_otel.hooks._listeners import swallow
 from ravi_otel.local.live.peers import Peer
 from ravi_otel.local.live.protocol import (
     MOST_ANSWER,
@@ -29,8 +29,8 @@ from ravi_otel.local.live.protocol import (
     write_line,
 )
 from ravi_otel.local.live.watching import Watch
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import ScopeKind
 
 _log = logging.getLogger("ravi_otel")
 _BY_HAND: Final = "cancelled by an operator"

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from ravi_otel.local.live.protocol import LiveError
 from ravi_otel.local.store import jsonfile, processes
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 DIRECTORY: Final = "live"
 MOST_PATH: Final = 100

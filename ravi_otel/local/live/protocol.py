@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, cast
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy import checks
-from ravi_otel.policy.budgets import Priority
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import Priority
 
 VERSION: Final = 1
 MOST_REQUEST: Final = 64 * 1024

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 from ravi_otel.local.live import place
 from ravi_otel.local.live.peers import Peer, peer_of
 from ravi_otel.local.live.protocol import MOST_REQUEST, VERSION, write_line

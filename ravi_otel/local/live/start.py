@@ -17,7 +17,7 @@ from typing import Final
 
 from ravi_otel._forksafe import renew_in_child, without_signals
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.guard import swallow
+from ravi_otel.hooks._listeners import swallow
 from ravi_otel.local.live.client import sweep
 from ravi_otel.local.live.commands import answer
 from ravi_otel.local.live.peers import Peer
@@ -25,7 +25,7 @@ from ravi_otel.local.live.place import announce, make
 from ravi_otel.local.live.server import Server
 from ravi_otel.local.live.watching import Watch
 from ravi_otel.local.store.directory import Store
-from ravi_otel.policy.checks import switch
+from ravi_otel.policy._checks import switch
 
 VARIABLE: Final = "RAVI_LIVE"
 _log = logging.getLogger("ravi_otel")

@@ -17,9 +17,8 @@ from typing import Final
 
 from ravi_otel._enforcement.ledger.store_readings import refresh
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.hooks.records import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.local.live.protocol import (
     KINDS,
     MOST_LIMITS,
@@ -33,7 +32,7 @@ from ravi_otel.local.live.protocol import (
     is_number,
 )
 from ravi_otel.local.store.processes import began
-from ravi_otel.policy.limits import NANO, UNITS, ScopeKind
+from ravi_otel.policy._limits import NANO, UNITS, ScopeKind
 
 WINDOW_S: Final = 10
 _MOST_CALLS: Final = 128

@@ -29,7 +29,7 @@ from typing import Any, Final, Literal
 from ravi_otel._files import create
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.store import jsonfile, processes
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 FORMAT: Final = 1
 MARKER: Final = "store.json"

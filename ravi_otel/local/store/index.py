@@ -20,7 +20,7 @@ from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.reading import Digest, StoredScope, digest
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.local.wording import clean
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
 
 FORMAT: Final = 4
 _PATIENCE_S: Final = 30.0

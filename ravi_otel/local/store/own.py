@@ -14,7 +14,7 @@ from ravi_otel._version import __version__
 from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.pruning import prune
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 
 def begin() -> FileSink:

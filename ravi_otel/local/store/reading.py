@@ -10,7 +10,7 @@ from typing import Final
 
 from ravi_otel._telemetry import names
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks.records import LimitReading, Spend, Status
+from ravi_otel.hooks._events import LimitReading, Spend, Status
 from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
 from ravi_otel.local.store.directory import Manifest, StoredRun
 from ravi_otel.local.store.entries import budget_of, event_of, state_of, status_of
@@ -18,10 +18,9 @@ from ravi_otel.local.store.gathering import Gathering, Group, Place, process_of
 from ravi_otel.local.store.pruning import is_running
 from ravi_otel.local.store.spans import Span, SpanEvent, Unread, spans_of
 from ravi_otel.local.store.sums import Sums
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import NANO, Limit, ScopeKind
-from ravi_otel.policy.stops import StopReason
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import NANO, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts, StopReason
 
 MOST_STEPS: Final = 10_000
 """Spans that are walked up to find the scope around one."""

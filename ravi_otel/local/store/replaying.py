@@ -19,7 +19,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local.store.directory import StoredRun
 from ravi_otel.local.store.encoding import Signal
 from ravi_otel.local.store.posting import Post, ReplayError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ravi_otel._telemetry import names
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._limits import NANO
 
 MOST_LINE: Final = 16 * 1024 * 1024
 """Bytes of a line; what is longer is no span of anybody's."""

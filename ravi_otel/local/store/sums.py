@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ravi_otel.hooks.records import Spend
+from ravi_otel.hooks._events import Spend
 from ravi_otel.local.record import Leaf
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 
 TURNS: Final = frozenset({"chat", "text_completion"})
 """The operations that are a turn of a conversation."""

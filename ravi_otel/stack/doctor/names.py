@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection
 from typing import Final
 
-from ravi_otel.policy.limits import Kind
+from ravi_otel.policy._limits import Kind
 
 _SIGNALS: Final = ("TRACES", "METRICS", "LOGS")
 _OTLP: Final = ("ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY", "INSECURE")

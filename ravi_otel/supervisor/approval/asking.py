@@ -13,8 +13,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel._runtime.state import STATE
-from ravi_otel.policy.contracts import Coloured
-from ravi_otel.policy.limits import NANO
+from ravi_otel.policy._contracts import Coloured
+from ravi_otel.policy._limits import NANO
 
 T = TypeVar("T")
 

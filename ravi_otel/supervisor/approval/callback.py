@@ -12,8 +12,8 @@ import anyio
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import Coloured
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import Coloured
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.asking import LONGEST_PAUSE_S, refuse_ended, wall_clock
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest

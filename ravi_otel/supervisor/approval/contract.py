@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Protocol, runtime_checkable
 
-from ravi_otel.policy.contracts import Coloured, JsonObject
+from ravi_otel.policy._contracts import Coloured, JsonObject
 
 NO_TERMINAL: Final = "no_terminal"
 CHANGED: Final = "arguments_changed"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import JsonObject, JsonValue
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import JsonObject, JsonValue
 from ravi_otel.supervisor.approval import frozen
 
 

@@ -9,8 +9,8 @@ from json import dumps, loads  # as it is now: the program may make tools of tha
 from typing import Any, Final, NoReturn, cast
 
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import JsonObject, JsonValue
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import JsonObject, JsonValue
 from ravi_otel.supervisor import hashing
 
 MOST_CHARS: Final = 65_536

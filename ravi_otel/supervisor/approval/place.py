@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 VARIABLE: Final = "RAVI_APPROVALS"
 NAME: Final = "approvals.db"

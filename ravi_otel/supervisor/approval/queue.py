@@ -11,9 +11,9 @@ from typing import Final, TypeVar, cast
 
 from ravi_otel._flow import Flow
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.hooks.guard import swallow
-from ravi_otel.policy import checks
-from ravi_otel.policy.contracts import Coloured
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import Coloured
 from ravi_otel.supervisor.approval import rows
 from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
 from ravi_otel.supervisor.approval.contract import CHANGED, ApprovalAnswer, ApprovalRequest

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
 
 from ravi_otel.errors import RaviError
-from ravi_otel.policy.contracts import JsonObject
+from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 from ravi_otel._files import database_flaw, make_file
 from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, read_text, transaction
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval import frozen, place, rows
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.rows import StoredRequest

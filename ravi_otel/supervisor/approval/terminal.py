@@ -14,7 +14,7 @@ from typing import Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.policy.contracts import Coloured, JsonObject
+from ravi_otel.policy._contracts import Coloured, JsonObject
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
 from ravi_otel.supervisor.approval.contract import NO_TERMINAL, ApprovalAnswer, ApprovalRequest

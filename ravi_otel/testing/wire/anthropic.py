@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls
 from ravi_otel.testing.wire.counts import generated, input_tokens
 from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing.script import Answer, Generated, Refusal, Request, Text, ToolCalls, UsageSpec
 
 _PER_MESSAGE = 4

@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing.script import Picture, Request, Sound, Text
 from ravi_otel.testing.wire.counts import output_tokens, prompt_tokens, stated
 from ravi_otel.testing.wire.payload import Payload, created, event, pieces, plain, stream

@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 
 import ravi_otel
 from ravi_otel.agents.history import MemoryHistory, SqliteHistory
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"

@@ -13,7 +13,7 @@ from ravi_otel import HistoryRetention, SpawnBudget
 from ravi_otel.agents.history import AgentMemory, HistoryError, MemoryHistory, SlidingWindow
 from ravi_otel.agents.history.recollection import retention_of
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import AgentContextProtocol, ChatMessage
+from ravi_otel.policy._contracts import AgentContextProtocol, ChatMessage
 
 NONE, RUN, PERMANENT = HistoryRetention
 pytestmark = pytest.mark.anyio

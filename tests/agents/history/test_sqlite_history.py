@@ -16,7 +16,7 @@ from ravi_otel import HistoryRetention
 from ravi_otel.agents.history import HistoryError, SqliteHistory
 from ravi_otel.agents.history.owners import Owner
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 
 NONE, RUN, PERMANENT = HistoryRetention
 pytestmark = pytest.mark.anyio
@@ -58,7 +58,7 @@ def program(path, body, **more):
         "import anyio, sys",
         "from ravi_otel import HistoryRetention",
         "from ravi_otel.agents.history import SqliteHistory",
-        "from ravi_otel.policy.contracts import ChatMessage",
+        "from ravi_otel.policy._contracts import ChatMessage",
         f"store = SqliteHistory({str(path)!r}, busy_s=60)",
         body,
     ]

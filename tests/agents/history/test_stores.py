@@ -14,7 +14,7 @@ from ravi_otel import HistoryRetention
 from ravi_otel.agents.history import HistoryError, HistoryStore, MemoryHistory, SqliteHistory, writing
 from ravi_otel.agents.history.contract import ForgetsAtOnce
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 
 NONE, RUN, PERMANENT = HistoryRetention
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from ravi_otel.agents.history import AgentMemory, SqliteHistory, Summarizing, to
 from ravi_otel.agents.history.summarizing import PREFACE
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import CancellationError, ConfigurationError
-from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy, Generation
+from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy, Generation
 from ravi_otel.testing import Failure, Text
 
 MODEL = "gpt-4o-mini"

@@ -12,7 +12,7 @@ from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
 from ravi_otel.agents.history.turns import outline, sound
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import ChatMessage, CompactionStrategy
+from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy
 
 STEADY = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck)}
 STANDING = ("system", "developer")

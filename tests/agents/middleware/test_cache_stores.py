@@ -15,8 +15,8 @@ import pytest
 from ravi_otel.agents.middleware import MemoryCache, SqliteCache
 from ravi_otel.agents.middleware.cache_entries import read, write
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._usage import Usage
 
 pytestmark = pytest.mark.anyio
 BOTH = pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])

@@ -9,7 +9,7 @@ from ravi_otel import errors
 from ravi_otel.agents.middleware import MiddlewarePipeline, ModelFallback, Retry, chat_middleware
 from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.testing import Failure, Text
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ from ravi_otel import errors
 from ravi_otel.agents.middleware import AgentRun, InputGuardrail, MiddlewarePipeline, OutputGuardrail
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.wire import ResponseMessage
-from ravi_otel.policy.contracts import ChatMessage, Generation
-from ravi_otel.policy.facts import ScopeFacts
+from ravi_otel.policy._contracts import ChatMessage, Generation
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import Text, ToolCalls
 
 pytestmark = pytest.mark.anyio

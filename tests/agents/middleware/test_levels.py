@@ -13,7 +13,7 @@ from ravi_otel.agents.middleware import (
     tool_middleware,
 )
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.contracts import Middleware
+from ravi_otel.policy._contracts import Middleware
 
 
 class Plain:

@@ -10,7 +10,7 @@ import pytest
 from ravi_otel.agents.middleware import AgentRun, Cache, MiddlewarePipeline, agent_middleware, chat_middleware, tool_middleware
 from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, StopRun
-from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy._contracts import ChatMessage, Generation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
 

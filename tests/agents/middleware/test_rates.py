@@ -12,7 +12,7 @@ import ravi_otel
 from ravi_otel import errors
 from ravi_otel.agents.middleware import MiddlewarePipeline, RateLimiter
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy._contracts import ChatMessage, Generation
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("anyio_backend", ["asyncio", "trio"])]
 

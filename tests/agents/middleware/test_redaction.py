@@ -13,7 +13,7 @@ import ravi_otel
 from ravi_otel import errors
 from ravi_otel.agents.middleware import AuditTrail, MiddlewarePipeline, Redaction, tool_middleware
 from ravi_otel.agents.wire import ResponseMessage, to_responses
-from ravi_otel.policy.contracts import ChatMessage
+from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.audit_chain import AuditError
 

@@ -13,7 +13,7 @@ from ravi_otel import errors
 from ravi_otel.agents.middleware import MiddlewarePipeline, Retry, chat_middleware
 from ravi_otel.agents.middleware.failures import is_final, is_passing, retry_after_s, sent_before
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.contracts import ChatMessage, Generation
+from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.testing import Disconnect, Failure, Text
 
 pytestmark = pytest.mark.anyio

@@ -14,8 +14,8 @@ from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run")
 

@@ -30,8 +30,8 @@ from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 GRANT = 10
 HUGE = 2**40

@@ -16,9 +16,9 @@ from ravi_otel._runtime.config import effective, with_ledger
 from ravi_otel._runtime.settings import Settings, service_of
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 SECRET = "hunter2"
 

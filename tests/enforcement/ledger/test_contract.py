@@ -3,7 +3,7 @@
 import pytest
 
 from ravi_otel._enforcement.ledger.contract import Denied, Grant
-from ravi_otel.policy.limits import Admission, Kind, Outcome, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Outcome, ScopeKind
 
 COUNTED = [Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS, "sql_rows"]
 HELD = [Kind.TOKENS, Kind.INPUT_TOKENS, Kind.OUTPUT_TOKENS, Kind.COST]

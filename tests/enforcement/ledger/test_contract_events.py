@@ -6,8 +6,8 @@ from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import NANO, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy._limits import NANO, Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 
 def events(answer):

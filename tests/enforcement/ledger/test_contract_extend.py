@@ -6,7 +6,7 @@ import pytest
 
 from ravi_otel._enforcement.ledger.contract import Grant
 from ravi_otel._flow import is_done, run_async, run_sync
-from ravi_otel.policy.limits import Kind, Outcome
+from ravi_otel.policy._limits import Kind, Outcome
 
 MORE = {Kind.TOKENS.value: 30}
 

@@ -14,8 +14,8 @@ from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.ledger.windows import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import ManualClock
 
 HOUR = 3_600.0

@@ -6,7 +6,7 @@ import uuid
 
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.limits import Admission, Kind, Outcome
+from ravi_otel.policy._limits import Admission, Kind, Outcome
 
 COUNT = 100 * max(1, int(os.environ.get("RAVI_LONG") or 1))
 """How many histories: RAVI_LONG=100 is ten thousand."""

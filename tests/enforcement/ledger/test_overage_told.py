@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel.hooks.listener import Listener
-from ravi_otel.policy.limits import Kind
+from ravi_otel.hooks._listeners import Listener
+from ravi_otel.policy._limits import Kind
 
 
 class Heard(Listener):

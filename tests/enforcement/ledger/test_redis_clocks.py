@@ -16,9 +16,9 @@ from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.grammar import parse_limit
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 HOUR_S = 3_600
 

@@ -18,8 +18,8 @@ from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 TOKENS = Kind.TOKENS.value
 

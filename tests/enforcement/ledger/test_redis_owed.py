@@ -17,8 +17,8 @@ from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 
 def account(scope_id="r"):
@@ -152,8 +152,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 ledger = open_ledger(sys.argv[1])
 account = Account(Limit(kind=Kind.TOKENS, value=100), ScopeFacts(scope_id="one", kind=ScopeKind.RUN), origin="tokens=100")
 op = new_op_id()

@@ -15,8 +15,8 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 CREW = Path(__file__).with_name("crew.py")
 TIMES = 40 * max(1, int(os.environ.get("RAVI_LONG") or 1))

@@ -8,8 +8,8 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 MORE = {Kind.TOKENS.value: 30}
 FACTS = ScopeFacts(scope_id=uuid.uuid4().hex, kind=ScopeKind.RUN)

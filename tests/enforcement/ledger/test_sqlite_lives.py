@@ -11,8 +11,8 @@ from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.ledger.sqlite.process import BATCH
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Limit, ScopeKind
+from ravi_otel.policy._limits import Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import ManualClock
 
 DAY_S = 24 * 3600

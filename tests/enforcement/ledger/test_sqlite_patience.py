@@ -14,8 +14,8 @@ from ravi_otel._enforcement.ledger.sqlite import file
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 
 RUN = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run", run_name="triage")
 

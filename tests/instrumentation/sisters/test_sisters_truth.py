@@ -14,7 +14,7 @@ from ravi_otel._instrumentation.formats.anthropic import usage
 from ravi_otel._instrumentation.formats.format import Request
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Disconnect, Failure, Raw, Text, ToolCalls
 
 CLAUDE: dict[str, Any] = {"model": "claude-opus-4-8", "max_tokens": 64, "messages": [{"role": "user", "content": "Say hello."}]}

@@ -11,7 +11,7 @@ import ravi_otel
 from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE, Options
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events, responses_events
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ravi_otel.hooks.listener import Listener
+from ravi_otel.hooks._listeners import Listener
 
 NAMES = ("search", "fetch")
 CHAT_TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object"}}} for name in NAMES]

@@ -12,7 +12,7 @@ import ravi_otel
 from ravi_otel import Priority, SpawnBudget
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
-from ravi_otel.hooks.listener import Listeners
+from ravi_otel.hooks._listeners import Listeners
 from ravi_otel.local.live import watching
 from ravi_otel.local.live.start import Live
 from ravi_otel.testing import ScriptedLLM, Text

@@ -14,15 +14,15 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionBudget, ExecutionTracker
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.model_calls import CallAttributes
-from ravi_otel.hooks.records import CallRecord
+from ravi_otel.hooks._events import CallRecord
 from ravi_otel.local import as_json, console, render
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.reading import read_run
 from ravi_otel.local.store.spans import Span
 from ravi_otel.local.store.writing import FileSink
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
-from ravi_otel.policy.usage import Call, Usage
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.policy._usage import Call, Usage
 from ravi_otel.testing import Disconnect, Failure, Text, ToolCalls
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}]}

@@ -16,8 +16,8 @@ from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy import parse_limit
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.stack.doctor import ledger, ledger_file
 
 DURABLE = (*redis_servers.DURABLE, "--maxmemory-policy", "noeviction")

@@ -33,7 +33,7 @@ from ravi_otel._enforcement.ledger.store_failures import Breaker, StoreError
 from ravi_otel._enforcement.sleeper import Sleeper, in_asyncio_task
 from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel._forksafe import without_signals
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 Failure = Literal["unreachable", "dropped", "late", "readonly", "moved", "ask", "try_again", "refused", "no_script", "given_up"]
 

@@ -22,8 +22,8 @@ from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import Counter
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError, kept_s
 from ravi_otel._enforcement.ledger.windows import width_ns
-from ravi_otel.hooks.records import Phase
-from ravi_otel.policy.limits import ScopeKind
+from ravi_otel.hooks._events import Phase
+from ravi_otel.policy._limits import ScopeKind
 
 # -- the scripts ------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy.checks import show
+from ravi_otel.policy._checks import show
 
 Kind = Literal["single", "sentinel", "cluster", "unix"]
 Host = tuple[str, int]

@@ -23,7 +23,7 @@ from ravi_otel import _extras
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError
 from ravi_otel._files import ANYBODY_WRITES, OTHERS_WRITE, database_flaw, reserve
 from ravi_otel._sqlite import ForeignError, Schema, code_of, connect, is_busy, log_ahead
-from ravi_otel.policy import checks
+from ravi_otel.policy import _checks as checks
 
 # -- its tables -----------------------------------------------------------------------------------------------------
 

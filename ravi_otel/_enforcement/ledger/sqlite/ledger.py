@@ -41,7 +41,7 @@ from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, is_contended, wa
 from ravi_otel._flow import Done, Flow, trio_here
 from ravi_otel._forksafe import around_fork, renew_while_alive
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy.limits import public_amount
+from ravi_otel.policy._limits import public_amount
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

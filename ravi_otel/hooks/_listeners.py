@@ -1,13 +1,20 @@
-"""Tell everybody who listens, in order, and survive every one of them."""
+"""Tell everybody who listens, in order, and keep a bug of ours, or of whoever listens, away from the user's call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeAlias
+from types import TracebackType
+from typing import Any, Final, Literal, TypeAlias
 
-from ravi_otel.hooks.guard import from_signal, swallow
-from ravi_otel.hooks.records import (
+from ravi_otel._forksafe import ForkLock
+from ravi_otel.hooks._events import (
     CallRecord,
     CountEvent,
     GuardrailEvent,
@@ -21,6 +28,77 @@ from ravi_otel.hooks.records import (
     StepEvent,
     ToolRecord,
 )
+
+_log = logging.getLogger("ravi_otel")
+_EVERY_S: Final = 60.0
+_MOST_PLACES: Final = 256
+
+
+class OnceAMinute:
+    """Count what goes wrong by place, and say at most once a minute per place that it is to be logged."""
+
+    def __init__(self) -> None:
+        self._lock = ForkLock()
+        self._last: dict[Hashable, float] = {}
+        self._counts: dict[Hashable, int] = {}
+
+    def due(self, place: Hashable) -> int:
+        """Count it; return how often it was so far when that is to be logged, else 0."""
+        now = time.monotonic()
+        with self._lock.own:
+            if place not in self._counts and len(self._counts) >= _MOST_PLACES:
+                return 0
+            self._counts[place] = self._counts.get(place, 0) + 1
+            if now - self._last.get(place, -_EVERY_S) < _EVERY_S:
+                return 0
+            self._last[place] = now
+            return self._counts[place]
+
+
+_BUGS: Final = OnceAMinute()
+
+
+def swallow(place: str, error: Exception) -> None:
+    """Count `error`, log it at most once a minute per `place`, and let the program go on.
+
+    With `RAVI_RAISE_BUGS` in the environment (our own tests set it) the error is raised instead.
+    """
+    if os.environ.get("RAVI_RAISE_BUGS"):
+        raise error
+    count = _BUGS.due(place)
+    if count:
+        with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
+            _log.warning("ravi-otel: internal error in %s (%d so far), your call is not affected: %r", place, count, error, exc_info=error)
+
+
+class Guarded:
+    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant."""
+
+    __slots__ = ("_passing", "_place")
+
+    def __init__(self, place: str, *passing: type[Exception]) -> None:
+        self._place = place
+        self._passing = passing
+
+    def __enter__(self) -> None:
+        """Begin to keep it away."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, self._passing):
+            return False
+        swallow(self._place, error)
+        return True
+
+
+def from_signal(error: BaseException) -> bool:
+    """Whether a signal handler of the program raised `error` while our code was running: then it is not our bug."""
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in map(signal.getsignal, signal.valid_signals())}
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
 
 
 class Listener:
@@ -246,3 +324,39 @@ class Listeners:
     def managers(self) -> tuple[object, ...]:
         """List the hooks that hear everything in the process."""
         return tuple(each for heard in self._all for each in heard.managers)
+
+
+Fault = Literal["raised", "slow", "late", "lost"]
+"""What a hook did: it raised; it kept its caller for too long; it was still at it after its time; it could not run to its end."""
+
+FAULTS: Final[tuple[Fault, ...]] = ("raised", "slow", "late", "lost")
+
+PATIENCE_S: Final = 1.0
+"""How long an asynchronous callback may take before it is said to be late."""
+
+
+class Reports:
+    """Log and count what hooks did wrong; `listeners` are told of each, None while nothing is instrumented."""
+
+    def __init__(self) -> None:
+        self.listeners: Listeners | None = None
+        self._places = OnceAMinute()
+
+    def tell(self, fault: Fault, place: str, what: str, error: BaseException | None = None) -> None:
+        """Count one fault of the hook at `place`, and log it if that was not done within the last minute; never raises."""
+        count = self._places.due((fault, place))
+        if count:
+            with contextlib.suppress(Exception):  # a broken log handler is the application's, and there is nobody left to tell
+                _log.warning("ravi-otel: hook %s %s (%d so far); the run goes on.", place, what, count, exc_info=error)
+        if self.listeners is not None:
+            self.listeners.counted(CountEvent("hook_errors", 1, reason=fault))
+
+
+REPORTS: Final = Reports()
+
+
+def is_the_programs(error: BaseException) -> bool:
+    """Whether a signal raised this in the main thread while a hook ran: it is meant for the program, and no hook's fault."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    return isinstance(error, KeyboardInterrupt) or from_signal(error)

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import (
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import (
+    BY,
     CHARGE,
     CLOCKS,
     COUNT_UNITS,
@@ -38,7 +39,6 @@ from ravi_otel.policy.limits import (
     ScopeKind,
     make_limit,
 )
-from ravi_otel.policy.windows import BY
 
 MAX_SPEC: Final = 4_096
 """Longest limit that is read: more than every name at its longest, quoted."""

@@ -6,9 +6,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar, runtime_checkable
 
-from ravi_otel.policy.facts import ScopeFacts
-from ravi_otel.policy.meta import RunMeta
-from ravi_otel.policy.usage import Usage
+from ravi_otel.policy._runs import RunMeta, ScopeFacts
+from ravi_otel.policy._usage import Usage
 
 JsonValue: TypeAlias = "bool | int | float | str | Sequence[JsonValue] | Mapping[str, JsonValue] | None"
 JsonObject: TypeAlias = Mapping[str, JsonValue]

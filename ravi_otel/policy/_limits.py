@@ -1,19 +1,284 @@
-"""Hold what the user allows: frozen limits, and the constructors that write them."""
+"""Hold what the user allows: frozen limits, the constructors that write them, what of its tokens a call counts, and windows."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from functools import lru_cache
 from math import isfinite
-from typing import Any, Final, Literal, TypedDict, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, get_args
+from zoneinfo import ZoneInfo
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import checks
-from ravi_otel.policy.formula import ALL, check_count
-from ravi_otel.policy.windows import BY_PATTERN, WINDOW_PATTERN, check_by, is_calendar, same_window
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._checks import MAX_WINDOW_DIGITS, SECONDS_OF, WINDOWS
+
+if TYPE_CHECKING:
+    from ravi_otel.policy._usage import Usage
+
+ALL: Final = "all"
+"""What a token limit counts unless it says otherwise: input and output together."""
+
+WHOLE: Final = (ALL, "input", "output")
+"""Words that are no formula: limits of kinds of their own."""
+
+TERMS: Final = ("input", "output", "cached", "cache_write", "reasoning", "audio", "total")
+"""What a formula can count; `cached` and `cache_write` are part of the input, `reasoning` of the output."""
+
+_PRESETS: Final = {"uncached": "total-cached"}
+_LONGEST_FORMULA: Final = 200
+_MOST_TIMES: Final = 1_000
+_PIECE: Final = re.compile(r"\s*([+-]?)\s*(?:(\d{1,9})\s*\*\s*)?([a-z_]+)\s*")
+_OF_INPUT: Final = frozenset({"input", "cached", "cache_write", "audio", "total"})
+_OF_OUTPUT: Final = frozenset({"output", "reasoning", "audio", "total"})
+_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """Count some of a call's tokens: `terms` are names with how often each counts, negative ones taken off.
+
+    `per_input` and `per_output` are the most that one token of the input and of the output can count.
+    """
+
+    text: str
+    terms: tuple[tuple[str, int], ...]
+    per_input: int
+    per_output: int
+
+    def of(self, usage: Usage) -> int:
+        """Count what a call used; never less than 0."""
+        amount = 0
+        for name, times in self.terms:
+            amount += times * _count(name, usage)
+        return max(0, amount)
+
+    def most(self, input_tokens: int, output_tokens: int) -> int:
+        """Return the most that so many tokens can count, whatever they are."""
+        return self.per_input * input_tokens + self.per_output * output_tokens
+
+    def sum_of(self, input_tokens: int, output_tokens: int, cached_input_tokens: int) -> int:
+        """Count many calls of which only these sums are known: exactly where they tell it, else the most that it can be."""
+        times = dict.fromkeys(TERMS, 0) | dict(self.terms)
+        fresh, made = times["input"] + times["total"], times["output"] + times["total"]
+        cached = fresh + times["cached"]
+        told = not (times["cache_write"] or times["reasoning"] or times["audio"])
+        if not told or min(fresh, made, cached) < 0:  # below 0 one call counts 0, and takes nothing off the others
+            return self.most(input_tokens, output_tokens)
+        read = min(cached_input_tokens, input_tokens)
+        return fresh * (input_tokens - read) + cached * read + made * output_tokens
+
+    def covered(self, amount: int, input_tokens: int) -> int | None:
+        """Return how many tokens of output an amount is enough for after so many of input; None when for any number."""
+        if self.per_output == 0:
+            return None
+        return max(0, amount - self.per_input * input_tokens) // self.per_output
+
+
+def _count(name: str, usage: Usage) -> int:  # noqa: PLR0911 - one return a term
+    match name:
+        case "input":
+            return usage.input_tokens
+        case "output":
+            return usage.output_tokens
+        case "cached":
+            return usage.cached_input_tokens
+        case "cache_write":
+            return usage.cache_write_tokens
+        case "reasoning":
+            return usage.reasoning_tokens
+        case "audio":
+            return usage.audio_input_tokens + usage.audio_output_tokens
+        case _:
+            return usage.total_tokens
+
+
+@lru_cache(maxsize=_KEPT)
+def formula_of(text: str) -> Formula:
+    """Read a formula, or the name of one; raises ConfigurationError for anything else."""
+    terms = _terms(text, _PRESETS.get(text, text))
+    return Formula(text, terms, _weight(terms, _OF_INPUT, "input"), _weight(terms, _OF_OUTPUT, "output"))
+
+
+def check_count(parameter: str, value: object) -> str:
+    """Accept what a token limit may count, and give it without its blanks."""
+    if not isinstance(value, str) or len(value) > _LONGEST_FORMULA:
+        raise ConfigurationError(_flaw_of_count(parameter, value, "is no formula"))
+    text = value.strip()
+    if text in WHOLE or text in _PRESETS:
+        return text
+    try:
+        return formula_of(_written(value)).text
+    except ConfigurationError as error:
+        raise ConfigurationError(_flaw_of_count(parameter, value, str(error))) from None
+
+
+def _written(value: str) -> str:
+    """Write a formula in one way: without blanks, and without a plus in front."""
+    _terms(value, value)  # blanks inside a word or a number are not to be closed up
+    return "".join(value.split()).removeprefix("+")
+
+
+def _terms(shown: str, text: str) -> tuple[tuple[str, int], ...]:
+    found: dict[str, int] = {}
+    at = 0
+    while at < len(text):
+        piece = _PIECE.match(text, at)
+        if piece is None or (at and not piece[1]):
+            raise ConfigurationError(f"cannot be read from {checks.show(text[at:].strip() or shown)} on")
+        sign, times, name = piece.groups()
+        if name not in TERMS:
+            close = checks.nearest(name, TERMS)
+            raise ConfigurationError(
+                f"names {checks.show(name)}" + (f", did you mean {close}" if close else ", which is no sort of tokens")
+            )
+        if times is not None and int(times) > _MOST_TIMES:
+            raise ConfigurationError(f"takes {name} {times} times, and at most {_MOST_TIMES} are allowed")
+        found[name] = found.get(name, 0) + (-1 if sign == "-" else 1) * int(times or 1)
+        at = piece.end()
+    if not any(times > 0 for times in found.values()):
+        raise ConfigurationError("counts nothing")
+    return tuple((name, times) for name, times in found.items() if times)
+
+
+def _weight(terms: tuple[tuple[str, int], ...], parts: frozenset[str], whole: str) -> int:
+    """Add up what one token can count as: as the whole, as all that it can be besides, and never less than nothing.
+
+    A total less the whole of its input counts no input; what a part takes off is left on, for nobody knows how many are such.
+    """
+    plain = sum(times for name, times in terms if name in (whole, "total"))
+    return max(0, plain) + sum(times for name, times in terms if name in parts and name not in (whole, "total") and times > 0)
+
+
+def _flaw_of_count(parameter: str, value: object, what: str) -> str:
+    return (
+        f"{parameter}={checks.show(value)} {what}: give {', '.join(repr(word) for word in (*WHOLE, *_PRESETS))} or a sum such as "
+        f"'input + 4*output - cached' of {', '.join(TERMS)}, each with a whole number from 0 to {_MOST_TIMES}."
+    )
+
+
+TAG: Final = "tag."
+BY: Final = ("user", "model", "tenant")
+"""What a limit may count by, beside a tag."""
+BY_PATTERN: Final = rf"{'|'.join(BY)}|tag\.[^:\s]{{1,256}}"
+WINDOW_PATTERN: Final = rf"{'|'.join(WINDOWS)}|[1-9][0-9]{{0,{MAX_WINDOW_DIGITS - 1}}}[{''.join(SECONDS_OF)}]"
+
+_LONGEST: Final = {"minute": 60, "hour": 3_600, "day": 25 * 3_600, "week": 7 * 86_400 + 3_600, "month": 31 * 86_400 + 3_600}
+"""Seconds that each calendar window lasts at most: a night on which clocks are put back is an hour longer."""
+_USUAL: Final = {"minute": 60, "hour": 3_600, "day": 86_400, "week": 7 * 86_400, "month": 30 * 86_400}
+_EARLIEST, _LATEST = 0.0, 250_000_000_000.0  # 1970 to 9892: a clock that shows anything else is wrong, and dates end at 9999
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One window of a calendar: `id` is unique for its length and zone, `start` and `end` are UTC epoch seconds."""
+
+    id: str
+    start: float
+    end: float
+
+    def holds(self, now_s: float) -> bool:
+        """Whether a moment is in it."""
+        return self.start <= now_s < self.end
+
+
+def check_by(parameter: str, value: object) -> str:
+    """Accept what a limit has a counter each of: user, model, tenant, or tag.NAME."""
+    if isinstance(value, str) and re.fullmatch(BY_PATTERN, value):
+        return value
+    close = checks.nearest(value, BY)
+    hint = f"; did you mean {close!r}?" if close else "."
+    raise ConfigurationError(
+        f"{parameter}={checks.show(value)} must be one of {', '.join(BY)}, or tag.NAME with a name without spaces and colons{hint}"
+    )
+
+
+def is_calendar(per: str | None) -> bool:
+    """Whether a limit begins anew with the calendar, rather than rolling or never."""
+    return per in WINDOWS
+
+
+@lru_cache(maxsize=256)
+def roll_ns(per: str | None) -> int:
+    """Return how far back a rolling window looks, in nanoseconds; 0 for a calendar's, and for none."""
+    if per is None or per in WINDOWS:
+        return 0
+    return int(per[:-1]) * SECONDS_OF[per[-1]] * NANO
+
+
+def longest_s(per: str | None) -> int:
+    """Return how long such a window lasts at most, in seconds; 0 for none. A store keeps a counter at least that long."""
+    return _LONGEST[per] if per in _LONGEST else roll_ns(per) // NANO
+
+
+def usual_s(per: str | None) -> int:
+    """Return how long such a window lasts, in seconds, a month 30 days; 0 for none."""
+    return _USUAL[per] if per in _USUAL else roll_ns(per) // NANO
+
+
+def same_window(per: str | None) -> str | None:
+    """Write a window as all who mean the same one write it: "60m" and "3600s" are "1h"."""
+    length_s = roll_ns(per) // NANO
+    if not length_s:
+        return per
+    unit = next(unit for unit in reversed(SECONDS_OF) if length_s % SECONDS_OF[unit] == 0)
+    return f"{length_s // SECONDS_OF[unit]}{unit}"
+
+
+def window_at(per: str, tz: str, now_s: float) -> Window:
+    """Return the calendar's window that holds a moment, in UTC epoch seconds."""
+    now_s = min(max(now_s, _EARLIEST), _LATEST)
+    zone = ZoneInfo(tz)
+    here = datetime.fromtimestamp(now_s, zone)
+    if per in ("minute", "hour"):
+        return _short(per, zone, here, now_s)
+    first = here.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
+    if per == "week":
+        first -= timedelta(days=here.weekday())
+        following = first + timedelta(days=7)
+    elif per == "month":
+        first = first.replace(day=1)
+        following = (first + timedelta(days=32)).replace(day=1)
+    else:
+        following = first + timedelta(days=1)
+    year, week, _ = first.isocalendar()
+    name = {"day": f"{first:%Y-%m-%d}", "week": f"{year:04}-W{week:02}", "month": f"{first:%Y-%m}"}[per]
+    return Window(name, first.timestamp(), following.timestamp())  # a midnight that the clocks skip is the moment they skip at
+
+
+def _short(per: str, zone: ZoneInfo, here: datetime, now_s: float) -> Window:
+    """Return an hour or a minute as clocks show it; one that is shown twice, when they are put back, is two windows."""
+    past = here.second + here.microsecond / 1_000_000 + (here.minute * 60 if per == "hour" else 0)
+    start = round(now_s - past)
+    end = start + _LONGEST[per]
+    offset = here.utcoffset()
+    name = f"{here:%Y-%m-%dT%H}" if per == "hour" else f"{here:%Y-%m-%dT%H:%M}"
+    return Window(
+        f"{name}{here:%z}",
+        _change(zone, int(now_s), start - 1, offset) + 1 if _offset(zone, start) != offset else start,
+        _change(zone, int(now_s), end, offset) if _offset(zone, end - 1) != offset else end,
+    )
+
+
+def _offset(zone: ZoneInfo, at_s: float) -> timedelta | None:
+    return datetime.fromtimestamp(at_s, zone).utcoffset()
+
+
+def _change(zone: ZoneInfo, known: int, other: int, offset: timedelta | None) -> int:
+    """Find the first second, going from `known` to `other`, that is not at `offset`, as the one at `known` is."""
+    while abs(other - known) > 1:
+        middle = (known + other) // 2
+        if _offset(zone, middle) == offset:
+            known = middle
+        else:
+            other = middle
+    return other
+
 
 EVERY_KIND: Final = "*"
 """What stands for all kinds where limits are set aside."""

@@ -15,10 +15,10 @@ from weakref import WeakSet
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks.events import Callback, HookEvent, ReadOnly, read_only
-from ravi_otel.hooks.manager import HookManager, read_manager
-from ravi_otel.policy import checks
-from ravi_otel.policy.limits import NANO
+from ravi_otel.hooks._events import Callback, HookEvent, ReadOnly, read_only
+from ravi_otel.hooks._manager import HookManager, read_manager
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO
 
 _log = logging.getLogger("ravi_otel.cost")
 _MOST_NAMES: Final = 2_000

@@ -22,7 +22,7 @@ from typing import Any, Final
 from ravi_otel._extras import load
 from ravi_otel._flow import trio_here
 from ravi_otel._forksafe import ForkLock, renew_in_child, without_signals
-from ravi_otel.hooks.faults import PATIENCE_S, Fault, is_the_programs
+from ravi_otel.hooks._listeners import PATIENCE_S, Fault, is_the_programs
 
 _MOST: Final = 1_000
 _EXIT_STEP_S: Final = 0.01
