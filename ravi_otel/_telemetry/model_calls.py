@@ -17,19 +17,15 @@ from opentelemetry.trace import Span, SpanKind
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._current import Attachment
-from ravi_otel._forksafe import ForkLock
 from ravi_otel._telemetry import names, spans
 from ravi_otel._telemetry.content import Content, Structured, as_text
-from ravi_otel._telemetry.metrics import Attributes, Instruments, Series
+from ravi_otel._telemetry.metrics import Attributes, CallMetrics, about
 from ravi_otel._telemetry.names import Convention
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.spans import (
     MARK,
     MOST_CHARS,
-    MOST_SERIES,
-    OTHER,
     SUPPRESSION,
-    CardinalityLimit,
     Open,
     Suppression,
     finite,
@@ -37,7 +33,6 @@ from ravi_otel._telemetry.spans import (
     integer,
     optional_text,
     present,
-    short,
     suppression_of,
     text,
     word,
@@ -63,11 +58,6 @@ _Names = dict[str, tuple[str, Callable[[object], AttributeValue | None]]]
 _MOST_BEGINNINGS: Final = 1_024
 _MOST_CHANGES: Final = 16
 _MOST_REASONS: Final = 128
-_MOST_OTHERS: Final = 64
-_MOST_KNOWN: Final = MOST_SERIES - _MOST_OTHERS - 1
-"""With those of `_other` names, and the two that hold all the rest, a metric has 2,001 at most."""
-
-_STATUSES: Final = range(100, 600)
 _API_TYPES: Final = {"chat.completions": "chat_completions", "responses": "responses"}
 _OPENAI: Final = frozenset({"openai", "azure.ai.openai"})
 """Whose calls have the convention's `openai.*`; a host nobody knows that is asked through that client is taken for the first."""
@@ -98,16 +88,14 @@ _OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (names.OPENA
 # The attributes of a call.
 
 
-def _about(operation: object, provider: object, model: object, address: object, port: object) -> Attributes:
-    """Return the attributes of what is asked of whom, of names that may be hidden; there is no port without an address."""
-    attributes: Attributes = {names.OPERATION_NAME: text(operation), names.PROVIDER_NAME: text(provider)}
-    if model is not None:
-        attributes[names.REQUEST_MODEL] = text(model)
-    if address is not None:
-        attributes[names.SERVER_ADDRESS] = text(address)
-        if isinstance(port, int):
-            attributes[names.SERVER_PORT] = port
-    return attributes
+def about_call(call: Call) -> Attributes:
+    """Return what is asked of whom: operation, provider, model and server."""
+    return about(call.operation, call.provider, call.model, call.server_address, call.server_port)
+
+
+def _is_genai(call: Call) -> bool:
+    """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
+    return call.generative or call.fetches or call.session
 
 
 class CallAttributes:
@@ -124,20 +112,10 @@ class CallAttributes:
         self._full = full
         self._langfuse = langfuse
 
-    @staticmethod
-    def about(call: Call) -> Attributes:
-        """Return what is asked of whom: operation, provider, model and server."""
-        return _about(call.operation, call.provider, call.model, call.server_address, call.server_port)
-
-    @staticmethod
-    def is_genai(call: Call) -> bool:
-        """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
-        return call.generative or call.fetches or call.session
-
     def named(self, call: Call) -> tuple[str, Attributes]:
         """Return a span's name, and what all spans of the same operation, model and host have."""
-        name, attributes = text(call.operation), self.about(call)
-        if not self.is_genai(call):
+        name, attributes = text(call.operation), about_call(call)
+        if not _is_genai(call):
             attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
         elif call.model is not None:
             name = f"{name} {text(call.model)}"
@@ -171,8 +149,8 @@ class CallAttributes:
         call, reply, usage = record.call, record.reply, record.usage
         attributes: Attributes = {}
         if call.fetches:  # some are known as such only by what they bring
-            attributes.update(_about(call.operation, call.provider, call.model, None, None))
-        if reply is not None and self.is_genai(call):
+            attributes.update(about(call.operation, call.provider, call.model, None, None))
+        if reply is not None and (call.generative or _is_genai(call)):
             self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
             _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
@@ -234,7 +212,7 @@ class CallAttributes:
                 attributes[names.COST_CURRENCY] = "USD"
                 attributes[names.COST_SOURCE] = "local"
         if record.cost_source is not None:
-            attributes[names.USAGE_COST_SOURCE] = text(record.cost_source)
+            attributes[names.USAGE_COST_SOURCE] = record.cost_source
         if self._full and record.price_date is not None:
             attributes[names.USAGE_COST_DATE] = text(record.price_date)
 
@@ -342,75 +320,6 @@ def _add_headers(attributes: Attributes, provider: str, request_id: str | None, 
             attributes[f"{names.RESPONSE_HEADER}{name}"] = (text(value),)
 
 
-# What is counted of calls.
-
-
-class CallMetrics:
-    """Record durations, tokens, first chunks, cost and retries of model calls.
-
-    The table of combinations is the cardinality guard too: once as many are known as may be, new ones are told under `_other`.
-    """
-
-    def __init__(self) -> None:
-        self._series: dict[tuple[object, ...], Series] = {}
-        self._others: dict[tuple[object, ...], Series] = {}
-        self._rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, None))
-        self._failed_rest = Series(_series_attributes(OTHER, OTHER, (OTHER, OTHER, OTHER), None, names.ERROR_OTHER))
-        self._lock = ForkLock()
-        self._retries = CardinalityLimit()
-
-    def record(self, instruments: Instruments, record: CallRecord, error: str | None, context: Context | None) -> None:
-        """Record one call that was sent; `context` holds its span, for exemplars."""
-        series = self._find(record.call, None if record.reply is None else record.reply.model, error)
-        instruments.record_call(record, series, context)
-        self.record_own(instruments, record, context)
-
-    def chunk(self, instruments: Instruments, record: CallRecord, since_ns: int, context: Context | None) -> None:
-        """Record the time between two chunks of a call; the model that answers is known at its end, and not yet."""
-        instruments.record_chunk(since_ns / NANO, self._find(record.call, None, None), context)
-
-    def record_own(self, instruments: Instruments, record: CallRecord, context: Context | None) -> None:
-        """Record what no other instrumentation does: cost and retries."""
-        if record.cost_nano:
-            instruments.costs.add(record, record.cost_nano, context)
-        for retry in record.retries:
-            instruments.counters[names.RETRY_COUNT].add(1, self._retry_attributes(record.call.provider, retry.status), context)
-
-    def _find(self, call: Call, model: str | None, error: str | None) -> Series:
-        found = self._series.get((call.operation, call.provider, call.model, call.server_address, call.server_port, model, error))
-        return found if found is not None else self._enter(call, short(model), error)
-
-    def _enter(self, call: Call, model: str | None, error: str | None) -> Series:
-        operation, provider, port = call.operation, call.provider, call.server_port
-        key = (operation, provider, short(call.model), short(call.server_address), port, model, error)
-        named = (optional_text(call.model), optional_text(model), optional_text(call.server_address))
-        with self._lock.own:
-            known = self._series.get(key)  # by names that are cut: they must not hold much memory
-            if known is not None:
-                return known
-            if len(self._series) < _MOST_KNOWN:
-                return self._series.setdefault(key, Series(_series_attributes(operation, provider, named, port, error)))
-            other = (operation, provider, error)
-            found = self._others.get(other)
-            if found is None:
-                hidden = tuple(None if name is None else OTHER for name in named)
-                if len(self._others) >= _MOST_OTHERS:
-                    return self._failed_rest if error is not None else self._rest
-                found = self._others[other] = Series(_series_attributes(operation, provider, hidden, None, error))
-            return found
-
-    def _retry_attributes(self, provider: str, status: int | None) -> Attributes:
-        """Return the attributes of one retry, without a status where no answer came."""
-        name, told = self._retries.admit(text(provider), str(status) if status in _STATUSES else None)
-        return present({names.PROVIDER_NAME: name, names.HTTP_STATUS: None if told in {None, OTHER} else status})
-
-
-def _series_attributes(operation: object, provider: object, named: tuple[str | None, ...], port: object, error: object) -> Attributes:
-    requested, answered, address = named
-    more = present({names.RESPONSE_MODEL: answered, names.ERROR_TYPE: optional_text(error)})
-    return _about(operation, provider, requested, address, port) | more
-
-
 # The listener.
 
 
@@ -434,21 +343,25 @@ class ModelCallTelemetry(Listener):
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
-        parent = self._pipeline.above.context()
-        told = suppression_of(record.call, parent)
+        call, parent = record.call, self._pipeline.parent()
+        told = suppression_of(call, parent)
         if told is not None:
             record.marks[SUPPRESSION] = told
             return None
-        tracer, span, attachment = self._pipeline.signals().tracer, None, None
+        span, attachment = None, None
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
         if tracer is not None:
-            beginning = self._begin(record.call, record.facts)
-            attributes = {**beginning.attributes, **self._attributes.at_start(record.call)}
+            key = (record.facts.scope_id, call.operation, call.provider, call.model, call.server_address, call.server_port, call.endpoint)
+            beginning = self._beginnings.get((*key, call.session))
+            if beginning is None or beginning.facts is not record.facts:
+                beginning = self._begin((*key, call.session), call, record.facts)
+            attributes = {**beginning.attributes, **self._attributes.at_start(call)}
             span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
             context = trace.set_span_in_context(span, parent)
             record.marks[MARK] = Open(span, context)
             attachment = Attachment(context)
-        if record.call.content is not None and self._content.captured:
-            self._add_asked(record, record.call.content, span)
+        if call.content is not None and self._content.captured:
+            self._add_asked(record, call.content, span)
         return attachment
 
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:
@@ -456,48 +369,41 @@ class ModelCallTelemetry(Listener):
         if SUPPRESSION not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
             mark = record.marks.get(MARK)
             context = mark.context if isinstance(mark, Open) else None
-            self._metrics.chunk(self._pipeline.signals().instruments, record, since_ns, context)
+            self._metrics.record_chunk(self._pipeline.signals().instruments, record, since_ns, context)
 
     def call_ended(self, record: CallRecord) -> None:
-        """End the span and record the metrics; nothing is recorded of a refused call, which was never sent."""
+        """End the span and record the metrics; what another instrumentation tells too is told by that, but for costs and retries."""
         told = record.marks.pop(SUPPRESSION, None)
-        if told is not None and told is not Suppression.SPAN:
-            instruments = self._instruments(record) if told is Suppression.TOLD else None
-            if instruments is not None:
-                self._metrics.record_own(instruments, record, None)
+        if told is Suppression.SUPPRESSED:
             return
-        mark = record.marks.pop(MARK, None)
+        mark, call = record.marks.pop(MARK, None), record.call
         span, context = mark if isinstance(mark, Open) else (None, None)
-        error = spans.error_of(record)
+        plain = record.status == "ok" and record.error_type is None and (record.reply is None or record.reply.error_type is None)
+        error = None if plain else spans.error_of(record)
         try:
-            self._finish(span, context, record, error, said=told is None and record.call.content is not None)
+            if told is not Suppression.TOLD:
+                self._finish(span, context, record, error, said=told is None and call.content is not None)
         finally:
-            instruments = self._instruments(record)
-            if instruments is not None:
-                self._metrics.record(instruments, record, error, context)
-            if record.status == "error" and record.error is not None and self._attributes.is_genai(record.call):
-                raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(record.call), names.ERROR_TYPE: error}
-                self._pipeline.signals().emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
+            signals = self._pipeline.settled or self._pipeline.signals()
+            heard = self._pipeline.settled is not None or self._pipeline.metered
+            if heard and (call.generative or call.fetches) and not call.session and record.status != "refused":  # which was never sent
+                if record.cost_nano:
+                    signals.instruments.costs.add(record, record.cost_nano, context)
+                if record.retries:
+                    self._metrics.count_retries(signals.instruments, record, context)
+                if told is not Suppression.TOLD:
+                    self._metrics.record(signals.instruments, record, error, context)
+            if record.status == "error" and record.error is not None and told is not Suppression.TOLD and _is_genai(call):
+                raised = {names.EXCEPTION_TYPE: _raised(record.error), **about_call(call), names.ERROR_TYPE: error}
+                signals.emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 
-    def _instruments(self, record: CallRecord) -> Instruments | None:
-        """Return what a call is measured with: nothing of what was refused and never sent, of a connection, and where nobody hears it."""
-        call = record.call
-        if not (call.generative or call.fetches) or call.session or record.status == "refused":
-            return None
-        instruments = self._pipeline.signals().instruments  # asked first: until that is decided nobody knows who hears
-        return instruments if self._pipeline.metered else None
-
-    def _begin(self, call: Call, facts: ScopeFacts) -> _Beginning:
-        names_of_call = (call.operation, call.provider, call.model, call.server_address, call.server_port, call.endpoint, call.session)
-        key = (facts.scope_id, *names_of_call)
-        found = self._beginnings.get(key)
-        if found is None or found.facts is not facts:
-            name, attributes = self._attributes.named(call)
-            found = _Beginning(facts, name, {**attributes, **identity(facts)})
-            if len(call.model or "") <= MOST_CHARS and len(call.server_address or "") <= MOST_CHARS:  # it must not hold much memory
-                if len(self._beginnings) >= _MOST_BEGINNINGS:
-                    self._beginnings.clear()
-                self._beginnings[key] = found
+    def _begin(self, key: tuple[object, ...], call: Call, facts: ScopeFacts) -> _Beginning:
+        name, attributes = self._attributes.named(call)
+        found = _Beginning(facts, name, {**attributes, **identity(facts)})
+        if len(call.model or "") <= MOST_CHARS and len(call.server_address or "") <= MOST_CHARS:  # it must not hold much memory
+            if len(self._beginnings) >= _MOST_BEGINNINGS:
+                self._beginnings.clear()
+            self._beginnings[key] = found
         return found
 
     def _finish(self, span: Span | None, context: Context | None, record: CallRecord, error: str | None, *, said: bool) -> None:
@@ -540,7 +446,7 @@ class ModelCallTelemetry(Listener):
         if copied is not None:
             at_end = {name: found for name, found in self._attributes.at_end(record).items() if name.startswith(names.GEN_AI)}
             attributes: Structured = {
-                **self._attributes.about(record.call),
+                **about_call(record.call),
                 **self._attributes.at_start(record.call),
                 **at_end,
                 **copied,

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from opentelemetry import _logs, metrics, trace
+from opentelemetry import context as otel_context
 from opentelemetry._logs import Logger, LoggerProvider, LogRecord, SeverityNumber
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Tracer, TracerProvider
+from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive, without_signals
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.metrics import Collection, Instruments, Observe
 from ravi_otel._telemetry.names import RELEASED, Convention
-from ravi_otel._telemetry.spans import Above
 from ravi_otel._version import __version__
 from ravi_otel.errors import MissingExtraError
 
@@ -110,7 +110,10 @@ class Pipeline:
         self.observe: dict[str, Observe] = {}
         self.convention: Convention = RELEASED
         self.full = False
-        self.above = Above()
+        self.surrounding: Span | None = None
+        """The span of the run around the whole process, for what no other span is around."""
+        self.settled: Signals | None = None
+        """What to tell to, once nothing that the application could set would change it: asked before `signals`, at every call."""
         self.when_decided: Callable[[], object] = lambda: None
         self.before_exit: Callable[[], object] = lambda: None
         self._collection: Collection | None = None
@@ -122,8 +125,17 @@ class Pipeline:
         """Whether a metric may be heard by anybody; before the first use nobody knows yet."""
         return self._signals is None or "metrics" in self._chosen or _any_set(_METRICS)
 
+    def parent(self) -> Context:
+        """Return the context to start a span in: the current one, with the span of the run around the process where it has none."""
+        current = otel_context.get_current()
+        if self.surrounding is None or trace.get_current_span(current).get_span_context().is_valid:
+            return current
+        return trace.set_span_in_context(self.surrounding, current)
+
     def signals(self) -> Signals:
         """Return what to tell to; the first call decides."""
+        if self.settled is not None:
+            return self.settled
         signals = self._signals
         if signals is None:
             with self._lock:  # held while providers are built, once: two threads must not build two
@@ -133,6 +145,8 @@ class Pipeline:
             self._look_for_tracer(signals)
         if self._standing_in and _any_set(self._standing_in):
             self._step_back(signals)
+        if signals.tracer is not None and not self._standing_in and self.metered:
+            self.settled = signals
         return signals
 
     def flush(self, timeout_s: float = 10.0) -> bool:

@@ -78,7 +78,7 @@ class Scopes(Listener):
         """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
         kind = scope.facts.kind
         tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
-        opened = None if tracer is None else _start(tracer, scope, self._pipeline.above.context())
+        opened = None if tracer is None else _start(tracer, scope, self._pipeline.parent())
         parent = self._states.get(scope.parent_id or "")
         kept = None if opened is None else Open(opened.span, without_leaf(opened.context))
         state = _State(scope, kept, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
@@ -93,7 +93,7 @@ class Scopes(Listener):
         if opened is None:
             return None
         if scope.facts.surrounding:  # no code entered it: its span is looked up, not current
-            self._pipeline.above.surrounding = opened.span
+            self._pipeline.surrounding = opened.span
             return None
         return Attachment(opened.context)
 
@@ -110,7 +110,7 @@ class Scopes(Listener):
             del self._agents[scope.facts.run_id, scope.facts.agent_id]
         self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
-            self._pipeline.above.surrounding = None
+            self._pipeline.surrounding = None
         error = spans.scope_error(scope)
         context = None if state.open is None else state.open.context
         try:
@@ -127,19 +127,19 @@ class Scopes(Listener):
 
     def call_ended(self, record: CallRecord) -> None:
         """Count a model call for the agent that made it, and tell of limits whose run or agent did not wait for it."""
-        agent = self._agent(record)
-        if agent is not None:
+        state = self._states.get(record.facts.scope_id)
+        if state is not None and state.agent is not None and record.status != "refused":
             with self._lock.own:
-                agent.calls += 1
+                state.agent.calls += 1
         if self._closed:
             self._tell_late(record)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Count a tool call for the agent that made it."""
-        agent = self._agent(record)
-        if agent is not None:
+        state = self._states.get(record.facts.scope_id)
+        if state is not None and state.agent is not None and record.status != "refused":
             with self._lock.own:
-                agent.tools += 1
+                state.agent.tools += 1
 
     def counted(self, event: CountEvent) -> None:
         """Tell on the span of a run or agent that limits are set aside in it, or that an agent in it crashed and is started again."""
@@ -193,12 +193,6 @@ class Scopes(Listener):
         while at is not None:
             yield at
             at = at.parent
-
-    def _agent(self, record: CallRecord | ToolRecord) -> _State | None:
-        if record.status == "refused":
-            return None
-        state = self._states.get(record.facts.scope_id)
-        return None if state is None else state.agent
 
     def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
         """Record how long it took, and count its end: status and reason stay what they are however many names there are."""
@@ -312,7 +306,7 @@ class Tools(Listener):
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
         arguments, record.arguments = record.arguments, None  # copied, or not wanted: nothing of the program's is held for longer
-        tracer = self._pipeline.signals().tracer
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
         if tracer is None:
             return None
         name = text(record.name)
@@ -321,7 +315,7 @@ class Tools(Listener):
             attributes[names.TOOL_CALL_ID] = text(record.call_id)
         if record.inferred:
             attributes[names.TOOL_INFERRED] = True
-        parent = self._pipeline.above.context()
+        parent = self._pipeline.parent()
         began_ns = record.began_unix_ns
         span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
         if arguments is not None and self._content.on_spans and span.is_recording():
@@ -342,13 +336,15 @@ class Tools(Listener):
                 attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
                 if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
                     attributes[names.TOOL_CALL_RESULT] = self._content.argument(record.result)
-                spans.add_decision(attributes, record)
+                if not plain or record.decision is not None:
+                    spans.add_decision(attributes, record)
                 spans.end(mark.span, attributes, error, spans.sentence(record) if refused else None, over)
         finally:
             record.result = None
             if not refused and not record.inferred:
                 series = self._series.get((record.name, error)) or self._series_of(record.name, error)
-                self._pipeline.signals().instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
+                signals = self._pipeline.settled or self._pipeline.signals()
+                signals.instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
 
     def _series_of(self, tool: str, error: str | None) -> Attributes:
         name, failed = self._cardinality.admit(text(tool), error)
@@ -412,7 +408,7 @@ class AgentSteps(Listener):
         tracer = self._pipeline.signals().tracer
         if tracer is None or len(self._open) >= _MOST_STEPS:
             return
-        parent = self._pipeline.above.context()
+        parent = self._pipeline.parent()
         span = tracer.start_span(names.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), names.STEP_NUMBER: event.step})
         attachment = Attachment(trace.set_span_in_context(span, parent))
         attachment.__enter__()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from ravi_otel._telemetry.metrics import Collection, Instruments, Series
+from ravi_otel._telemetry.metrics import CallMetrics, Collection, Instruments
 from ravi_otel._telemetry.names import BOTH, LATEST, RELEASED, chosen_convention, spans_steps, times_chunks
 from ravi_otel.hooks._events import CallRecord
 from ravi_otel.policy._limits import ScopeKind
@@ -150,7 +150,7 @@ def test_the_parts_by_modality_are_never_more_than_the_whole(total, audio, image
     meter = MeterProvider([reader], shutdown_on_exit=False).get_meter("any")
     usage = Usage(total, 0, cached_input_tokens=cached, audio_input_tokens=audio, image_input_tokens=image, cached_image_tokens=image)
     record = CallRecord(Call("chat", "chat.completions"), ScopeFacts("s", ScopeKind.RUN), "op", 0, usage=usage)
-    Instruments(meter, Collection(), LATEST).record_call(record, Series({}), None)
+    CallMetrics().record(Instruments(meter, Collection(), LATEST), record, None, None)
     data = reader.get_metrics_data()
     metrics = {
         metric.name: metric.data.data_points
