@@ -8,7 +8,7 @@ from ravi_otel._version import __version__
 if _typing.TYPE_CHECKING:
     from ravi_otel._enforcement.scope import Scope, WrapUp
     from ravi_otel._enforcement.snapshot import Snapshot
-    from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+    from ravi_otel._enforcement.spawn_tracker import SpawnTracker
     from ravi_otel._enforcement.tracker import ExecutionTracker
     from ravi_otel._instrumentation.tools import InstrumentedTools
     from ravi_otel._runtime.footers import footer
@@ -189,7 +189,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "_enforcement.scope": ("Scope", "WrapUp"),
     "_enforcement.snapshot": ("Snapshot",),
-    "_enforcement.spawn.tracker": ("SpawnTracker",),
+    "_enforcement.spawn_tracker": ("SpawnTracker",),
     "_enforcement.tracker": ("ExecutionTracker",),
     "errors": (
         "AgentPausedError",

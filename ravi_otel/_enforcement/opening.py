@@ -19,9 +19,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn.limits import AgentAdmission, LiveAgentLimits, count_agents
-from ravi_otel._enforcement.spawn.shared import shared_slots
-from ravi_otel._enforcement.spawn.tracker import Seat, SpawnTracker, kept_seat
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, LiveAgentLimits
+from ravi_otel._enforcement.spawn_tracker import Seat, SpawnTracker, kept_seat, shared_slots
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
@@ -201,7 +200,7 @@ class _Opener:
             scope.clock.forget()
             scope.give_back_share(opened=False)
             if scope.admission is not None:
-                scope.admission.undo(scope)
+                scope.admission.undo()
             if scope.lease is not None and ask.seat is None:
                 scope.lease.leave()
             if tracker is not None:
@@ -423,9 +422,9 @@ class _Opener:
 
     def _enter_agent(self) -> None:
         scope, ask, facts = self._scope, self._ask, self._scope.facts
-        if count_agents(scope.upwards()):
-            scope.admission = AgentAdmission(facts.scope_id)
-            scope.admission.admit(scope, ask.priority)
+        admission = scope.admission = AgentAdmission.of(scope, ask.priority)
+        if admission is not None:
+            admission.admit()
         if ask.seat is not None:
             scope.seat, scope.lease = ask.seat, ask.seat.lease
             if scope.lease is not None:
@@ -439,8 +438,8 @@ class _Opener:
                 if not self._engine.observe:
                     _name_the_free_one(denied, scope.spawn)
                     raise
-        if scope.admission is not None:
-            scope.admission.confirm(scope)
+        if admission is not None:
+            admission.confirm()
         add_counts(scope.tallies, agents=1)
         run = scope.innermost(ScopeKind.RUN)
         if run is not None and run.first_agent is None:

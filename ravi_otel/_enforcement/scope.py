@@ -36,9 +36,8 @@ from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn.limits import AgentAdmission
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import Seat, SpawnTracker
+from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_tracker import Lease, Seat, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync

@@ -21,7 +21,7 @@ from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newe
 from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock

@@ -16,9 +16,8 @@ from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn.limits import agent_ahead
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import Seat, kept_seat
+from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_tracker import Lease, Seat, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
@@ -115,12 +114,11 @@ class Spawned:
         lease: Lease | None = None
         try:
             if slots is not None:
-                ahead = agent_ahead(scope, self.agent_id, rank, children=wait_s == 0)
-                if wait_s == 0:
-                    lease = yield from slots.admit(self.agent_id, priority, ahead=ahead)
-                else:
+                ahead = AgentAdmission.ahead(scope, self.agent_id, rank, children=wait_s == 0)
+                left_s, instead = wait_s, ""
+                if wait_s != 0:
                     left_s, instead = in_time(scope, wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
-                    lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
+                lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
             seat = Seat(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
             seat.outer = _current.seat()
             self._scope, self._seat = scope, seat

@@ -20,7 +20,7 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn.slots import Lease
+from ravi_otel._enforcement.spawn_tracker import Lease
 from ravi_otel._flow import Flow, Step, gevent_here, trio_here
 from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.state import STATE

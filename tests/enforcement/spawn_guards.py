@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel._enforcement.spawn import slots, tracker
+from ravi_otel._enforcement import spawn_tracker
 
-SOURCE = Path(slots.__file__)
-MODULES = {"Slots": slots, "PriorityQueue": slots, "SpawnTracker": tracker}
-METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_wait", "_served", "admit", "resumption")}
+SOURCE = Path(spawn_tracker.__file__)
+MODULES = {"Slots": spawn_tracker, "PriorityQueue": spawn_tracker, "SpawnTracker": spawn_tracker}
+METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_wait", "_admit", "resumption")}
 """Whose guards are taken away, by class: those of some methods, or of all."""
 
 
@@ -102,7 +102,7 @@ def tracker_without(name, number):
     if name == "SpawnTracker":
         return mutant.SpawnTracker
 
-    class Tracker(tracker.SpawnTracker):
+    class Tracker(spawn_tracker.SpawnTracker):
         def __init__(self, budget=None, *, observe=False, run_id=None, clock=lambda: 0, **rest):
             super().__init__(budget, observe=observe, run_id=run_id, clock=clock, **rest)
             if name == "Slots":

@@ -166,11 +166,11 @@ class Model:
         if ask.enters:
             ask.slot.inside = "own"
 
-    def enter_free(self, agent_id, priority, adopt=None):
+    def enter_free(self, agent_id, priority):
         """Let an agent in that needs no further slot."""
         free = self.free(agent_id)
         if free:
-            slot = adopt if adopt in free else free[-1]
+            slot = free[-1]
             slot.inside, slot.touched = "adopted", self.tick()
             return slot
         if self.rooted:
@@ -180,8 +180,8 @@ class Model:
         slot.inside = "own"
         return slot
 
-    def enter(self, agent_id, priority, adopt=None):
-        slot = self.enter_free(agent_id, priority, adopt)
+    def enter(self, agent_id, priority):
+        slot = self.enter_free(agent_id, priority)
         if slot is None:
             slot = self.acquire(agent_id, priority)
             if slot is not None:

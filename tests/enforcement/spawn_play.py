@@ -7,8 +7,7 @@ from spawn_model import Ask, Model, Slot
 from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.policy._limits import ScopeKind
@@ -35,7 +34,6 @@ class Play:
         self.slots = tracker(
             SpawnBudget(max_agents, allow_preempt), on_event=self._hear, clock=lambda: self.model.now, observe=observe, run_id="r"
         )
-        self.stranger = tracker().acquire("a")
         self._most = max_agents
         self._in_scopes = in_scopes  # callers work for a scope, which may be closed
 
@@ -80,10 +78,9 @@ class Play:
         scope.lease = slot.real
         return scope
 
-    def enter(self, agent_id, priority, adopt=None):
-        slot = self.model.enter(agent_id, priority, adopt)
-        offered = self.stranger if adopt == "stranger" else None if adopt is None else adopt.real
-        return self._met(slot, self._outcome(lambda: self.slots.enter(agent_id, priority, adopt=offered), priority))
+    def enter(self, agent_id, priority):
+        slot = self.model.enter(agent_id, priority)
+        return self._met(slot, self._outcome(lambda: self.slots.enter(agent_id, priority), priority))
 
     def admit(self, agent_id, own=None):
         """Let in an agent that is spawned, and waits for nothing."""

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_play import Differs, Play
 
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel.policy._runs import UNLIMITED_AGENTS, Priority
 
 LOW, NORMAL, HIGH = Priority.LOW, Priority.NORMAL, Priority.HIGH
@@ -172,11 +172,8 @@ def _steps_by_id(play, instance, *, may_come, may_ask):
             if may_come and may_ask:
                 yield "wait", agent_id, priority, None
             if instance.agents and (may_come or play.model.free(agent_id)):
-                yield "enter", agent_id, priority, None
+                yield "enter", agent_id, priority
                 yield from _spawns(agent_id, priority, may_ask=may_ask)
-    if instance.agents and play.model.free(instance.ids[0]):
-        yield "enter", instance.ids[0], instance.priorities[0], "stranger"
-        yield from (("enter", instance.ids[0], instance.priorities[0], at) for at, slot in enumerate(play.model.alive()) if slot.real)
 
 
 def _spawns(agent_id, priority, *, may_ask):
@@ -196,8 +193,6 @@ def go(play, way):
         given[0] = ended[-1] if given[0] == -1 else alive[given[0]]
     if name in {"wake", "cancel", "lose", "stop"}:
         given[0] = [ask for ask in play.model.asks if not ask.over and not ask.lost][given[0]]
-    if name == "enter" and isinstance(given[2], int):
-        given[2] = alive[given[2]]
     getattr(play, name)(*given)
 
 

@@ -17,7 +17,7 @@ from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.snapshot import Snapshot
-from ravi_otel._enforcement.spawn.limits import agent_ahead
+from ravi_otel._enforcement.spawn_limits import AgentAdmission
 from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
@@ -268,7 +268,7 @@ def test_one_that_is_asked_for_ahead_counts_for_nothing_also_when_asking_fails(e
         broken.setattr(ledger, "reserve", fails)
         for _ in range(2):
             with pytest.raises(type(error)):
-                agent_ahead(root, AgentId("w"), Priority.NORMAL, children=True).refuse()
+                AgentAdmission.ahead(root, AgentId("w"), Priority.NORMAL, children=True).refuse()
     assert list(run.broods.values()) == [brood]
     assert used(run)["agents_total"] == 3
     for each in children:

@@ -5,8 +5,7 @@ import threading
 
 import pytest
 
-from ravi_otel._enforcement.spawn.slots import PriorityQueue
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import PriorityQueue, SpawnTracker
 from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.policy._runs import Priority, SpawnBudget
 
@@ -400,32 +399,6 @@ def test_an_agent_adopts_the_newest_unentered_lease_of_its_id():
     assert one.entered
     assert slots.stats().active == 3
     assert slots.enter("a") not in (one, two)
-
-
-def test_an_agent_adopts_the_lease_it_is_given():
-    slots = tracker(3)
-    slots.enter("root")
-    one, two = slots.acquire("a"), slots.acquire("a")
-    assert slots.enter("a", adopt=one) is one
-    assert not two.entered
-
-
-@pytest.mark.parametrize("why", ["ended", "entered", "another id", "another run"])
-def test_a_lease_that_cannot_be_adopted_is_passed_over(why):
-    slots = tracker(5)
-    slots.enter("root")
-    offered = {
-        "another run": lambda: tracker(5).acquire("a"),
-        "another id": lambda: slots.acquire("b"),
-        "ended": lambda: slots.acquire("a"),
-        "entered": lambda: slots.acquire("a"),
-    }[why]()
-    if why == "ended":
-        offered.release()
-    if why == "entered":
-        slots.enter("a")
-    spare = slots.acquire("a")
-    assert slots.enter("a", adopt=offered) is spare
 
 
 def test_a_lease_acquired_before_any_agent_is_adopted_and_the_root_is_still_to_come():

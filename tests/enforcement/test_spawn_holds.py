@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from ravi_otel._enforcement.spawn.slots import PriorityQueue
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import PriorityQueue, SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy._runs import Priority, SpawnBudget
 

@@ -38,9 +38,9 @@ class SpawnGame(RuleBasedStateMachine):
     def acquire(self, agent_id, priority):
         return some(self.play.acquire(agent_id, priority))
 
-    @rule(target=leases, agent_id=IDS, priority=PRIORITIES, adopt=st.none() | st.just("stranger") | leases)
-    def enter(self, agent_id, priority, adopt):
-        return some(self.play.enter(agent_id, priority, adopt))
+    @rule(target=leases, agent_id=IDS, priority=PRIORITIES)
+    def enter(self, agent_id, priority):
+        return some(self.play.enter(agent_id, priority))
 
     @rule(target=leases, agent_id=IDS, own=st.none() | PRIORITIES)
     def admit(self, agent_id, own):

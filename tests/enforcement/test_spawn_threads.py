@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy._runs import Priority, SpawnBudget
 

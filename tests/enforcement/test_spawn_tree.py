@@ -7,8 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget
-from ravi_otel._enforcement.spawn.slots import PriorityQueue
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import PriorityQueue, SpawnTracker
 from ravi_otel.errors import SpawnDeniedError
 
 LOW, NORMAL, HIGH, CRITICAL = Priority.LOW, Priority.NORMAL, Priority.HIGH, Priority.CRITICAL

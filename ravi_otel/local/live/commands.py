@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.spawn.slots import Lease
-from ravi_otel._enforcement.spawn.tracker import SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import Notice
 from ravi_otel.hooks._listeners import swallow

@@ -1,0 +1,1152 @@
+"""Count the live agents of a run and refuse, pause or queue those that do not fit (enforcement §9).
+
+Headcount = the root (always 1, entered or not) + the active leases, and it is at most `SpawnBudget.max_agents` at every
+instant. A free slot goes to the line at once, so while somebody stands in line for one the run is full: a newcomer never
+jumps it, except that HIGH and CRITICAL take a lesser agent's slot where preemption is allowed.
+
+The line: paused leases promoted by `resume` or `reprioritize` in order of promotion, then the callers of `wait_for_slot` and of
+`Lease.resumed` by priority with aging: 30 s of waiting are worth one point of priority (a NORMAL waiter, 2, passes a
+HIGH one, 4, who came 60 s later), equal ones in order of arrival. Who stands in line preempts nobody.
+
+The victim of a preemption is the lowest-priority active agent, among equals the one granted last; never the root, and never
+an agent around the code that asks: paused, it could not collect what it asked for.
+
+Where several processes work for a run each keeps its own slots, and takes from the ledger what it gives out: see `SharedSlots`.
+
+A `Seat` is a slot that `spawn()` and `supervise()` keep for an agent to come: agents of its id sit on it, one at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+
+from ravi_otel import _current
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.errors_text import NoSlot, named
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._flow import Flow, Step, run_async, run_sync
+from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
+from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO, Limit
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, ScopeFacts, SpawnBudget
+
+AGING_S: Final = 30
+"""Seconds in line that are worth one point of priority."""
+
+Shortage: TypeAlias = Literal["full", "none_below", "preemption_off"]
+"""Why there is no slot: all are taken; besides, no agent that may be paused is less urgent; one is, and is not to be paused."""
+
+_Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
+_NOBODY: Final[frozenset[Any]] = frozenset()
+_SHARED_KIND: Final = "agent_slots"
+"""What processes share, under a name of its own: a limit of agents is a level that each process shows, and not what is held."""
+_WAYS_OUT: Final[dict[Shortage, str]] = {
+    "full": "Raise {}, release an agent first, or await wait_for_slot().",
+    "none_below": "Lower one with SpawnTracker.reprioritize() or release it, raise {}, or await wait_for_slot().",
+    "preemption_off": "Allow it with allow_preempt=True, release an agent first, raise {}, or await wait_for_slot().",
+}
+_SLACK: Final = 64
+"""Stale entries a queue keeps before it is rebuilt, besides one per live item."""
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+# -- what is given out --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnStats:
+    """A copy of a run's slots.
+
+    `limit` is how many may be active, None without a limit. `active` is the headcount, the root's 1 included; `waiting` those in
+    line; `peak` the highest headcount so far. Totals count leases, the root agent's too: granted minus released are the ones that
+    still live, `active` or `paused`. `preempted_total` counts every pause, whether by preemption, by `reprioritize` or by `pause`.
+    """
+
+    limit: int | None
+    active: int
+    paused: int
+    waiting: int
+    granted_total: int
+    denied_total: int
+    preempted_total: int
+    released_total: int
+    peak: int
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Lease:
+    """One agent's slot, until it is released; as a context manager, until the block is left.
+
+    `paused` says that more urgent work or an operator took the slot: the agent should end with what it has, or await `resumed`. `ended`
+    says that it is over, `entered` that an agent runs on it, `is_root` that it is the run's first agent, which occupies no extra slot,
+    `on_hold` that `SpawnTracker.pause` stopped it: then nobody but `resume` or `reprioritize` lets it go on. `agent_name` is
+    that of the agent which runs on it, or did last; None before the first.
+    Made by `SpawnTracker` alone; its fields are for reading, in any thread.
+    """
+
+    tracker: SpawnTracker
+    agent_id: AgentId
+    priority: Priority
+    order: int
+    among: dict[int, Lease]
+    """The leases of its id in the same state, itself among them: see `AgentLeases`."""
+
+    is_root: bool = False
+    agent_name: str | None = None
+    entered: bool = False
+    paused: bool = False
+    ended: bool = False
+    promoted: bool = False
+    on_hold: bool = False
+    since: float = 0.0
+    waiters: list[Waiter] = field(default_factory=list["Waiter"])
+
+    def release(self) -> None:
+        """Release the slot, once; further calls do nothing. Never blocks.
+
+        While an agent runs on it, the agent stays counted, or paused, and the slot is free when the agent ends.
+        """
+        self.tracker.give_back(self)
+
+    def leave(self, *, quiet: bool = False) -> None:
+        """Note that the agent which `SpawnTracker.enter` let in is over.
+
+        Ends a lease that `enter` took; one that was acquired before goes back to whoever acquired it. `quiet` is for finalisers:
+        events wait for the tracker's next operation.
+        """
+        self.tracker.leave(self, quiet=quiet)
+
+    async def resumed(self, timeout_s: float | None = None) -> None:
+        """Wait in line until the lease is active again; raise SpawnDeniedError after `timeout_s` seconds, or if released."""
+        await run_async(self.tracker.resumption(self, timeout_s))
+
+    def resumed_blocking(self, timeout_s: float | None = None) -> None:
+        """Wait like `resumed`, on this thread."""
+        run_sync(self.tracker.resumption(self, timeout_s))
+
+    def move(self, among: dict[int, Lease]) -> None:
+        """Move it to another state among those of its id, as the newest there."""
+        del self.among[self.order]
+        among[self.order] = self
+        self.among = among
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
+        # GeneratorExit is how garbage collection closes a generator: nothing of the program's may be called then.
+        self.tracker.give_back(self, quiet=kind is GeneratorExit)
+
+    def __repr__(self) -> str:
+        state = "ended" if self.ended else "paused" if self.paused else "active"
+        return f"Lease({self.agent_id!r}, {self.priority.name}, {state})"
+
+
+class Waiter(Sleeper):
+    """One who wants a slot: a new lease, put into `lease` when granted, or `paused` to be `served` again; in line if it has to be.
+
+    An agent that `enters` is let in with the grant, and its `own` priority, if it has one, becomes that of a slot which is kept for it.
+    The leases `around` are those of the agents who wait for this one.
+    """
+
+    __slots__ = ("agent_id", "agent_name", "around", "enters", "gone", "instead", "lease", "own", "paused", "priority", "served", "since")
+
+    def __init__(
+        self,
+        agent_id: AgentId,
+        priority: Priority,
+        paused: Lease | None = None,
+        *,
+        instead: str = "await wait_for_slot()",
+        meanwhile: Callable[[], object] | None = None,
+        enters: bool = False,
+        own: Priority | None = None,
+        agent_name: str | None = None,
+    ) -> None:
+        super().__init__(meanwhile)
+        self.agent_id = agent_id
+        self.priority = priority
+        self.paused = paused
+        self.instead = instead  # what to write where it cannot sleep, since that would stop an event loop
+        self.enters = enters
+        self.own = own
+        self.agent_name = agent_name if paused is None else paused.agent_name
+        scope: Any = _current.leaf() if priority > Priority.NORMAL else None  # who is not urgent takes no slot of theirs
+        self.around: AbstractSet[Lease] = _NOBODY
+        if scope is not None:
+            self.around = frozenset(each.lease for each in scope.upwards() if each.lease is not None)
+        self.lease: Lease | None = None
+        self.since = 0.0
+        self.served = False
+        self.gone = False
+
+
+@dataclass(slots=True, eq=False)
+class AgentLeases:
+    """The leases of one agent id by state: free for an agent to come, adopted by one, or acquired by the agent itself; newest last."""
+
+    paused: int = 0
+    free: dict[int, Lease] = field(default_factory=dict[int, Lease])
+    adopted: dict[int, Lease] = field(default_factory=dict[int, Lease])
+    own: dict[int, Lease] = field(default_factory=dict[int, Lease])
+
+
+# -- slots that processes share -----------------------------------------------------------------------------------------
+
+
+def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
+    """Return the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
+    slots = SharedSlots(engine, facts, most)
+    return slots if engine.ledger.spans(slots.account) else None
+
+
+class SharedSlots:
+    """The units of a run's headcount that this process has; used under the lock of its `SpawnTracker`.
+
+    The ledger holds a unit for each active agent, for as long as the agent has its slot. The run's root is the one unit of an account
+    of its own, so that only one process has it. What a process held that was killed comes back when its lease runs out. Priorities, the
+    line and preemption are each process's own: an agent is never paused for one of another process, and who waits looks a few times a
+    second whether a slot came back elsewhere.
+    """
+
+    def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
+        self._engine: Final = engine
+        self.account: Final = Account(Limit(kind=_SHARED_KIND, value=most - 1), facts, origin="SpawnBudget.max_agents", part=("slots",))
+        self._root: Final = Account(Limit(kind=_SHARED_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))
+        self._units: list[str] = []
+        self._root_unit: list[str] = []
+
+    def acquire_up_to(self, count: int) -> bool:
+        """Acquire units until this process has `count`; False when all others are taken."""
+        while len(self._units) < count:
+            if not self._take(self.account, self._units):
+                return False
+        return True
+
+    def release_beyond(self, count: int) -> None:
+        """Release the units beyond `count`."""
+        while len(self._units) > count:
+            self._give_back(self._units.pop())
+
+    def acquire_root(self) -> bool:
+        """Acquire the unit of the run's root, for this process's first agent; False when another process has it."""
+        return bool(self._root_unit) or self._take(self._root, self._root_unit)
+
+    def release_all(self) -> None:
+        """Release everything: this process works for the run no more."""
+        self.release_beyond(0)
+        while self._root_unit:
+            self._give_back(self._root_unit.pop())
+
+    def resize(self, most: int) -> None:
+        """Allow another number of agents, in all processes."""
+        with suppress(BudgetExhaustedError):
+            run_sync(self._engine.ledger.retune(self.account, most - 1))
+
+    def _take(self, account: Account, units: list[str]) -> bool:
+        op_id = new_op_id()
+        try:
+            with suppress(BudgetExhaustedError):  # the store cannot be used, which refuses agents as it refuses calls
+                answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, [Line(account, 1, 1, carved=True)], slot=True)))
+                if isinstance(answer, Grant):
+                    units.append(op_id)
+        except BaseException:  # a signal's: nobody would give back what it has cut off
+            with suppress(ValueError):
+                units.remove(op_id)
+            self._give_back(op_id)
+            raise
+        return op_id in units
+
+    def _give_back(self, op_id: str) -> None:
+        with suppress(BudgetExhaustedError):  # what cannot be written comes back with the lease
+            run_sync(self._engine.ledger.release(op_id))
+
+
+# -- who has a slot -----------------------------------------------------------------------------------------------------
+
+
+class PriorityQueue(Generic[T]):
+    """Items in order of their keys, smallest first, equal keys in order of arrival.
+
+    `items` are those in it, for reading. A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was
+    dropped is forgotten once it outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not
+    thread-safe.
+    """
+
+    __slots__ = ("_heap", "_stamps", "items")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[float, float], int, T]] = []
+        self.items: dict[T, int] = {}
+        self._stamps = itertools.count()
+
+    def put(self, item: T, key: tuple[float, float]) -> None:
+        """Rank an item by `key`, behind all that have the same."""
+        stamp = next(self._stamps)
+        self.items[item] = stamp
+        heapq.heappush(self._heap, (key, stamp, item))
+        if len(self._heap) > 2 * len(self.items) + _SLACK:
+            self._forget()
+
+    def drop(self, item: T) -> None:
+        """Take an item out; one that is not there stays so."""
+        if self.items.pop(item, None) is not None and len(self._heap) > 2 * len(self.items) + _SLACK:
+            self._forget()
+
+    def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
+        """Return the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
+        heap = self._heap
+        passed: list[tuple[tuple[float, float], int, T]] = []
+        try:
+            while heap:
+                _, stamp, item = heap[0]
+                if self.items.get(item) != stamp:
+                    heapq.heappop(heap)
+                elif item in but:
+                    passed.append(heapq.heappop(heap))
+                else:
+                    return item
+        finally:  # also when a signal's handler raises meanwhile
+            for entry in passed:
+                heapq.heappush(heap, entry)
+        return None
+
+    def __contains__(self, item: T) -> bool:
+        return item in self.items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def _forget(self) -> None:
+        self._heap = [entry for entry in self._heap if self.items.get(entry[2]) == entry[1]]
+        heapq.heapify(self._heap)
+
+
+class Slots:
+    """Decide who has a slot, who is paused and who is next: the state of one run's slots, and every change to it.
+
+    Nothing here locks or waits: `SpawnTracker` makes each of these changes under its lock, and then empties the outbox: it wakes those
+    who waited, and emits the events. Only slots that processes share, if `shared`, ask the ledger, under that lock. Headcount is the
+    root's 1 plus the active ranking, so what is not in there, a paused lease above all, can neither be counted nor be chosen as a victim.
+    With `observe` nobody is refused.
+    """
+
+    def __init__(
+        self,
+        tracker: SpawnTracker,
+        budget: SpawnBudget,
+        run_id: str | None,
+        clock: Callable[[], float],
+        *,
+        observe: bool = False,
+        shared: SharedSlots | None = None,
+    ) -> None:
+        self._tracker = tracker
+        self._shared = shared
+        self._observe = observe
+        self._budget = budget
+        self._limit = _limit_of(budget)
+        self._run_id = run_id
+        self._clock = clock
+        self._active: PriorityQueue[Lease] = PriorityQueue()  # all that count besides the root, next victim first
+        self._line: PriorityQueue[Lease | Waiter] = PriorityQueue()
+        self._by_agent: dict[str, AgentLeases] = {}
+        self._order = itertools.count(1)
+        self._rooted = False
+        self._paused = self._granted = self._denied = self._preempted = self._released = 0
+        self._peak = 1
+        self._events: list[SpawnEvent] = []
+        self._wakes: list[Waiter] = []
+
+    def outbox(self, *, quiet: bool) -> tuple[list[Waiter], list[SpawnEvent]]:
+        """Take out who is to be woken and, unless `quiet`, the events to emit; slots not needed here go back to the run's other processes.
+
+        When `quiet` a finaliser may be running, in the middle of a ledger's step.
+        """
+        wakes, self._wakes = self._wakes, []
+        if quiet:
+            return wakes, []
+        if self._shared is not None:
+            self._shared.release_beyond(len(self._active.items))
+        events, self._events = self._events, []
+        return wakes, events
+
+    def _has_room(self) -> bool:
+        within = 1 + len(self._active.items) < self._budget.max_agents
+        return within and (self._shared is None or self._shared.acquire_up_to(len(self._active.items) + 1))
+
+    def arrive(self, waiter: Waiter, timeout_s: float | None) -> bool:
+        """Grant, deny, or put in line (True) somebody who wants a slot; who may wait for no time is not put there."""
+        if waiter.enters and self._enter_free(waiter):
+            return False
+        if self._has_room() or self._preempt(waiter):
+            self._grant(waiter)
+            return False
+        waiter.since = self._clock()
+        if not self._observe and timeout_s != 0 and self._budget.max_agents != 1:
+            self._line.put(waiter, self._rank(waiter.priority, waiter.since))
+            return True
+        self.deny(waiter)
+        if self._observe:
+            self._grant(waiter)  # the event of its denial says so, and it is let through
+        return False
+
+    def _enter_free(self, waiter: Waiter) -> bool:
+        """Let an agent in that needs no further slot: on the newest unentered lease of its id, or as the root."""
+        held = self._by_agent.get(waiter.agent_id)
+        if held is not None and held.free:
+            lease = held.free[next(reversed(held.free))]
+            lease.move(held.adopted)
+            lease.entered, lease.agent_name = True, waiter.agent_name
+            if waiter.own is not None:
+                self.rank(lease, waiter.own)
+            waiter.lease, waiter.served = lease, True
+            return True
+        if self._rooted:
+            return False
+        self._rooted = True
+        if self._shared is not None and not self._shared.acquire_root():
+            return False
+        self._grant(waiter, is_root=True)
+        return True
+
+    def deny(self, who: Waiter) -> None:
+        """Count and tell that somebody got no slot."""
+        self._denied += 1
+        self._note("denied", who)
+
+    def count_denied(self) -> None:
+        """Count an agent that was denied for another reason than want of a slot, whose event is emitted elsewhere."""
+        self._denied += 1
+
+    def _preempt(self, waiter: Waiter) -> bool:
+        victim = self._active.first(waiter.around)
+        if victim is None or self._shortage(waiter.priority, victim) is not None:
+            return False
+        self._pause(victim)
+        return True
+
+    def shortage(self, waiter: Waiter) -> Shortage:
+        """Return why somebody gets no slot while all are taken."""
+        victim = self._active.first(waiter.around)
+        return (None if victim is None else self._shortage(waiter.priority, victim)) or "full"
+
+    def _shortage(self, priority: Priority, victim: Lease) -> Shortage | None:
+        """Return why one of this priority does not get the slot of the first that could be paused; None where it does."""
+        if priority <= Priority.NORMAL:
+            return "full"
+        if victim.priority >= priority:
+            return "none_below"
+        return None if self._budget.allow_preempt else "preemption_off"
+
+    def _grant(self, waiter: Waiter, *, is_root: bool = False) -> None:
+        held = self._by_agent.get(waiter.agent_id)
+        if held is None:
+            held = self._by_agent[waiter.agent_id] = AgentLeases()
+        among = held.own if waiter.enters else held.free
+        order = next(self._order)
+        lease = among[order] = Lease(
+            self._tracker, waiter.agent_id, waiter.priority, order, among, is_root, waiter.agent_name, entered=waiter.enters
+        )
+        self._granted += 1
+        if not is_root:
+            self._activate(lease)
+        self._note("granted", lease)
+        waiter.lease, waiter.served = lease, True
+
+    def _activate(self, lease: Lease) -> None:
+        lease.paused = False
+        self._active.put(lease, (lease.priority, -lease.order))
+        self._peak = max(self._peak, 1 + len(self._active.items))
+
+    def _pause(self, lease: Lease) -> None:
+        self._active.drop(lease)
+        lease.paused = True
+        self._by_agent[lease.agent_id].paused += 1
+        self._paused += 1
+        self._preempted += 1
+        self._note("preempted", lease)
+
+    def _resume(self, lease: Lease) -> None:
+        self._line.drop(lease)
+        self._by_agent[lease.agent_id].paused -= 1
+        self._paused -= 1
+        self._activate(lease)
+        self._wake_waiters(lease, served=True)
+        self._note("resumed", lease)
+
+    def _wake_waiters(self, lease: Lease, *, served: bool) -> None:
+        lease.promoted = False
+        for waiter in lease.waiters:
+            waiter.served = served
+            self._wakes.append(waiter)
+        lease.waiters = []
+
+    def hand_out(self) -> None:
+        """Grant the slots that are free to the line, first come first."""
+        while (first := self._line.first()) is not None and self._has_room():
+            if isinstance(first, Lease):
+                self._resume(first)
+            else:
+                self._line.drop(first)
+                self._grant(first)
+                self._wakes.append(first)
+
+    def release(self, lease: Lease) -> None:
+        """End a lease, once; one that an agent runs on ends with the agent, which is counted, or paused, until then."""
+        if lease.entered:
+            lease.move(self._by_agent[lease.agent_id].own)
+        elif not lease.ended:
+            self._end(lease)
+
+    def _end(self, lease: Lease) -> None:
+        held = self._by_agent[lease.agent_id]
+        if lease.paused:
+            lease.paused = False
+            held.paused -= 1
+            self._paused -= 1
+            self._line.drop(lease)
+            self._wake_waiters(lease, served=False)
+        else:
+            self._active.drop(lease)
+        lease.ended = True
+        del lease.among[lease.order]
+        if not any((held.free, held.adopted, held.own)):
+            del self._by_agent[lease.agent_id]
+        self._released += 1
+        self._note("released", lease)
+        self.hand_out()
+
+    def end_newest(self, agent_id: str) -> None:
+        """End an id's newest lease; one that an agent adopted ends with the agent."""
+        held = self._of(agent_id)
+        leases = {} if held is None else held.free or held.adopted
+        if leases:
+            self.release(leases[next(reversed(leases))])
+
+    def _of(self, agent_id: object) -> AgentLeases | None:
+        return self._by_agent.get(agent_id) if isinstance(agent_id, str) else None  # a model may make up any id, a list too
+
+    def leave(self, lease: Lease) -> None:
+        """Note that the agent on a lease is over."""
+        if not lease.entered:
+            return
+        lease.entered = False
+        held = self._by_agent[lease.agent_id]
+        if lease.among is held.own:
+            self._end(lease)
+        else:
+            lease.move(held.free)
+
+    def any_paused(self, agent_id: str) -> bool:
+        """Whether any lease of an id is paused."""
+        held = self._of(agent_id)
+        return held is not None and held.paused > 0
+
+    def pause(self, which: str | Lease) -> bool:
+        """Pause this lease, or an id's newest active one, never the root's, until `resume`; return whether there was one."""
+        for lease in self._leases(which):
+            if not lease.paused and not lease.is_root:
+                self._pause(lease)
+                lease.on_hold = True
+                self.hand_out()
+                return True
+        return False
+
+    def resume(self, which: str | Lease) -> bool:
+        """Resume this lease, or an id's newest paused one, or have it stand first in line; return whether one was paused."""
+        paused = [lease for lease in self._leases(which) if lease.paused]
+        following = next((lease for lease in paused if not lease.promoted), None)
+        if following is not None:
+            self._promote(following)
+        return bool(paused)
+
+    def _leases(self, which: str | Lease) -> list[Lease]:
+        if isinstance(which, Lease):
+            return [each for each in self._leases(which.agent_id) if each is which]  # none where it is over, or another run's
+        held = self._of(which)
+        if held is None:
+            return []
+        return sorted([*held.free.values(), *held.adopted.values(), *held.own.values()], key=lambda lease: -lease.order)
+
+    def reprioritize(self, which: str | Lease, priority: Priority) -> None:
+        """Change the priority of this lease, or of all leases of an id."""
+        for lease in self._leases(which):
+            lease.priority = priority
+            if lease.paused:
+                self._rank_paused(lease)
+            elif not lease.is_root:
+                self._rank_active(lease)
+
+    def rank(self, lease: Lease, priority: Priority) -> None:
+        """Change the priority of one lease, and who is the next victim; nobody is paused or resumed for it."""
+        lease.priority = priority
+        if lease in self._active:
+            self._activate(lease)
+
+    def _rank_active(self, lease: Lease) -> None:
+        if lease.priority < Priority.NORMAL and not self._has_room():
+            self._pause(lease)
+            self.hand_out()
+        else:
+            self._activate(lease)
+
+    def _rank_paused(self, lease: Lease) -> None:
+        if lease.priority >= Priority.NORMAL:
+            self._promote(lease)
+            return
+        lease.promoted = False
+        self._queue(lease)
+
+    def _promote(self, lease: Lease) -> None:
+        lease.on_hold = False
+        if self._has_room():
+            self._resume(lease)
+        elif not lease.promoted:
+            lease.promoted = True
+            self._queue(lease)
+
+    def _queue(self, lease: Lease) -> None:
+        if lease.promoted:
+            self._line.put(lease, (0, 0))
+        elif lease.waiters and not lease.on_hold:
+            self._line.put(lease, self._rank(lease.priority, lease.since))
+        else:
+            self._line.drop(lease)
+
+    @staticmethod
+    def _rank(priority: Priority, since: float) -> tuple[float, float]:
+        # priority + (now - since) / AGING_S orders any two waiters the same way at any time: `now` can be left out.
+        return (1, since - priority * AGING_S)
+
+    def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
+        """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
+        waiter.since = self._clock()
+        if lease.paused and not lease.on_hold and self._has_room():
+            self._resume(lease)
+        waiter.served = not lease.paused and not lease.ended
+        if waiter.served:
+            return False
+        if lease.ended or timeout_s == 0:
+            self.deny(waiter)
+            return False
+        if not lease.waiters:
+            lease.since = waiter.since
+        lease.waiters.append(waiter)
+        if lease not in self._line:
+            self._queue(lease)
+        return True
+
+    def give_up(self, waiter: Waiter) -> None:
+        """Deny who was woken by the alarm and not by a grant."""
+        if not waiter.served:
+            self.withdraw(waiter)
+            self.deny(waiter)
+
+    def withdraw(self, waiter: Waiter) -> None:
+        """Take somebody out of the line, and back what was granted unseen; once."""
+        if waiter.gone:
+            return
+        waiter.gone = True
+        self._wakes.append(waiter)  # a thread that sleeps for it must end
+        self._line.drop(waiter)
+        if waiter.lease is not None:
+            (self.leave if waiter.enters else self.release)(waiter.lease)
+        lease = waiter.paused
+        if lease is not None and waiter in lease.waiters:
+            lease.waiters.remove(waiter)
+            if not lease.waiters and not lease.promoted:
+                self._line.drop(lease)
+
+    def resize(self, budget: SpawnBudget) -> None:
+        """Go by another budget, and give what it has more to the line."""
+        self._budget, self._limit = budget, _limit_of(budget)
+        self.hand_out()
+
+    def stats(self) -> SpawnStats:
+        """Return a copy of the counts."""
+        return SpawnStats(
+            limit=self._limit,
+            active=1 + len(self._active.items),
+            paused=self._paused,
+            waiting=len(self._line.items),
+            granted_total=self._granted,
+            denied_total=self._denied,
+            preempted_total=self._preempted,
+            released_total=self._released,
+            peak=self._peak,
+        )
+
+    def _note(self, outcome: _Outcome, who: Lease | Waiter) -> None:
+        live = 1 + len(self._active.items)
+        if self._shared is not None and outcome == "denied":
+            live = max(live, self._budget.max_agents)  # as many as may be, over all processes: how many there are is not known here
+        counts = live, self._paused, self._limit
+        self._events.append(SpawnEvent(outcome, who.agent_id, who.priority.name.lower(), self._run_id, *counts, agent_name=who.agent_name))
+
+
+def _limit_of(budget: SpawnBudget) -> int | None:
+    """Return how many agents may live as it is told: None where nothing limits them."""
+    return None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else budget.max_agents
+
+
+# -- the lock around it -------------------------------------------------------------------------------------------------
+
+
+class Stops(Protocol):
+    """What may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
+
+    def on_stop(self, wake: Callable[[], object]) -> Callable[[], None]:
+        """Call `wake` when it is; return a function that takes it off again."""
+        ...
+
+    def checkpoint(self) -> None:
+        """Raise when it is."""
+        ...
+
+
+class Ahead(Protocol):
+    """The other limits of an agent that is to come."""
+
+    def is_past(self) -> bool:
+        """Return whether one of them would be passed, as far as this process knows; takes no lock, and asks no store."""
+        ...
+
+    def refuse(self) -> None:
+        """Raise what refuses the agent; nothing happens where none of them would after all."""
+        ...
+
+
+class SpawnTracker:
+    """Give out the slots of one run, from any thread or task.
+
+    `on_event` hears of every lease granted, denied, preempted (paused), resumed and released, outside the lock; what it
+    raises is swallowed and logged. `refusal` writes the error of who got no slot, where a limit of its run says so.
+    With `observe` (shadow mode) a denial is told, and the slot given all the same. `clock`
+    (seconds, never going back) only ages the line. `shared` are the slots of a run that several processes work for: the ledger is asked
+    for each that is given out. What gives a slot back never blocks: it is posted, and done by whoever holds the lock, so it may be
+    called from a finaliser or a signal handler.
+    """
+
+    def __init__(
+        self,
+        budget: SpawnBudget | None = None,
+        *,
+        run_id: str | None = None,
+        on_event: Callable[[SpawnEvent], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        observe: bool = False,
+        refusal: Callable[[NoSlot], SpawnDeniedError] | None = None,
+        shared: SharedSlots | None = None,
+    ) -> None:
+        self.budget = SpawnBudget() if budget is None else budget
+        self.run_id: Final = run_id
+        self._hear = on_event if on_event is not None else _ignore
+        self._refusal_of = refusal
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
+        self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._shared: Final = shared
+        self._slots = Slots(self, self.budget, run_id, clock, observe=observe, shared=shared)
+        self._meanwhile: Final = None if shared is None else lambda: self._locked(self._slots.hand_out)
+
+    # What users call
+
+    @classmethod
+    def current(cls) -> SpawnTracker | None:
+        """Return the tracker of the run around the caller, in any task or thread; None outside a run."""
+        scope: Any = _current.leaf()
+        return None if scope is None else scope.spawn
+
+    def acquire(self, agent_id: str, priority: Priority = Priority.NORMAL) -> Lease:
+        """Take a slot now, or raise SpawnDeniedError; the same id twice is two leases."""
+        return run_sync(self.slot(agent_id, priority, 0))
+
+    async def wait_for_slot(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
+        """Take a slot now as `acquire` does, else wait in line; raise SpawnDeniedError after `timeout_s` seconds.
+
+        With `max_agents=1` there is nothing to wait for: that is refused at once. A cancelled caller gives back what it
+        was just granted.
+        """
+        return await run_async(self.slot(agent_id, priority, timeout_s))
+
+    def wait_for_slot_blocking(self, agent_id: str, priority: Priority = Priority.NORMAL, timeout_s: float | None = None) -> Lease:
+        """Wait like `wait_for_slot`, on this thread; where that would stop an event loop it is refused at once."""
+        return run_sync(self.slot(agent_id, priority, timeout_s))
+
+    def release(self, agent_id: str) -> None:
+        """End the newest lease of an id, or do nothing when it has none. Never blocks.
+
+        A lease that no agent runs on goes first; one that an agent runs on ends when that agent does, since an agent that
+        runs is counted.
+        """
+        self._post(self._slots.end_newest, agent_id)
+
+    def is_paused(self, agent_id: str) -> bool:
+        """Whether any lease of an id is paused."""
+        return self._locked(self._slots.any_paused, agent_id, reads=True)
+
+    def reprioritize(self, agent_id: str | Lease, priority: Priority) -> None:
+        """Change the priority of all leases of an id, newest first, or of the one lease given in its place.
+
+        Of the root nothing else happens, of unknown ids and leases that are over nothing at all.
+
+        Below NORMAL while the run is full an active lease is paused and its slot goes to the line. To NORMAL or above a
+        paused one resumes when there is a slot, and else stands first in line.
+        """
+        self._locked(self._slots.reprioritize, agent_id, checks.member("priority", priority, Priority))
+
+    def pause(self, agent_id: str | Lease) -> bool:
+        """Pause an id's newest active lease and hand its slot on, whatever the priorities; False when it has none.
+
+        Of several of an id one is meant with its `Lease` in place of the id. Never the root's. It stays paused, though its agent
+        may wait to go on, until `resume`, or `reprioritize` to NORMAL or above.
+        """
+        return self._locked(self._slots.pause, agent_id)
+
+    def resume(self, agent_id: str | Lease) -> bool:
+        """Let an id's newest paused lease go on at once where there is a slot, else first in line; False when none is paused.
+
+        Of several of an id one is meant with its `Lease` in place of the id.
+        """
+        return self._locked(self._slots.resume, agent_id)
+
+    def resize(self, max_agents: int) -> None:
+        """Allow another number of agents from now on.
+
+        New slots go to the line at once. With fewer nobody is ended: newcomers are refused until there is room. Raises
+        ConfigurationError below 1, which the root is.
+        """
+        self.budget = SpawnBudget(max_agents=max_agents, allow_preempt=self.budget.allow_preempt)
+        if self._shared is not None:
+            self._shared.resize(max_agents)
+        self._locked(self._slots.resize, self.budget)
+
+    @property
+    def slots_of(self) -> str | None:
+        """Return the id of the run whose slots these are, where several processes share them; None where they are this process's."""
+        return None if self._shared is None else self._shared.account.facts.scope_id
+
+    def stats(self) -> SpawnStats:
+        """Return a copy of the counts."""
+        return self._locked(self._slots.stats, reads=True)
+
+    # What the runtime calls
+
+    def enter(self, agent_id: str, priority: Priority = Priority.NORMAL, *, agent_name: str | None = None) -> Lease:
+        """Let an agent in: on the newest unentered lease of its id, else as the root, else on a new lease.
+
+        The root is the first agent that comes without a lease; once it has left, agents take leases as usual. End with
+        `Lease.leave`. `agent_name` is for who is told of it. Raises SpawnDeniedError.
+        """
+        rank = checks.member("priority", priority, Priority)
+        waiter = Waiter(AgentId.checked(agent_id), rank, meanwhile=self._meanwhile, enters=True, agent_name=agent_name)
+        return run_sync(self._admit(waiter, 0))
+
+    def count_denied(self) -> None:
+        """Count an agent that another limit refused, beside the slots': `stats().denied_total` has them all."""
+        self._locked(self._slots.count_denied)
+
+    def admit(
+        self,
+        agent_id: AgentId,
+        priority: Priority | None = None,
+        *,
+        wait_s: float | None = 0,
+        ahead: Ahead | None = None,
+        stops: Stops | None = None,
+        instead: str = "await wait_for_slot()",
+    ) -> Flow[Lease]:
+        """Let in an agent that is spawned, in one locked step; end it with `Lease.leave`.
+
+        It is let in on the newest lease of its id that nobody has entered, else as the root, else on a new lease, for which it waits
+        in line for up to `wait_s` seconds, None without end, or until `stops` ends that. It is in with the grant, so that no agent of
+        the same id finds the lease free meanwhile. `ahead` are the other limits of agents, asked in the same step, so that nobody is
+        paused for an agent that they refuse. A `priority` that is given becomes the lease's. Raises SpawnDeniedError, and what the
+        limits ahead raise.
+        """
+        rank = Priority.NORMAL if priority is None else priority
+        waiter = Waiter(agent_id, rank, instead=instead, meanwhile=self._meanwhile, enters=True, own=priority)
+        return self._admit(waiter, wait_s, stops, ahead)
+
+    def rank(self, lease: Lease, priority: Priority) -> None:
+        """Give one lease another priority, for what comes: it neither loses its slot for that nor gets one."""
+        self._locked(self._slots.rank, lease, priority)
+
+    def slot(
+        self,
+        agent_id: str,
+        priority: Priority = Priority.NORMAL,
+        timeout_s: float | None = None,
+        *,
+        stops: Stops | None = None,
+        instead: str = "await wait_for_slot()",
+    ) -> Flow[Lease]:
+        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
+
+        `instead` is what to write where a blocking wait would stop an event loop.
+        """
+        rank = checks.member("priority", priority, Priority)
+        waiter = Waiter(AgentId.checked(agent_id), rank, instead=instead, meanwhile=self._meanwhile)
+        return self._admit(waiter, _seconds(timeout_s), stops)
+
+    def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
+        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
+        waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
+        left_s = _seconds(timeout_s)
+        yield from self._wait(waiter, left_s, stops, partial(self._slots.rejoin, waiter, lease, left_s))
+        if not waiter.served:
+            raise self._still_paused(lease, waiter)
+
+    def _admit(self, waiter: Waiter, wait_s: float | None, stops: Stops | None = None, ahead: Ahead | None = None) -> Flow[Lease]:
+        """Get somebody a slot, after up to `wait_s` seconds in line."""
+        yield from self._wait(waiter, wait_s, stops, partial(self._slots.arrive, waiter, wait_s), ahead)
+        if waiter.lease is None:
+            raise self._refusal(waiter, waited=wait_s != 0)
+        return waiter.lease
+
+    def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
+        """End a lease: `Lease.release`."""
+        self._post(self._slots.release, lease, quiet=quiet)
+
+    def leave(self, lease: Lease, *, quiet: bool = False) -> None:
+        """Note that an agent is over: `Lease.leave`."""
+        self._post(self._slots.leave, lease, quiet=quiet)
+
+    def part(self) -> None:
+        """Give back what this process holds of a run that others work for, too: it works for it no more."""
+        if self._shared is not None:
+            self._locked(self._shared.release_all)
+
+    # The lock
+
+    def _locked(self, act: Callable[..., R], *args: Any, reads: bool = False) -> R:
+        with self._lock:
+            if self._busy:  # below a signal's handler that came in the middle of a change: it may look, and see half of it
+                if reads:
+                    return act(*args)
+                raise ConfigurationError(
+                    "a signal's handler came in the middle of a change of this SpawnTracker, and cannot change it, too. Have it set a "
+                    "flag, or cancel the run, which it may at any time."
+                )
+            try:
+                self._busy = True
+                self._empty_inbox()
+                result = act(*args)
+                wakes, events = self._slots.outbox(quiet=False)
+            finally:
+                self._busy = False
+        self._tell(wakes, events)
+        if self._inbox:
+            self._settle()
+        return result
+
+    def _post(self, act: Callable[[Any], None], subject: Any, *, quiet: bool = False) -> None:
+        self._inbox.append((act, subject))
+        self._settle(quiet=quiet)
+
+    def _settle(self, *, quiet: bool = False) -> None:
+        # Whoever fails to get the lock leaves its post to the holder, who looks here again after letting go. A signal's handler may
+        # raise right after the lock was taken: it is let go whether or not we know that it is ours, as in `Turns`.
+        while self._inbox:
+            try:
+                if not self._lock.acquire(blocking=False) or self._busy:
+                    return
+                try:
+                    self._busy = True
+                    self._empty_inbox()
+                    wakes, events = self._slots.outbox(quiet=quiet)
+                finally:
+                    self._busy = False
+            finally:
+                try:  # noqa: SIM105 - no call may come before this one, or a signal could
+                    self._lock.release()
+                except RuntimeError:  # it is another thread's
+                    pass
+            self._tell(wakes, events)
+
+    def _empty_inbox(self) -> None:
+        while self._inbox:
+            act, subject = self._inbox.popleft()
+            act(subject)
+
+    def _tell(self, wakes: list[Waiter], events: list[SpawnEvent]) -> None:
+        for waiter in wakes:
+            if not waiter.wake():
+                self._inbox.append((self._slots.withdraw, waiter))
+        for event in events:
+            try:
+                self._hear(event)
+            except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
+                swallow("SpawnTracker.on_event", error)
+
+    def _wait(
+        self,
+        waiter: Waiter,
+        timeout_s: float | None,
+        stops: Stops | None,
+        join: Callable[[], bool],
+        ahead: Ahead | None = None,
+    ) -> Flow[None]:
+        """Have somebody `join` those who want a slot, and wait where that puts him in line, unless a limit `ahead` refuses first.
+
+        Whatever interrupts it, a listener that ends the program too, nobody holds what was granted and not collected.
+        """
+        forget: Callable[[], None] | None = None
+        try:
+            waits = None if ahead is None else self._locked(lambda: None if ahead.is_past() else join())
+            if waits is None:
+                if ahead is not None:
+                    ahead.refuse()  # outside the lock
+                waits = self._locked(join)
+            if waits:
+                forget = None if stops is None else stops.on_stop(waiter.wake)
+                yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
+                if stops is not None and not waiter.served:
+                    stops.checkpoint()
+                self._locked(self._slots.give_up, waiter)
+        except BaseException as error:
+            self._post(self._slots.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
+            raise
+        finally:
+            if forget is not None:
+                forget()
+
+    def _refusal(self, waiter: Waiter, *, waited: bool = True) -> SpawnDeniedError:
+        """Write the error of who got no slot: the limit, why nobody makes room, and what helps."""
+        limit, shortage = self.budget.max_agents, self._locked(self._slots.shortage, waiter, reads=True)
+        way_out = _WAYS_OUT[shortage]
+        if limit == 1:
+            way_out = "Raise {}: a run's first agent is its root, and counts as 1 until the run ends."
+        elif waiter.unfit:
+            way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
+        elif waited:
+            way_out = "Raise {}, release an agent, or wait longer."
+        after = self._waited(waiter) if waited and limit > 1 else ""
+        asking = NoSlot(waiter.agent_id, waiter.priority, limit, shortage, way_out, after)
+        return errors_text.no_slot(asking, None, self.run_id) if self._refusal_of is None else self._refusal_of(asking)
+
+    def _waited(self, waiter: Waiter) -> str:
+        return "" if waiter.unfit else f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
+
+    def _still_paused(self, lease: Lease, waiter: Waiter) -> SpawnDeniedError:
+        """Write the error of who cannot go on: there is no slot, an operator holds it, or the slot is given back."""
+        name = named(lease.agent_id)
+        if lease.ended:
+            message = f"Agent {name} cannot be resumed: it has ended, and its slot was given back. Open another with agent({name})."
+        elif waiter.unfit:
+            message = f"Agent {name} is paused, and a blocking wait would stop the event loop of this thread: {waiter.instead} instead."
+        elif lease.on_hold:
+            waited = self._waited(waiter)
+            message = f"Agent {name} is still paused{waited}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
+        else:
+            return self._refusal(waiter)
+        reason = "ended" if lease.ended else "paused"
+        return SpawnDeniedError(message, agent_id=lease.agent_id, max_agents=_limit_of(self.budget), run_id=self.run_id, reason=reason)
+
+
+def _seconds(timeout_s: float | None) -> float | None:
+    return None if timeout_s is None else checks.nanoseconds("timeout_s", timeout_s) / NANO
+
+
+def _ignore(event: SpawnEvent) -> None:
+    """Hear nothing."""
+
+
+class Seat:
+    """What an agent that was spawned is given: its slot, priority, budget and retention.
+
+    `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
+    the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
+    """
+
+    __slots__ = ("_free", "_given_up", "_quiet", "_ranked", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
+
+    def __init__(
+        self,
+        agent_id: str,
+        priority: Priority,
+        retention: HistoryRetention,
+        *,
+        slots: SpawnTracker | None,
+        lease: Lease | None,
+        budget: Any = None,
+    ) -> None:
+        self.agent_id = agent_id
+        self.priority = priority
+        self.retention = retention
+        self.budget = budget
+        self.lease = lease
+        self.outer: Seat | None = None
+        self._slots = slots
+        self._free = [True]  # whoever pops it sits here: one step, which no other thread can come between
+        self._ranked: tuple[Priority, Priority] | None = None  # what who sat here last was told itself, and the seat's own
+        self._given_up = self._quiet = False
+
+    def is_free(self, slots: SpawnTracker | None) -> bool:
+        """Whether nobody sits here at this moment, in the run with these slots."""
+        living = self.lease is None or not self.lease.ended
+        return bool(self._free) and living and slots is self._slots
+
+    def take(self) -> bool:
+        """Sit down; False when another agent was faster."""
+        try:
+            self._free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def rank(self, own: Priority | None) -> Priority:
+        """Return the priority of the agent that sat down, and its slot: its `own`, else the seat's, as others changed it since."""
+        if self.lease is None or self._slots is None:
+            return self.priority if own is None else own
+        usual = self.lease.priority
+        if self._ranked is not None and self._ranked[0] is usual:  # nobody but the agent before changed it
+            usual = self._ranked[1]
+        priority = usual if own is None else own
+        self._ranked = None if own is None else (own, usual)
+        if priority is not self.lease.priority:
+            self._slots.rank(self.lease, priority)
+        return priority
+
+    def leave(self) -> None:
+        """Stand up; when it was given up meanwhile, the slot goes back."""
+        self._free.append(True)
+        if self._given_up:
+            self._end()
+
+    def give_up(self, *, quiet: bool = False) -> None:
+        """Give the lease back: now, or when the agent that sits here is over, which is counted until then; `quiet` as in `Lease.leave`."""
+        self._given_up, self._quiet = True, quiet
+        self._end()
+
+    def _end(self) -> None:
+        if self.take() and self.lease is not None:
+            self.lease.leave(quiet=self._quiet)
+
+
+def kept_seat(slots: SpawnTracker | None, agent_id: str | None = None) -> Seat | None:
+    """Return the innermost free seat that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
+    seat: Seat | None = _current.seat()
+    while seat is not None and not (agent_id in (None, seat.agent_id) and seat.is_free(slots)):
+        seat = seat.outer
+    return seat
