@@ -28,7 +28,7 @@ if _typing.TYPE_CHECKING:
         suspend_limits,
     )
     from ravi_otel._runtime.spawning import RetryPolicy, Spawned, spawn, supervise
-    from ravi_otel._runtime.tool import tool
+    from ravi_otel._runtime.tool_call import tool
     from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
     from ravi_otel._telemetry.redaction import redact_secrets
@@ -264,7 +264,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RetryPolicy",
         "supervise",
     ),
-    "_runtime.tool": ("tool",),
+    "_runtime.tool_call": ("tool",),
     "_runtime.waiting": (
         "Waiting",
         "waiting",

@@ -9,7 +9,7 @@ from typing import Any, cast
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.tools import Gating, InstrumentedTools, read_choice
 from ravi_otel._instrumentation.tools import instrument_tools as _instrument_tools
-from ravi_otel._runtime.tool import Refused
+from ravi_otel._runtime.tool_call import Refused
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._checks import choice, show
 from ravi_otel.policy._contracts import ToolGate

@@ -17,8 +17,8 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, cast
 
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._runtime.parameters import Parameters
-from ravi_otel._runtime.tool import GATED, LABEL, MARK, Refused, StandIn, Switch, as_tool, bare
+from ravi_otel._runtime.gate_review import Parameters
+from ravi_otel._runtime.tool_call import GATED, LABEL, MARK, Refused, StandIn, Switch, as_tool, bare
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._listeners import Guarded
 from ravi_otel.policy import _checks as checks

@@ -7,11 +7,11 @@ Where what is:
 * one model call: `model_call` is its life, from the request to the settlement, `charging` prices it, its retries and its caps. What only
   some calls need: `stream_limits` for open streams, `background_calls` for answers made in the background and for conversations,
   `unwrapped_calls` for a client that no wrapper sees and for connections of many calls.
-* one tool call: `tool` wraps a function, `tool_call` runs it, and asks a gate about it; `parameters` names what it is given,
-  `tool_timeout` gives it up after its time; `inferred_tools` remembers what models asked for, and tells what nobody saw run.
+* one tool call: `tool_call` wraps a function and runs it; `gate_review` names what it is given, asks a gate about it, and gives it up
+  after its time; `inferred_tools` remembers what models asked for, and tells what nobody saw run.
 * time and ends: `stopping` ends what is in flight, `late` what was dropped.
 * being followed: `progress`.
-* the process: `state` knows the engine and the open runs, `settings` says what was chosen, and makes the one; `config`
-  puts together what code, flags, environment and the `policy_file` say, `carrying` is for threads, `patching` for other people's packages,
-  `footers` the line under an answer that was cut.
+* the process: `state` knows the engine, the open runs and what was chosen for it, `settings` reads that and makes the engine; `config`
+  puts together what code, flags, environment and the `policy_file` say, `carrying` is for threads, `patching` for other people's
+  packages, `footers` the line under an answer that was cut.
 """

@@ -1,319 +1,276 @@
-"""Follow one tool call from its request to its end: checked, charged, run and observed, and reviewed where a gate stands before it.
-
-A gate is asked from synchronous code or a coroutine, and one that fails refuses.
-"""
+"""Make each call of a function a tool call: checked, charged, run and observed, and reviewed where a gate stands before it."""
 
 from __future__ import annotations
 
-import asyncio
+import functools
 import inspect
-import logging
-import math
-import weakref
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
-from types import FunctionType
-from typing import Any, Final, Literal, cast
+from json import dumps as write_text  # as it is now: the program may make tools of that module's functions
+from types import MethodType
+from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
-from ravi_otel import _extras
+import wrapt
+
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.sleeper import in_asyncio_task
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Carried, Flow, Step, cause, run_async, run_sync
+from ravi_otel._runtime.gate_review import Execution, GateReview, Parameters, is_async, is_owned, log_unwritten
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import REFUSED
-from ravi_otel._runtime.parameters import Given, Parameters, copied, is_flat, read
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay
-from ravi_otel._runtime.tool_timeout import Execution, is_async
 from ravi_otel._runtime.waiting import Enclosure, enclose, leave, pause, pause_after, wait_for_lost_slot
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks._events import Status, ToolRecord
 from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered
-from ravi_otel.policy._checks import show
-from ravi_otel.policy._contracts import GateVerdict, ToolGate, ToolOutcome, ToolRequest, ToolStatus
-from ravi_otel.policy._limits import NANO
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ToolGate
 
-_log = logging.getLogger("ravi_otel")
+P = ParamSpec("P")
+R = TypeVar("R")
 
-_METHODS: Final = ("before", "admit", "after", "audit")
-_NOT_ASYNC: Final[weakref.WeakSet[type]] = weakref.WeakSet()
-"""Classes of gates whose methods are plain functions: an object of theirs has no others unless they are among its own attributes."""
-_LONGEST_AUDIT_S: Final = 30.0
-_MOST_REASON: Final = 1_000
-_PHASES: Final = {
-    "invalid_action": "worker",
-    "supervisor_block": "supervisor",
-    "human_rejected": "human_approval",
-}
+Refused = Literal["raise", "result"]
+"""What becomes of a refusal: it is raised, or returned as the result of the call."""
 
-Question = Literal["before", "admit", "after"]
+_TEXT: Final = (str, "str")
 
 
-class GateReview:
-    """What a gate is asked about one tool call, and what it has answered; with it the arguments that the tool gets.
+@overload
+def tool(fn: Callable[P, R], *, name: str | None = None, gate: ToolGate | None = None) -> Callable[P, R]: ...
 
-    With `renamed` the call is a program's own, with values of its own: see `Parameters.named`.
+
+@overload
+def tool(fn: None = None, *, name: str | None = None, gate: ToolGate | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def tool(
+    fn: Callable[P, R] | None = None, *, name: str | None = None, gate: ToolGate | None = None
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Make each call of a function a counted, limited and observed tool call.
+
+    Works on functions and coroutine functions, bare or with `name=`; signature, result and exceptions stay the
+    function's own. Raises ConfigurationError for generator functions and for what cannot be called; a call past a
+    `tool_calls` limit raises BudgetExhaustedError and the function does not run.
+
+    With a `gate` every call passes it: the function runs with the arguments that the gate lets through, and what the gate
+    refuses raises ToolDeniedError, or StopRun where that ends the run.
     """
-
-    __slots__ = ("_effective", "_execution", "_fn", "_gate", "_given", "_parameters", "_renamed", "_tool", "_unread", "request", "verdict")
-
-    def __init__(
-        self,
-        gate: ToolGate,
-        record: ToolRecord,
-        fn: Callable[..., Any],
-        parameters: Parameters,
-        arguments: Mapping[str, Any] | str,
-        renamed: Mapping[str, str] | None,
-    ) -> None:
-        self._gate = gate
-        self._tool = record.name
-        self._fn = fn
-        self._parameters = parameters
-        self._renamed: Mapping[str, str] = renamed or {}
-        self._effective: dict[str, Any] = {}
-        self._given: Given | None = None
-        self._execution: Execution | None = None
-        self._unread: ToolDeniedError | None = None
-        asked: Mapping[str, Any] | str = arguments
-        try:
-            if not isinstance(arguments, str):
-                asked = copied(record.name, arguments)
-        except ToolDeniedError as error:
-            self._unread = error
-        self.request = ToolRequest(record.name, asked, record.op_id, record.facts, record.call_id, in_place=renamed is not None)
-        self.verdict = GateVerdict(allowed=False)
-
-    # -- its questions ------------------------------------------------------------------------------------------------
-
-    def begin_awaited(self) -> None:
-        """Note that a coroutine calls, which can await what a gate and a tool return."""
-        self.request = replace(self.request, awaited=True)
-
-    def refuse_async(self) -> None:
-        """Raise ConfigurationError for a tool or gate that can be seen to be async, in a call that is not."""
-        if is_async(self._fn):
-            raise ConfigurationError(f"tool {show(self._tool)} is async, and was called from code that is not. Await it.")
-        kind = type(self._gate)
-        own: dict[str, Any] = getattr(self._gate, "__dict__", {})
-        if kind in _NOT_ASYNC and own.keys().isdisjoint(_METHODS):
-            return
-        for name in _METHODS:
-            if is_async(getattr(self._gate, name)):
-                raise _wrong_colour(self._tool, name)
-        if all(isinstance(inspect.getattr_static(kind, name, None), FunctionType) for name in _METHODS):
-            _NOT_ASYNC.add(kind)
-
-    def before(self) -> Flow[None]:
-        """Ask before anything is charged; take the effective arguments, or raise the refusal."""
-        if self._unread is not None:
-            raise self._unread
-        verdict = self.verdict = yield from self._ask("before")
-        if verdict.allowed is not True:
-            raise _refusal(self._tool, verdict)
-        chosen = self.request.arguments if verdict.arguments is None else verdict.arguments
-        self._effective = read(self._tool, chosen)
-        given = self._parameters.given(self._effective, self._renamed)  # what it cannot be called with is refused before it is paid for
-        if is_flat(self._effective):
-            self._given = given
-        self.verdict = replace(verdict, arguments=self._effective)
-
-    def admit(self) -> Flow[None]:
-        """Ask once it is charged; make it ready to run, or raise the refusal."""
-        verdict = yield from self._ask("admit", copied(self._tool, self._effective))
-        if verdict.allowed is not True:
-            self._refused_by(verdict)
-            raise _refusal(self._tool, verdict)
-        args, kwargs = self._given or self._parameters.given(copied(self._tool, self._effective), self._renamed)
-        timeout_s = self.verdict.timeout_s if verdict.timeout_s is None else verdict.timeout_s
-        self._execution = Execution(self._tool, self._fn, partial(self._fn, *args, **kwargs), timeout_s)
-
-    def step(self) -> Step:
-        """Return the step that runs the tool, once it is admitted."""
-        return cast("Execution", self._execution).step()
-
-    def after(self, result: Any) -> Flow[None]:
-        """Ask what it thinks of the result; raise the refusal of it."""
-        verdict = yield from self._ask("after", result)
-        if verdict.allowed is not True:
-            self._refused_by(verdict)
-            raise _refusal(self._tool, verdict, ran=True)
-
-    def _refused_by(self, verdict: GateVerdict) -> None:
-        self.verdict = replace(verdict, arguments=self._effective, executed_from=self.verdict.executed_from)
-
-    def _ask(self, question: Question, *args: Any) -> Flow[GateVerdict]:
-        """Ask one question; what a gate raises or answers otherwise than agreed is a refusal, and its cause is on the error."""
-        try:
-            method: Callable[..., Any] = getattr(self._gate, question)
-            if self.request.awaited:
-                answer = yield Step(partial(method, self.request, *args), partial(_awaited, method, self.request, *args))
-            else:
-                answer = self._at_once(question, method, *args)
-            _check(answer)
-        except RaviError:
-            raise
-        except (Exception, Carried) as raised:  # noqa: BLE001 - what a gate cannot answer is refused
-            raise self._failed(question, cause(raised)) from cause(raised)
-        return cast("GateVerdict", answer)
-
-    def _at_once(self, question: str, method: Callable[..., Any], *args: Any) -> Any:
-        answer = method(self.request, *args)
-        if type(answer) is not GateVerdict and answer is not None and inspect.isawaitable(answer):
-            if inspect.iscoroutine(answer):
-                answer.close()
-            raise _wrong_colour(self._tool, question)
-        return answer
-
-    def _failed(self, question: Question, error: BaseException) -> ToolDeniedError:
-        why = f"its gate failed in {question}() with {type(error).__name__}"
-        return _denied(self._tool, why, "supervisor_block:gate_failed", ran=question == "after")
-
-    # -- how it ended -------------------------------------------------------------------------------------------------
-
-    def end(self, record: ToolRecord, error: BaseException | None, *, started: bool) -> None:
-        """Note that it is over: why it was refused, if it was, and whether it was given up while it may still run."""
-        verdict = self.verdict
-        if error is not None:
-            if verdict.allowed and not started:  # by a limit, or by whoever stopped the run
-                verdict = replace(verdict, allowed=False)
-            if not verdict.allowed and verdict.reason is None:
-                verdict = replace(verdict, reason=str(error)[:_MOST_REASON], stop_reason=_stop_reason(error) or verdict.stop_reason)
-            self.verdict = verdict
-        if self._execution is not None and self._execution.abandoned:
-            record.abandoned = True
-            _log.warning("ravi-otel: tool %s is waited for no longer, and may still run in its thread.", show(self._tool))
-
-    def _outcome(self, record: ToolRecord, result: Any, error: BaseException | None) -> ToolOutcome:
-        return ToolOutcome(cast("ToolStatus", record.status), self.verdict, result, error, record.duration_ns / NANO)
-
-    def audit(self, record: ToolRecord, result: Any, error: BaseException | None) -> Flow[None]:
-        """Have its end written down; nothing that ends the call meanwhile cuts this short.
-
-        Raises StopRun where it cannot be: nothing more may be done that nobody writes down.
-        """
-        outcome = self._outcome(record, result, error)
-        try:
-            method = self._gate.audit
-            if self.request.awaited:
-                yield Step(partial(method, self.request, outcome), partial(_audited, method, self.request, outcome))
-            else:
-                self._at_once("audit", method, outcome)
-        except StopRun:
-            raise
-        except (Exception, Carried) as raised:  # noqa: BLE001 - what cannot be written down ends the run
-            raise self._unwritten(outcome, cause(raised)) from cause(raised)
-        finally:
-            del error, outcome  # they know the error, whose traceback may know this frame
-
-    def _unwritten(self, outcome: ToolOutcome, failure: BaseException) -> StopRun:
-        said = f"({type(failure).__name__}: {show(failure)})"
-        why = f"tool {show(self._tool)}: what became of it ({outcome.status}) could not be written down {said}."
-        return StopRun("supervisor_block:audit_failed", why, tool=self._tool, phase="execution")
-
-    def audit_dropped(self, record: ToolRecord, error: BaseException) -> None:
-        """Have the end written down of a call that nobody goes on with: nobody can await that any more, so what waits is given up."""
-        try:
-            answer: Any = self._gate.audit(self.request, self._outcome(record, None, error))
-            if inspect.iscoroutine(answer):
-                answer.send(None)
-                answer.close()
-                log_unwritten(TimeoutError("it waits, and nobody awaits it any more"))
-        except StopIteration:  # it had nothing to wait for
-            return
-        except Exception as failure:  # noqa: BLE001 - there is nobody left to raise it to
-            log_unwritten(failure)
+    if gate is not None:
+        read_gate("tool(gate)", gate)
+    if fn is None:
+        return functools.partial(_wrap, name=name, gate=gate)
+    return _wrap(fn, name=name, gate=gate)
 
 
-def _wrong_colour(tool: str, method: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"tool {show(tool)} is called from code that is not async, and its gate answers {method}() only to code that is. "
-        "Make the tool an async def and await it, or give it a gate that answers at once."
+def read_gate(parameter: str, gate: object) -> ToolGate:
+    """Return a gate; raise ConfigurationError for what is none."""
+    if isinstance(gate, ToolGate):
+        return gate
+    raise ConfigurationError(
+        f"{parameter}={checks.show(gate)} is no gate. Give a ravi_otel.supervisor.gate.Gate, or what has before, admit, after and audit."
     )
 
 
-def _check(answer: object) -> None:
-    if not isinstance(answer, GateVerdict):
-        raise TypeError(f"a gate answers with a GateVerdict, and not with {show(answer)}")
-    timeout_s: Any = answer.timeout_s  # it is whatever the gate's author gave
-    if timeout_s is not None and not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
-        raise ValueError(f"GateVerdict(timeout_s={show(timeout_s)}) is no time")
+def _wrap(fn: Callable[P, R], *, name: str | None, gate: ToolGate | None) -> Callable[P, R]:
+    if not callable(fn):
+        raise ConfigurationError(f"tool({checks.show(fn)}) takes a function. To name one, write @ravi_otel.tool(name={checks.show(fn)}).")
+    label = checks.optional_name("tool(name)", name) or getattr(fn, "__name__", None) or type(fn).__name__
+    if checks.is_generator_function(fn):
+        raise ConfigurationError(
+            f"tool({label}) is a generator function. Return the whole result, or decorate the function that collects it."
+        )
+    return as_tool(fn, label, Switch(), gate)
 
 
-def _refusal(tool: str, verdict: GateVerdict, *, ran: bool = False) -> ToolDeniedError | StopRun:
-    """Return the error of a refusal."""
-    stop_reason = verdict.stop_reason or f"{'tool_bad_result' if ran else 'tool_denied'}:{tool}"
-    reason = (verdict.reason or stop_reason)[:_MOST_REASON]
-    error = _denied(tool, reason, stop_reason, ran=ran)
-    if not verdict.ends_run:
-        return error
-    return StopRun(stop_reason, str(error), tool=tool, phase=_PHASES.get(stop_reason.partition(":")[0], "execution"))
+class Switch:
+    """Whether a wrapped tool is observed; what is off calls the function as if it were not wrapped."""
+
+    __slots__ = ("on",)
+
+    def __init__(self) -> None:
+        self.on = True
 
 
-def _denied(tool: str, reason: str, stop_reason: str, *, ran: bool) -> ToolDeniedError:
-    said = "was run, and its result was refused" if ran else "was not run"
-    message = f"tool {show(tool)} {said}: {reason} ({stop_reason})."
-    return ToolDeniedError(message, tool=tool, reason=reason, stop_reason=stop_reason, ran=ran)
+MARK: Final = "__ravi_otel_tool__"
+"""The attribute under which a wrapped tool, and what wraps it in turn, has its switch."""
+
+LABEL: Final = "__ravi_otel_tool_name__"
+"""The attribute under which a wrapped tool has the name that its calls are told by."""
+
+GATED: Final = "__ravi_otel_gated__"
+"""The attribute that says of a wrapped tool that a gate stands before it."""
 
 
-def _stop_reason(error: BaseException) -> str | None:
-    if isinstance(error, StopRun):
-        return error.reason
-    return error.stop_reason if isinstance(error, ToolDeniedError) else None
+def as_tool(
+    fn: Callable[P, R],
+    label: str,
+    switch: Switch,
+    gate: ToolGate | None = None,
+    *,
+    refused: Refused = "raise",
+    method: bool | None = None,
+) -> Callable[P, R]:
+    """Return the function that calls `fn` as a tool of that name while the switch is on; coroutine functions stay such.
+
+    With a `gate` each call passes it, and with `refused` "result" a refusal is returned. `method` says whether `fn` is one, None where
+    nobody knows.
+    """
+    made = _Tool(fn, label, gate, refused, method)
+    awaits = inspect.iscoroutinefunction(fn) or (gate is not None and is_async(fn))
+    wrapper: Any = made.awaited(switch) if awaits else made.called(switch)
+    setattr(wrapper, MARK, switch)
+    setattr(wrapper, LABEL, label)
+    if gate is not None:
+        setattr(wrapper, GATED, True)
+    return cast("Callable[P, R]", wrapper)
 
 
-# -- from a coroutine --------------------------------------------------------------------------------------------------
+class _Tool:
+    """Make each call of one function a tool call."""
+
+    __slots__ = ("_as_text", "_fn", "_gate", "_method", "_name", "_owned", "_parameters", "_refused")
+
+    def __init__(self, fn: Callable[..., Any], name: str, gate: ToolGate | None, refused: Refused, method: bool | None) -> None:
+        self._fn = fn
+        self._name = name
+        self._gate = gate
+        self._refused = refused
+        self._method = method
+        self._as_text = getattr(fn, "__annotations__", {}).get("return") in _TEXT
+        if gate is not None:
+            self._owned = Parameters(fn, name, method=method is not False)
+            self._parameters = Parameters(fn, name)
+
+    def called(self, switch: Switch) -> Callable[..., Any]:
+        """Return the function that stands for a plain one."""
+        fn = self._fn
+
+        @functools.wraps(fn)
+        def run_called(*args: Any, **kwargs: Any) -> Any:
+            if not switch.on:
+                return fn(*args, **kwargs)
+            call = self.call(args, kwargs)
+            try:
+                return call.run()
+            except ToolDeniedError as denied:
+                told = self.refusal(call, denied)
+                if told is None:
+                    raise
+                return told
+
+        return run_called
+
+    def awaited(self, switch: Switch) -> Callable[..., Any]:
+        """Return the coroutine function that stands for one."""
+        fn = self._fn
+
+        @functools.wraps(fn)
+        async def run_awaited(*args: Any, **kwargs: Any) -> Any:
+            if not switch.on:
+                return await fn(*args, **kwargs)
+            call = self.call(args, kwargs)
+            try:
+                return await call.run_async()
+            except ToolDeniedError as denied:
+                told = self.refusal(call, denied)
+                if told is None:
+                    raise
+                return told
+
+        return run_awaited
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
+        """Return the call with these arguments, yet to be run."""
+        fn = self._fn
+        if self._gate is None:
+            named = _named(fn, args, kwargs) if STATE.options.content and not is_redacting() else None
+            return ToolCall(self._name, functools.partial(fn, *args, **kwargs), named)
+        parameters = self._parameters
+        if self._owned.owned and args and (self._method or is_owned(fn, args[0])):
+            fn, args, parameters = functools.partial(fn, args[0]), args[1:], self._owned
+        named, renamed = parameters.named(args, kwargs)
+        return ToolCall(self._name, fn, named, self._gate, parameters=parameters, renamed=renamed)
+
+    def refusal(self, call: ToolCall, denied: ToolDeniedError) -> Any:
+        """Return a refusal as the result of the call, as JSON text where the function is to return text; None where it is to be raised.
+
+        Without a gate it is another tool's, or the program's.
+        """
+        if self._gate is None or self._refused == "raise" or call.raised_by_tool:
+            return None
+        told = denied.as_tool_error()
+        return write_text(told) if self._as_text else told
 
 
-async def _awaited(method: Callable[..., Any], *args: Any) -> Any:
-    answer = method(*args)
-    return await answer if inspect.isawaitable(answer) else answer
+def _named(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, object]:
+    """Name what a tool is given; what its signature does not take will raise in its own words."""
+    try:
+        named = inspect.signature(fn).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):  # or a builtin without one
+        named = {"args": args, **kwargs}
+    named.pop("self", None)  # the object a method belongs to is nothing that it was given
+    if isinstance(named.get("cls"), type):
+        del named["cls"]
+    return named
 
 
-async def _audited(method: Callable[..., Any], *args: Any) -> None:
-    answer = method(*args)
-    if not inspect.isawaitable(answer):
-        return
-    if not in_asyncio_task():
-        anyio = _extras.load("anyio")
-        with anyio.move_on_after(_LONGEST_AUDIT_S, shield=True) as scope:
-            await answer
-        if scope.cancelled_caught:
-            raise TimeoutError(f"after {_LONGEST_AUDIT_S:g} s")
-        return
-    with _extras.load("anyio").CancelScope(shield=True):  # of scopes around, which ask again and again
-        await _outlasting(asyncio.ensure_future(cast("Awaitable[None]", answer)))
+def bare(fn: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the function itself that `fn` makes a tool of, for whoever walks its calls himself; what is no wrapped tool is given as it is.
+
+    None where that would leave something out: a gate of its own, or what somebody has wrapped around the tool.
+    """
+    if not hasattr(fn, MARK):
+        return fn
+    owner = fn.__self__ if inspect.ismethod(fn) else None
+    held = fn if owner is None else cast("Any", fn).__func__
+    called = getattr(held, "_self_called", held)  # of what stands in the place of a function
+    inner = getattr(held, "__wrapped__", None)
+    if inner is None or hasattr(called, GATED) or hasattr(inner, MARK):
+        return None
+    return cast("Callable[..., Any]", inner if owner is None else MethodType(inner, owner))
 
 
-async def _outlasting(writing: asyncio.Future[None]) -> None:
-    """Wait for it, also when cancelled meanwhile; the cancellation goes on then."""
-    loop = asyncio.get_running_loop()
-    until = loop.time() + _LONGEST_AUDIT_S
-    cancelled: asyncio.CancelledError | None = None
-    while not writing.done() and loop.time() < until:
-        try:
-            await asyncio.wait({writing}, timeout=until - loop.time())
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if not writing.done():
-        writing.cancel()
-    if cancelled is not None:
-        if writing.done() and not writing.cancelled() and writing.exception() is not None:
-            log_unwritten(cast("BaseException", writing.exception()))
-        raise cancelled
-    if not writing.done():
-        raise TimeoutError(f"after {_LONGEST_AUDIT_S:g} s")
-    writing.result()
+_Proxy: Final[Any] = wrapt.CallableObjectProxy  # of older versions it takes no type
 
 
-def log_unwritten(error: BaseException) -> None:
-    """Log that something could not be written down, where nobody can be told otherwise."""
-    _log.error("ravi-otel: what became of a tool call could not be written down: %s: %s", type(error).__name__, show(error))
+class StandIn(_Proxy):  # type: ignore[misc]  # written in C
+    """Stand where a program keeps something it calls: all of it but its calls, also in the eyes of who asks for its class.
+
+    Pickled it is what it stands for: the process that it is sent to has none of ours.
+    """
+
+    def __init__(self, held: Any, called: Callable[..., Any]) -> None:
+        super().__init__(held)  # pyright: ignore[reportUnknownMemberType]  # see `_Proxy`
+        self._self_called = called
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call it as a tool."""
+        return self._self_called(*args, **kwargs)
+
+    def __copy__(self) -> StandIn:
+        """Be copied as a function is, which stays itself."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StandIn:
+        """Be copied as a function is, also with what holds it: a copy that is no tool would go past its limits and its gate."""
+        return self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Be pickled as what it stands for."""
+        return _itself, (self.__wrapped__,)
+
+    @property
+    def __ravi_otel_tool__(self) -> Any:
+        """Have the switch, see `MARK`."""
+        return getattr(self._self_called, MARK)
+
+
+def _itself(held: Any) -> Any:
+    return held
 
 
 def is_captured() -> bool:
@@ -349,6 +306,7 @@ class ToolCall(UnderWay):
         "_review",
         "_scope",
         "_started",
+        "_told",
         "name",
     )
 
@@ -370,17 +328,16 @@ class ToolCall(UnderWay):
         self._scope = scope
         self._engine = engine
         self._entered: Entered = NOTHING_ENTERED
-        self._started = self._ended = self._dropped = self._over = False
-        self._captured = arguments is not None  # of a plain call: what it is given is written down, and so is what it gives
+        self._told = self._started = self._ended = self._dropped = self._over = False
+        self._captured = arguments is not None if gate is None else is_captured()  # what it is given is written down, and what it gives
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
         self._review: GateReview | None = None
         if gate is None:
-            if arguments is not None:
-                record.arguments = {"arguments": arguments} if isinstance(arguments, str) else arguments
-            return
-        review = self._review = GateReview(gate, record, fn, parameters or Parameters(fn, name), arguments or {}, renamed)
-        if is_captured():
-            asked = review.request.arguments
+            asked = arguments
+        else:
+            self._review = GateReview(gate, record, fn, parameters or Parameters(fn, name), arguments or {}, renamed)
+            asked = self._review.request.arguments
+        if self._captured:
             record.arguments = {"arguments": asked} if isinstance(asked, str) else asked
 
     @property
@@ -393,7 +350,6 @@ class ToolCall(UnderWay):
         if self._review is not None:
             return run_sync(self.flow(awaited=False))
         try:
-            self._tell()
             wait = self._check()
             if wait is not None:
                 run_sync(wait)
@@ -418,7 +374,6 @@ class ToolCall(UnderWay):
         if self._review is not None:
             return await run_async(self.flow(awaited=True))
         try:
-            self._tell()
             wait = self._check()
             if wait is not None:
                 await run_async(wait)
@@ -439,31 +394,31 @@ class ToolCall(UnderWay):
             self._close()
 
     def flow(self, *, awaited: bool) -> Flow[Any]:
-        """Return the flow that runs it, for `_flow.run_async` if `awaited`, else for `_flow.run_sync`: the way of a call with a gate."""
-        review = self._review
+        """Return the flow that runs a call with a gate, for `_flow.run_async` if `awaited`, else for `_flow.run_sync`."""
+        review = cast("GateReview", self._review)
         try:
-            if review is not None and awaited:
+            if awaited:
                 review.begin_awaited()
-            self._tell()
-            if review is not None and not awaited:
-                review.refuse_async()
             wait = self._check()
             if wait is not None:
                 yield from wait
-            if review is None:
-                self._charge()
-            else:
-                yield from review.before()
-                wait = self._check()  # while it was asked, perhaps of a person, the run may have been stopped
-                if wait is not None:
-                    yield from wait
-                yield from self._admit(review)
-            result = yield from self._run()
-            if review is not None:
-                yield from review.after(result)
+            yield from review.before()
+            wait = self._check()  # while it was asked, perhaps of a person, the run may have been stopped
+            if wait is not None:
+                yield from wait
+            execution = yield from self._admit(review)
+            waiting = Enclosure()
+            try:
+                enclose(waiting)
+                result = (yield Step(execution.block, execution.wait)) if awaited else execution.block()
+            except StopIteration as stopped:  # which would end this flow as if it had returned
+                raise Carried(stopped) from None
+            finally:
+                waiting.over = True
+                leave(waiting)
+            yield from review.after(result)
             self._end(result, None)
-            if review is not None:
-                yield from review.audit(self._record, result, None)
+            yield from review.audit(self._record, result, None)
             return result  # noqa: TRY300 - what comes after is the end of every call
         except BaseException as raised:
             yield from self._fail(raised)
@@ -473,15 +428,19 @@ class ToolCall(UnderWay):
 
     # -- its steps ----------------------------------------------------------------------------------------------------
 
-    def _tell(self) -> None:
-        """Tell listeners that it begins."""
-        if INFERRING.watching:
-            INFERRING.ran(self._scope, self.name, self._record.started_ns)
-        self._entered = self._engine.listeners.tool_started(self._record)
-
     def _check(self) -> Flow[None] | None:
-        """Run the checkpoint before a tool, and count what it refuses; return the flow that waits where an agent stands in line."""
-        scope = self._scope
+        """Tell listeners that it begins, once; run the checkpoint, and count what it refuses.
+
+        Return the flow that waits where an agent stands in line.
+        """
+        scope, review = self._scope, self._review
+        if not self._told:
+            self._told = True
+            if INFERRING.watching:
+                INFERRING.ran(scope, self.name, self._record.started_ns)
+            self._entered = self._engine.listeners.tool_started(self._record)
+            if review is not None and not review.request.awaited:
+                review.refuse_async()
         try:
             scope.checkpoint(self._record)
             if scope.wrapping is not None:
@@ -515,39 +474,25 @@ class ToolCall(UnderWay):
         record.decision = record.decision or "admitted"
         self._started = True
 
-    def _admit(self, review: GateReview) -> Flow[None]:
+    def _admit(self, review: GateReview) -> Flow[Execution]:
         """Charge it; give that back where the gate does not admit it: nothing was run."""
         scope, record = self._scope, self._record
         op_id = new_op_id()  # known before it is charged: whatever interrupts that
         try:
             paid = scope.charge_lines(scope.plan.tool_lines(self.name), record, op_id)
-            yield from review.admit()
+            execution = yield from review.admit()
             self._started = True
             if paid is not None:
                 self._engine.settle(paid, None, record)
         except BaseException as raised:
-            back = partial(self._give_back, op_id)
             if isinstance(raised, GeneratorExit):
-                later(back)
+                later(partial(run_sync, self._engine.ledger.release(op_id)))
             else:
-                back()
+                run_sync(self._engine.ledger.release(op_id))
             raise
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
-
-    def _give_back(self, op_id: str) -> None:
-        run_sync(self._engine.ledger.release(op_id))
-
-    def _run(self) -> Flow[Any]:
-        """Run the tool; whoever asked for it waits until it has ended."""
-        review = self._review
-        waiting = Enclosure()
-        try:
-            enclose(waiting)
-            return (yield Step(self._fn, self._fn) if review is None else review.step())
-        finally:
-            waiting.over = True
-            leave(waiting)
+        return execution
 
     # -- how it ended --------------------------------------------------------------------------------------------------
 
@@ -596,7 +541,7 @@ class ToolCall(UnderWay):
         self._ended = True
         if error is not None:
             status = _fail_record(record, error, started=self._started)
-        elif self._captured if review is None else is_captured():
+        elif self._captured:
             record.result, record.returned = result, True
         if review is not None:
             review.end(record, error, started=self._started)

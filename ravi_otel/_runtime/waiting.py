@@ -91,11 +91,8 @@ class Enclosure:
     Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that.
     """
 
-    __slots__ = ("over", "owner")
-
-    def __init__(self) -> None:
-        self.owner = owner()
-        self.over = False
+    over = False
+    owner: object = None
 
 
 _enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", default=())
@@ -103,6 +100,7 @@ _enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", d
 
 def enclose(enclosure: Enclosure) -> None:
     """Note in the context that what runs from here on, in any task or thread, is waited for by whoever asks now, until it is over."""
+    enclosure.owner = owner()
     _enclosures.set((*_enclosures.get(), enclosure))
 
 

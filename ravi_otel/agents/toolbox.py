@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 from anyio import CapacityLimiter, to_thread
 from anyio.lowlevel import RunVar
 
+from ravi_otel._runtime.gate_review import is_async
 from ravi_otel._runtime.scopes import ScopeHandle
-from ravi_otel._runtime.tool import LABEL, MARK, bare
-from ravi_otel._runtime.tool_call import ToolCall, is_captured
-from ravi_otel._runtime.tool_timeout import is_async
+from ravi_otel._runtime.tool_call import LABEL, MARK, ToolCall, bare, is_captured
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject, ToolGate

@@ -16,7 +16,7 @@ from json import dumps  # as it is now: the program may make tools of that modul
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
-from ravi_otel._runtime.tool_timeout import is_async
+from ravi_otel._runtime.gate_review import is_async
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.contract import Approver
