@@ -7,19 +7,24 @@ by one that a thread of ours took, with the default action.
 
 from __future__ import annotations
 
+import contextvars
 import os
 import signal
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import count
 from typing import Any, Final, TypeVar
 
 Owner = TypeVar("Owner")
 Renew = TypeVar("Renew", bound=Callable[[], Any])
+
+_BREATHER_S: Final = 0.1
+"""How long a thread rests after a fault, so that one that stays does not keep a processor busy."""
 
 _numbers: Final = count()
 _befores: Final[list[Callable[[], object]]] = []
@@ -159,3 +164,73 @@ class Turns:
                 self._lock.release()
             except RuntimeError:  # it is another thread's
                 pass
+
+
+class BackgroundThread:
+    """A daemon thread of ours, which is started by the first work and again in a forked child; it takes none of the program's signals.
+
+    Each `turn` of it waits with `sleep` and works; False ends it, though not where it was woken meanwhile.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.renew()
+        renew_while_alive(self, type(self).renew)
+
+    def renew(self) -> None:
+        """Start anew in a forked child, where there is no such thread."""
+        self.running = False
+        self._starting = Turns()
+        self._gate = threading.Lock()
+
+    def start(self) -> None:
+        """Start the thread, unless it runs or somebody is at it."""
+        if not self.running:
+            self._starting.alone(self._start)
+
+    def wake(self) -> None:
+        """Wake it, by one step in C: a finaliser may."""
+        with suppress(RuntimeError):  # woken already
+            self._gate.release()
+
+    def sleep(self, timeout_s: float) -> bool:
+        """Wait until woken; return whether it was, also before."""
+        return self._gate.acquire(timeout=timeout_s)
+
+    def turn(self) -> bool:
+        """Wait, and do what there is to do; return whether to go on."""
+        raise NotImplementedError
+
+    def fault(self, bug: Exception) -> None:
+        """Log what a turn has raised."""
+        raise NotImplementedError
+
+    def _start(self) -> None:
+        if self.running:
+            return
+        self.running = True
+        self._gate = threading.Lock()  # of now: where threads were made greenlets meanwhile, an older one would stop all of them
+        try:
+            with without_signals():
+                contextvars.Context().run(threading.Thread(target=self._live, name=self._name, daemon=True).start)
+        except RuntimeError:  # the interpreter is ending, or has no room: who comes next does it
+            self.running = False
+
+    def _live(self) -> None:
+        try:
+            while self._goes_on():
+                pass
+        finally:
+            self.running = False
+        if not self._gate.locked():  # it was woken in between
+            self.start()
+
+    def _goes_on(self) -> bool:
+        try:
+            return self.turn()
+        except Exception as bug:  # noqa: BLE001 - one fault, ours or a client's, keeps nothing else from being done
+            self.fault(bug)
+        except BaseException:  # noqa: BLE001, S110 - what would end a thread, such as SystemExit, comes from code of the program's
+            pass
+        time.sleep(_BREATHER_S)
+        return True

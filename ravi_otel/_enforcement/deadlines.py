@@ -10,22 +10,20 @@ by hand has no thread: who moves it does what is due.
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final
 
 from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing
-from ravi_otel._forksafe import ForkLock, Turns, renew_in_child, without_signals
+from ravi_otel._enforcement.sleeper import PriorityQueue
+from ravi_otel._forksafe import BackgroundThread, ForkLock, renew_in_child
 from ravi_otel.hooks._listeners import swallow
-from ravi_otel.policy._limits import Kind
+from ravi_otel.policy._limits import NANO, Kind
 
 Waits = tuple[int, int, int]
 """How many waits are open, since when on the monotonic clock in ns, and what the ones before took; replaced as one."""
@@ -33,13 +31,7 @@ Waits = tuple[int, int, int]
 NO_WAITS: Final[Waits] = (0, 0, 0)
 
 _WORKING: Final = Kind.WORKING.value
-_STALE: Final = 64
-"""Cancelled deadlines that a heap keeps before it is rebuilt, besides one for each that is not."""
-
 _LONGEST_S: Final = 3_600.0
-_NS: Final = 1_000_000_000
-_BREATHER_S: Final = 0.1
-"""How long the thread rests after a fault, so that one that stays does not keep a processor busy."""
 
 _waiting: Final = ForkLock()
 """One that may be taken twice by one thread: a signal may begin a wait while another is begun."""
@@ -164,75 +156,57 @@ class ScopeClock:
 
 
 class Deadline:
-    """Look at one limit of one scope once."""
+    """Look at one limit of one scope once, when it is due."""
 
-    __slots__ = ("account", "armed", "clock")
+    __slots__ = ("account", "clock", "due_ns")
 
-    def __init__(self, clock: ScopeClock, account: Account) -> None:
+    def __init__(self, clock: ScopeClock, account: Account, due_ns: int) -> None:
         self.clock = weakref.ref(clock)
         self.account = account
-        self.armed = True
+        self.due_ns = due_ns
 
 
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 
 class Schedule:
-    """Deadlines in the order in which they are due; what is cancelled is forgotten once it outnumbers what is not."""
+    """Deadlines in the order in which they are due."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Deadline]] = []
-        self._numbers = itertools.count()
-        self._live = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Start anew in a forked child, where the parent's deadlines are nobody's."""
+        self._queue: PriorityQueue[Deadline] = PriorityQueue()
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal may open a scope
 
     def __len__(self) -> int:
-        return len(self._heap)
+        return len(self._queue)
 
-    def put(self, due_ns: int, deadline: Deadline) -> None:
+    def put(self, deadline: Deadline) -> None:
         """Add a deadline."""
         with self._lock:
-            heapq.heappush(self._heap, (due_ns, next(self._numbers), deadline))
-            self._live += 1
+            self._queue.put(deadline, (deadline.due_ns, 0))
 
     def cancel(self, deadline: Deadline) -> None:
         """Cancel a deadline; does nothing to one that is over."""
         with self._lock:
-            if not deadline.armed:
-                return
-            deadline.armed = False
-            self._live -= 1
-            if self._live <= 0:
-                self._heap.clear()
-                self._live = 0
-            elif len(self._heap) > 2 * self._live + _STALE:
-                self._heap = [entry for entry in self._heap if entry[2].armed]
-                heapq.heapify(self._heap)
+            self._queue.drop(deadline)
 
     def take(self, now_ns: int) -> list[Deadline]:
         """Take out what is due."""
         due: list[Deadline] = []
         with self._lock:
-            while self._heap and (self._heap[0][0] <= now_ns or not self._heap[0][2].armed):
-                deadline = heapq.heappop(self._heap)[2]
-                if deadline.armed:
-                    deadline.armed = False
-                    self._live -= 1
-                    due.append(deadline)
+            while (first := self._queue.first()) is not None and first.due_ns <= now_ns:
+                self._queue.drop(first)
+                due.append(first)
         return due
-
-    def renew(self) -> None:
-        """Start anew in a forked child, where the parent's deadlines are nobody's."""
-        for _, _, deadline in self._heap:
-            deadline.armed = False
-        self._heap = []
-        self._live = 0
-        self._lock = threading.RLock()
 
     def next_ns(self) -> int | None:
         """Return when the first is due, None when there is none."""
         with self._lock:
-            return self._heap[0][0] if self._heap else None
+            first = self._queue.first()
+            return None if first is None else first.due_ns
 
 
 class Deadlines:
@@ -260,7 +234,7 @@ class Deadlines:
         self._watching = False
 
     def __len__(self) -> int:
-        """Count what is scheduled, and what was cancelled and is not forgotten yet."""
+        """Count what is scheduled."""
         return len(self._schedule)
 
     def watch(self, clock: ScopeClock, account: Account) -> None:
@@ -274,15 +248,17 @@ class Deadlines:
         due = clock.due_ns(account, now)
         if due is None:
             return
-        deadline = clock.watched[account] = Deadline(clock, account)
-        if self._moved is not None:
-            if not self._watching:
-                self._watching = True
-                self._moved.watch(self._ring)
-            self._schedule.put(due, deadline)
-        else:
+        if self._moved is None and not self._system:
             # A clock of the program's own may run apart from the machine's: it is asked again when the deadline comes.
-            _THREAD.put(due if self._system else time.monotonic_ns() + due - now, deadline)
+            due += time.monotonic_ns() - now
+        deadline = clock.watched[account] = Deadline(clock, account, due)
+        if self._moved is None:
+            _THREAD.put(deadline)
+            return
+        if not self._watching:
+            self._watching = True
+            self._moved.watch(self._ring)
+        self._schedule.put(deadline)
 
     def forget(self, clock: ScopeClock) -> None:
         """Unschedule every limit of a scope."""
@@ -343,135 +319,86 @@ def _ring(due: list[Deadline], emit: _Emit) -> None:
         emit(clock, crossing)
 
 
-class _EventThread:
+class _EventThread(BackgroundThread):
     """Emit what the timer's thread has found, in a thread that lives while there are events."""
 
-    def __init__(self) -> None:
+    def renew(self) -> None:
+        """Start anew in a forked child: what was to be told there, the parent tells."""
+        super().renew()
         self._news: deque[tuple[ScopeClock, Crossing]] = deque()
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal may close a scope
-        self._running = False
 
     def put(self, clock: ScopeClock, crossing: Crossing) -> None:
-        """Emit it soon, without waiting for that."""
+        """Emit it soon, without waiting for that; who closes the scope tells what the thread has not come to."""
         with self._lock:
             self._news.append((clock, crossing))
-            if self._running:
-                return
-            self._running = True
-        try:
-            with without_signals():
-                threading.Thread(target=self._live, name="ravi-otel-events", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending, or has no room: who closes the scope tells it
-            self._running = False
+        self.start()
+        self.wake()
 
-    def flush(self, clock: ScopeClock) -> None:
-        """Emit in this thread what is left of one scope."""
-        while self._news and (one := self._next_of(clock)) is not None:
-            self._emit(*one)
+    def flush(self, clock: ScopeClock | None) -> None:
+        """Emit in this thread what is left of one scope, or of all."""
+        while self._news and (one := self._next(clock)) is not None:
+            at, crossing = one
+            at.deadlines.emit((crossing,))
 
-    def _emit(self, clock: ScopeClock, crossing: Crossing) -> None:
-        clock.deadlines.emit((crossing,))
-
-    def _next_of(self, clock: ScopeClock) -> tuple[ScopeClock, Crossing] | None:
+    def _next(self, clock: ScopeClock | None) -> tuple[ScopeClock, Crossing] | None:
         with self._lock:
-            one = next((one for one in self._news if one[0] is clock), None)
+            one = next((one for one in self._news if clock in (None, one[0])), None)
             if one is not None:
                 self._news.remove(one)
             return one
 
-    def _live(self) -> None:
-        while (one := self._next()) is not None:
-            try:
-                self._emit(*one)
-            except Exception as bug:  # noqa: BLE001 - one listener's fault keeps nothing else from being told
-                swallow("deadline", bug)
-            except BaseException:  # noqa: BLE001, S110 - a handler that would end its thread, as by SystemExit, ends nothing here
-                pass
+    def turn(self) -> bool:
+        """Emit what there is."""
+        self.flush(None)
+        return self.sleep(0)
 
-    def _next(self) -> tuple[ScopeClock, Crossing] | None:
-        with self._lock:
-            if self._news:
-                return self._news.popleft()
-            self._running = False
-            return None
-
-    def renew(self) -> None:
-        """Start anew in a forked child: what was to be told there, the parent tells."""
-        self._news = deque()
-        self._lock = threading.RLock()
-        self._running = False
+    def fault(self, bug: Exception) -> None:
+        """Log it."""
+        swallow("deadline", bug)
 
 
-class _Thread:
+class _TimerThread(BackgroundThread):
     """Wait for the next deadline of the process, in a thread of its own that is started by the first."""
 
-    def __init__(self) -> None:
-        self.schedule = Schedule()
-        self._started = False
-        self._starting = Turns()
+    def __init__(self, name: str) -> None:
+        self.schedule: Final = Schedule()
+        super().__init__(name)
+
+    def renew(self) -> None:
+        """Start anew in a forked child: the scopes are the parent's."""
+        super().renew()
+        self.schedule.renew()
         self._until_ns = 0
-        self._gate = threading.Lock()
 
-    def put(self, due_ns: int, deadline: Deadline) -> None:
+    def put(self, deadline: Deadline) -> None:
         """Keep a deadline, and wake the thread only when it would sleep past it."""
-        self.schedule.put(due_ns, deadline)
-        if not self._started:
-            self._starting.alone(self._start)  # else somebody is at it; the thread looks at the schedule before it sleeps
-        elif due_ns < self._until_ns:
-            self._until_ns = due_ns
-            with suppress(RuntimeError):  # woken already
-                self._gate.release()
+        self.schedule.put(deadline)
+        if not self.running:
+            self.start()  # else somebody is at it; the thread looks at the schedule before it sleeps
+        elif deadline.due_ns < self._until_ns:
+            self._until_ns = deadline.due_ns
+            self.wake()
 
-    def _start(self) -> None:
-        if self._started:
-            return
-        self._started, self._until_ns = True, 0
-        self._gate = threading.Lock()  # of now: where threads were made greenlets meanwhile, an older one would stop all of them
-        try:
-            with without_signals():
-                threading.Thread(target=self._live, name="ravi-otel-deadlines", daemon=True).start()
-        except RuntimeError:  # the interpreter is ending, or has no room: limits of time are still looked at by every call
-            self._started = False
-
-    def _live(self) -> None:
-        try:
-            while True:
-                self._survive()
-        finally:
-            self._started = False  # whatever ended it, the next deadline starts another
-
-    def _survive(self) -> None:
-        try:
-            self._wait_and_ring()
-        except Exception as bug:  # noqa: BLE001 - one fault, ours or a client's, keeps no other deadline from being held
-            swallow("deadline", bug)
-            time.sleep(_BREATHER_S)
-        except BaseException:  # noqa: BLE001 - what would end a thread, such as SystemExit, comes from code of the program's
-            time.sleep(_BREATHER_S)
-
-    def _wait_and_ring(self) -> None:
+    def turn(self) -> bool:
+        """Wait for the first, and look at what is due."""
         now = time.monotonic_ns()
         # Written before the schedule is read, as `put` reads it after it has written there: one of the two sees the other.
         # It is not put off when what it was for is cancelled: else each scope of many, one after another, would wake it.
         if self._until_ns <= now:
-            self._until_ns = now + round(_LONGEST_S * _NS)
+            self._until_ns = now + round(_LONGEST_S * NANO)
         first = self.schedule.next_ns()
         if first is not None and first < self._until_ns:
             self._until_ns = first
         if self._until_ns > now:
-            self._gate.acquire(timeout=(self._until_ns - now) / _NS)
+            self.sleep((self._until_ns - now) / NANO)
         _ring(self.schedule.take(time.monotonic_ns()), _EVENT_THREAD.put)
+        return True
 
-    def renew(self) -> None:
-        """Start anew in a forked child: the scopes are the parent's, and so is the thread."""
-        self.schedule.renew()
-        self._started = False
-        self._starting.renew()
-        self._until_ns = 0
-        self._gate = threading.Lock()
+    def fault(self, bug: Exception) -> None:
+        """Log it."""
+        swallow("deadline", bug)
 
 
-_EVENT_THREAD: Final = _EventThread()
-_THREAD: Final = _Thread()
-renew_in_child(_THREAD.renew)
-renew_in_child(_EVENT_THREAD.renew)
+_EVENT_THREAD: Final = _EventThread("ravi-otel-events")
+_THREAD: Final = _TimerThread("ravi-otel-deadlines")

@@ -18,7 +18,6 @@ A `Seat` is a slot that `spawn()` and `supervise()` keep for an agent to come: a
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import threading
 import time
@@ -29,7 +28,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Generic, Literal, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
@@ -37,7 +36,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, named
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.sleeper import Sleeper
+from ravi_otel._enforcement.sleeper import PriorityQueue, Sleeper
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks._events import SpawnEvent
@@ -61,11 +60,7 @@ _WAYS_OUT: Final[dict[Shortage, str]] = {
     "none_below": "Lower one with SpawnTracker.reprioritize() or release it, raise {}, or await wait_for_slot().",
     "preemption_off": "Allow it with allow_preempt=True, release an agent first, raise {}, or await wait_for_slot().",
 }
-_SLACK: Final = 64
-"""Stale entries a queue keeps before it is rebuilt, besides one per live item."""
-
 R = TypeVar("R")
-T = TypeVar("T")
 
 
 # -- what is given out --------------------------------------------------------------------------------------------------
@@ -281,63 +276,6 @@ class SharedSlots:
 
 
 # -- who has a slot -----------------------------------------------------------------------------------------------------
-
-
-class PriorityQueue(Generic[T]):
-    """Items in order of their keys, smallest first, equal keys in order of arrival.
-
-    `items` are those in it, for reading. A heap with lazy deletion: `put`, `drop` and `first` are O(log n) amortised, and what was
-    dropped is forgotten once it outnumbers what is there. Items are told apart by their hash; putting one again moves it. Not
-    thread-safe.
-    """
-
-    __slots__ = ("_heap", "_stamps", "items")
-
-    def __init__(self) -> None:
-        self._heap: list[tuple[tuple[float, float], int, T]] = []
-        self.items: dict[T, int] = {}
-        self._stamps = itertools.count()
-
-    def put(self, item: T, key: tuple[float, float]) -> None:
-        """Rank an item by `key`, behind all that have the same."""
-        stamp = next(self._stamps)
-        self.items[item] = stamp
-        heapq.heappush(self._heap, (key, stamp, item))
-        if len(self._heap) > 2 * len(self.items) + _SLACK:
-            self._forget()
-
-    def drop(self, item: T) -> None:
-        """Take an item out; one that is not there stays so."""
-        if self.items.pop(item, None) is not None and len(self._heap) > 2 * len(self.items) + _SLACK:
-            self._forget()
-
-    def first(self, but: AbstractSet[T] = frozenset()) -> T | None:
-        """Return the item with the smallest key that is none of `but`, None when there is none; each of `but` costs O(log n)."""
-        heap = self._heap
-        passed: list[tuple[tuple[float, float], int, T]] = []
-        try:
-            while heap:
-                _, stamp, item = heap[0]
-                if self.items.get(item) != stamp:
-                    heapq.heappop(heap)
-                elif item in but:
-                    passed.append(heapq.heappop(heap))
-                else:
-                    return item
-        finally:  # also when a signal's handler raises meanwhile
-            for entry in passed:
-                heapq.heappush(heap, entry)
-        return None
-
-    def __contains__(self, item: T) -> bool:
-        return item in self.items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def _forget(self) -> None:
-        self._heap = [entry for entry in self._heap if self.items.get(entry[2]) == entry[1]]
-        heapq.heapify(self._heap)
 
 
 class Slots:

@@ -6,7 +6,6 @@ Finalisers only queue. Whoever comes next empties the queue; while something is 
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import gc
 import threading
 import time
@@ -15,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Final
 
-from ravi_otel._forksafe import Turns, renew_in_child, without_signals
+from ravi_otel._forksafe import BackgroundThread
 from ravi_otel.hooks._listeners import swallow
 
 _YOUNG_EVERY_S: Final = 0.05
@@ -34,7 +33,7 @@ _sweeps: list[tuple[Collection[object], Callable[[], object]]] = []
 def later(end: Callable[[], object]) -> None:
     """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
     _late.append(end)
-    _attendant.ring()
+    _attendant.wake()
 
 
 def later_here(end: Callable[[], object]) -> None:
@@ -103,13 +102,13 @@ def opened() -> None:
         _attendant.start()
     elif _attendant.lingers:
         _attendant.lingers = False
-        _attendant.ring()
+        _attendant.wake()
 
 
 def look_soon() -> None:
     """Have the thread look at once. A finaliser may ask for it."""
     _attendant.looks_at = 0.0
-    _attendant.ring()
+    _attendant.wake()
 
 
 def attend() -> None:
@@ -150,21 +149,19 @@ class _Collector:
 _collector: Final = _Collector()
 
 
-class _Attendant:
+class _Attendant(BackgroundThread):
     """The thread that ends what was dropped while nobody calls anything."""
 
     def __init__(self) -> None:
         self.results: list[Collection[object]] = []
         self.looks: list[Callable[[], object]] = []
-        self.renew()
+        super().__init__("ravi-otel-late")
 
     def renew(self) -> None:
         """Start anew in a forked child, where what was open is the parent's."""
-        self.running = False
+        super().renew()
         self.lingers = False
         self.looks_at = 0.0
-        self._starting = Turns()
-        self._gate = threading.Lock()
         self.busy = False
         self._working = threading.RLock()
 
@@ -173,49 +170,23 @@ class _Attendant:
         if self.busy and self._working.acquire(timeout=_LONGEST_END_S):
             self._working.release()
 
-    def ring(self) -> None:
-        """Have it look now, by one step in C: a finaliser may ring."""
-        if self.running:
-            with contextlib.suppress(RuntimeError):  # it was rung already
-                self._gate.release()
-
-    def start(self) -> None:
-        """Start the thread, unless somebody is at it."""
-        self._starting.alone(self._start_thread)
-
-    def _start_thread(self) -> None:
-        if self.running:
-            return
-        self.running = True
-        self._gate = threading.Lock()
-        try:
-            with without_signals():
-                contextvars.Context().run(threading.Thread(target=self._live, name="ravi-otel-late", daemon=True).start)
-        except RuntimeError:  # the interpreter is ending, or has no room: who comes next does it
-            self.running = False
-
-    def _live(self) -> None:
-        try:
-            while self._has_work():
-                pass
-        finally:
-            self.running = False
-        if any(self.results):  # one was opened in between, and found the thread still there
-            self.start()
-
-    def _has_work(self) -> bool:
+    def turn(self) -> bool:
         """Wait, and do what there is to do; False when nothing was open for a while."""
-        self.lingers = True  # before it looks: what opens after that rings
+        self.lingers = True  # before it looks: what opens after that wakes it
         self.lingers = not any(self.results)
-        rang = self._gate.acquire(timeout=_LINGER_S if self.lingers else _LOOK_EVERY_S)
-        with contextlib.suppress(BaseException), self._working:  # a listener's that would end its thread, as SystemExit, ends nothing
+        woken = self.sleep(_LINGER_S if self.lingers else _LOOK_EVERY_S)
+        with self._working:
             self.busy = True
             try:
                 self._look()
                 drain()
             finally:
                 self.busy = False
-        return rang or any(self.results)
+        return woken or any(self.results)
+
+    def fault(self, bug: Exception) -> None:
+        """Log it."""
+        swallow("late", bug)
 
     def _look(self) -> None:
         now = time.monotonic()
@@ -227,4 +198,3 @@ class _Attendant:
 
 
 _attendant: Final = _Attendant()
-renew_in_child(_attendant.renew)

@@ -117,13 +117,13 @@ def test_an_alarm_keeps_no_scope_alive(on_clock):
 def test_scopes_that_were_closed_leave_nothing_behind(settings):
     limits = [ravi_otel.time_limit(90)]
     with settings():
-        before = len(deadlines._THREAD.schedule)
+        before = len(STATE.engine.deadlines)
         with ravi_otel.run("r", limits=limits):
             for _ in range(SCOPES):
                 with ravi_otel.apply_limits(limits):
                     pass
-            assert len(deadlines._THREAD.schedule) <= before + deadlines._STALE + 2
-        assert len(deadlines._THREAD.schedule) <= before
+            assert len(STATE.engine.deadlines) <= before + 2
+        assert len(STATE.engine.deadlines) <= before
 
 
 def test_on_the_machines_clock_a_thread_waits_for_it(settings):
@@ -250,8 +250,8 @@ def test_who_closes_a_scope_tells_what_was_not_told_of_it(settings, monkeypatch)
         def limit_event(self, event, at):
             told.append((event.event, threading.current_thread()))
 
-    nobody = deadlines._EventThread()
-    monkeypatch.setattr(nobody, "_live", taken.set)  # a thread that never comes to it
+    nobody = deadlines._EventThread("ravi-otel-events")
+    monkeypatch.setattr(nobody, "start", taken.set)  # a thread that never comes to it
     monkeypatch.setattr(deadlines, "_EVENT_THREAD", nobody)
     with settings():
         STATE.engine.listeners.add(Told())
