@@ -141,9 +141,11 @@ class Gate:
                 return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
             call.admitted = True
         call.phase = "execution"
+        if call.signature is None or not _is_unchanged(call, call.signature, arguments):
+            return self._refused(call, Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged."))
         try:
-            _refuse_changed(call, arguments)
-            refuse_expired(call)
+            if call.approval is not None:
+                refuse_expired(call)
             self._afford(call)
         except Refused as refused:
             return self._refused(call, refused)
@@ -156,7 +158,9 @@ class Gate:
             return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
         try:
             call.signature.read_result(result)
-            self._look_for_errors(call, _told(result))
+            said = error_in(result)
+            if said:
+                self._look_for_errors(call, str(said)[:500])
         except BadResult as bad:
             return self._refused(call, Refused(f"tool_bad_result:{call.tool}", bad.message))
         except Refused as refused:
@@ -268,7 +272,8 @@ class Gate:
         except BadArguments as bad:
             raise bad_arguments(call, bad) from bad
         call.proposed = call.arguments
-        self._terms.note_current("proposed", call)
+        if self._terms.audit is not None:
+            self._terms.note("proposed", call, call.arguments.copy())
 
     def _begin(self, call: Call) -> None:
         """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
@@ -283,12 +288,11 @@ class Gate:
     def _patience(self) -> float | None:
         return self._timeout_s
 
-    def _look_for_errors(self, call: Call, error: str | None) -> None:
+    def _look_for_errors(self, call: Call, error: str) -> None:
         loops = call.standing.loops
-        if loops is not None and error is not None:
-            found = loops.failed(call.tool, error)
-            if found is not None:
-                raise loop(found, call)
+        found = None if loops is None else loops.failed(call.tool, error)
+        if found is not None:
+            raise loop(found, call)
 
     def _refused(self, call: Call, refused: Refused) -> GateVerdict:
         call.stop_reason = refused.stop_reason
@@ -319,8 +323,9 @@ class Gate:
         self._write_end(call, status)
 
     def _write_end(self, call: Call, status: str) -> None:
-        arguments = call.arguments.plain if call.proposed is not None else call.raw
-        self._terms.note("executed", call, arguments, status=status, stop_reason=call.stop_reason)
+        if self._terms.audit is not None:
+            arguments = call.arguments.plain if call.proposed is not None else call.raw
+            self._terms.note("executed", call, arguments, status=status, stop_reason=call.stop_reason)
 
     def _note_end(self, call: Call, status: str, result: Any) -> None:
         ran = call.begun and status != "refused"
@@ -380,13 +385,6 @@ def _refusal(refused: Refused) -> GateVerdict:
     return GateVerdict(allowed=False, reason=str(refused), stop_reason=refused.stop_reason, ends_run=refused.ends_run)
 
 
-def _refuse_changed(call: Call, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments that are not, to the last character, those that were let through."""
-    if call.signature is not None and _is_unchanged(call, call.signature, arguments):
-        return
-    raise Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged.")
-
-
 def _is_unchanged(call: Call, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
     judged = call.arguments
     with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
@@ -418,9 +416,3 @@ def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
 def _named(tool: str) -> str:
     """Write a name that a model made up: short and printable."""
     return "".join(char if char.isprintable() else "?" for char in str(tool)[:_MOST_NAME]) or "?"
-
-
-def _told(result: object) -> str | None:
-    """Write the error that a result tells of, bounded; None where it tells of none, or of one that says nothing."""
-    said = error_in(result)
-    return str(said)[:500] if said else None

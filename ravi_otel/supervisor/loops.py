@@ -32,10 +32,6 @@ class LoopRules:
     read_only_repeat_limit: int = 2
     per_tool_limit: int | Mapping[str, int] | None = None
 
-    def ceiling(self, tool: str) -> int | None:
-        """Give how often a tool may run, None without a ceiling."""
-        return self.per_tool_limit.get(tool) if isinstance(self.per_tool_limit, Mapping) else self.per_tool_limit
-
 
 class Loops:
     """Remember the calls of one run that were executed; threads may share it."""
@@ -53,14 +49,24 @@ class Loops:
 
         `signature` stands for the exact arguments.
         """
-        call = (tool, signature)
+        call, rules = (tool, signature), self._rules
+        limit = rules.per_tool_limit
+        ceiling = limit.get(tool) if isinstance(limit, Mapping) else limit
         with self._lock.own:
-            found = self._closes(call)
-            if found is None:
+            if ceiling is not None and self._tools[tool] >= ceiling:
+                return PER_TOOL
+            if self._calls[call] >= (rules.read_only_repeat_limit if tool in rules.read_only else _REPEATS):
+                return REPEATED
+            if len(self._latest) == _TURNS - 1:
+                first, second, third = self._latest
+                if first == third and second == call and first != second:
+                    return ALTERNATING
+            stuck = self._stuck(tool) if self._errors else None
+            if stuck is None:
                 self._tools[tool] += 1
                 self._calls[call] += 1
                 self._latest.append(call)
-            return found
+            return stuck
 
     def failed(self, tool: str, error: str) -> str | None:
         """Count one error of a tool, by its text; give the loop when it came for the third time, from then on each time."""
@@ -72,17 +78,3 @@ class Loops:
 
     def _stuck(self, tool: str) -> str | None:
         return SAME_ERROR if any(times >= _SAME_ERRORS and where == tool for (where, _), times in self._errors.items()) else None
-
-    def _closes(self, call: tuple[str, str]) -> str | None:
-        tool, _ = call
-        ceiling = self._rules.ceiling(tool)
-        if ceiling is not None and self._tools[tool] >= ceiling:
-            return PER_TOOL
-        repeats = self._rules.read_only_repeat_limit if tool in self._rules.read_only else _REPEATS
-        if self._calls[call] >= repeats:
-            return REPEATED
-        if len(self._latest) == _TURNS - 1:
-            first, second, third = self._latest
-            if first == third and second == call and first != second:
-                return ALTERNATING
-        return self._stuck(tool)

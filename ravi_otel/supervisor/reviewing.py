@@ -86,15 +86,17 @@ class Review:
                     )
                 self._revise(decision)
                 continue
-            if self._call.signature is None or not self._call.signature.is_whole(self._call.arguments.plain):
-                self._call.arguments = self._whole(self._call.arguments.plain)
+            signature, arguments = self._call.signature, self._call.arguments
+            if signature is None or not (arguments.exact or signature.is_whole(arguments.plain)):
+                self._call.arguments = self._whole(arguments.plain)
             if kind is DecisionKind.ESCALATE and not self._approved(note.policy_version):
                 self._tell(decision)
                 self._refuse_late(note.policy_version)
                 yield from self._ask(decision, note.policy_version)
                 continue
             if self._begun(note, asked=kind is DecisionKind.ESCALATE):
-                self._terms.note_current("effective", self._call, executed_from=self._call.executed_from)
+                if self._terms.audit is not None:
+                    self._terms.note("effective", self._call, self._call.arguments.copy(), executed_from=self._call.executed_from)
                 self._tell(decision, final=True)
                 return decision
             self._tell(decision)
@@ -108,7 +110,8 @@ class Review:
                 return False
             return not asked or self._approved(note.policy_version)
 
-        self._call.human_approved = self._approved(note.policy_version) or None
+        approved = self._call.approval is not None and self._approved(note.policy_version)
+        self._call.human_approved = approved or None
         kept = self._call.standing.kept
         if self._call.tool == FINAL:
             return kept.holds(self._call.tool, note, still)
@@ -135,7 +138,8 @@ class Review:
                 raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
             decision = read_decision(said)
         self._call.decisions.append(decision)
-        self._terms.note_current("reviewed", self._call, decision=decision.kind.value, reason=decision.reason)
+        if self._terms.audit is not None:
+            self._terms.note("reviewed", self._call, self._call.arguments.copy(), decision=decision.kind.value, reason=decision.reason)
         return decision
 
     def _revise(self, decision: Decision) -> None:

@@ -127,7 +127,9 @@ class Kept:
                 return False
             self._count(tool, read_only=read_only)
             self._began_at = self._reads if read_only else self._began_at
-            refuse_awaitable("state.begin", cast("Any", self.state).begin(tool, arguments))
+            said = cast("Any", self.state).begin(tool, arguments)
+            if said is not None:
+                refuse_awaitable("state.begin", said)
             return True
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
@@ -135,7 +137,9 @@ class Kept:
         with self._lock.own:
             self._count(tool, read_only=read_only)
             try:
-                refuse_awaitable("state.end", cast("Any", self.state).end(tool, arguments, status, result))
+                said = cast("Any", self.state).end(tool, arguments, status, result)
+                if said is not None:
+                    refuse_awaitable("state.end", said)
             except BaseException as error:
                 self.broken = type(error).__name__
                 _broken.put(self.state, self.broken)

@@ -36,8 +36,6 @@ def unfolded(value: object) -> str:
     Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
     the rest is written as which one it is, and so is a lock, whose state is no value of anything.
     """
-    if value is None:
-        return "null"  # of a gate without a policy
     try:
         return dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
@@ -150,7 +148,8 @@ class Terms:
         """Name what is decided by, as it is at this moment: an approval of another version is none."""
         if self.policy_version is not None:
             return self.policy_version
-        return _hash_of(_version_of(self.supervisor), unfolded(self.policy))
+        policy = "null" if self.policy is None else unfolded(self.policy)
+        return _hash_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
 
     def policy_now(self) -> Any:
         """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
@@ -169,15 +168,8 @@ class Terms:
         ask = getattr(self.supervisor, "may_lack", None)
         return cast("Collection[str]", ask(tool)) if callable(ask) else ()
 
-    def note_current(self, what: str, call: Call, **facts: Any) -> None:
-        """Write one line about what would run now."""
-        if self.audit is not None:
-            self.note(what, call, call.arguments.copy(), **facts)
-
     def note(self, what: str, call: Call, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
-        """Write one line of the audit log, if there is one; StopRun where that cannot be done."""
-        if self.audit is None:
-            return
+        """Write one line of the audit log, which there is; StopRun where that cannot be done."""
         who = call.facts
         try:
             refuse_awaitable(
@@ -320,8 +312,6 @@ def _hash_of(*said: str) -> str:
 
 
 def _version_of(supervisor: object) -> str:
-    if supervisor is None:
-        return "none"
     own = getattr(supervisor, "version", None)
     name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
     if own is None or callable(own):
