@@ -571,7 +571,9 @@ class GateReview:
             if self.request.awaited:
                 yield Step(partial(method, self.request, outcome), partial(_audited, method, self.request, outcome))
             else:
-                self._refuse_awaitable("audit", cast("Any", method)(self.request, outcome))
+                answer = cast("Any", method)(self.request, outcome)
+                if answer is not None:
+                    self._refuse_awaitable("audit", answer)
         except StopRun:
             raise
         except (Exception, Carried) as raised:  # noqa: BLE001 - what cannot be written down ends the run

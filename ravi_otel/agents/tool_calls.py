@@ -34,8 +34,8 @@ from ravi_otel.policy._limits import Outcome
 from ravi_otel.policy._runs import StopReason
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import NotJsonError, args_hash, read_json
-from ravi_otel.supervisor.loops import SAME_ERROR
 from ravi_otel.supervisor.signatures import BadArguments
+from ravi_otel.supervisor.state import SAME_ERROR
 
 if TYPE_CHECKING:
     from ravi_otel.agents.context import AgentContext

@@ -1,19 +1,45 @@
-"""Carry one call through the gate: what was asked, what a person approved, what runs, each apart from the others."""
+"""Take one call through the gate: reviewed, revised, approved by a person where one must be asked, and written down."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+import logging
+import math
+import os
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Literal, cast
 
+from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.policy._contracts import ExecutedFrom
+from ravi_otel._flow import Carried, Flow, cause
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.waiting import Waiting
+from ravi_otel._telemetry.redaction import is_redacting
+from ravi_otel.errors import ConfigurationError, RaviError, StopRun, ToolDeniedError
+from ravi_otel.hooks._events import ReviewEvent
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import Coloured, ExecutedFrom
+from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.colours import TooLate, in_colour
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
-from ravi_otel.supervisor.hashing import args_hash, written
-from ravi_otel.supervisor.signatures import NO_ARGUMENTS, Arguments, Kept, ToolSignature
-from ravi_otel.supervisor.standing import Standing
+from ravi_otel.supervisor.hashing import NotPlainError, args_hash, canonical, fingerprint, plain, text_sha256, written
+from ravi_otel.supervisor.signatures import NO_ARGUMENTS, Arguments, BadArguments, Kept, ToolSignature
+from ravi_otel.supervisor.state import Look, Note, RunState, Standing, looking, refuse_awaitable
+from ravi_otel.supervisor.terms import Terms, told_of
+
+_log = logging.getLogger("ravi_otel")
+
+MOST_REVISIONS: Final = 3
+MOST_QUESTIONS: Final = 3
+MOST_REVIEWS: Final = 100
+"""How often one call is reviewed at most while others begin and end around it, or what is decided by changes."""
+
+_MOST_REASON: Final = 200
+_PROCESS: Final = uuid.uuid4().hex[:8]
 
 GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
 
@@ -38,54 +64,6 @@ class Approval:
     answer: ApprovalAnswer
     fingerprint: str
     until_ns: int | None = None
-
-
-@dataclass(slots=True)
-class Call:
-    """Be one call on its way; `arguments` are what would run now, and nobody else ever holds them."""
-
-    op_id: str
-    call_id: str | None
-    tool: str
-    scope: Scope
-    facts: ScopeFacts
-    standing: Standing
-    raw: Mapping[str, Any] | str
-    signature: ToolSignature | None = None
-    arguments: Arguments = NO_ARGUMENTS
-    proposed: Arguments | None = None
-    executed_from: ExecutedFrom = "original"
-    decisions: list[Decision] = field(default_factory=list[Decision])
-    approval: Approval | None = None
-    answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
-    spent: set[str] = field(default_factory=set[str])
-    """The requests whose approval is of no use any more, whatever becomes of the call."""
-    misfit: str | None = None
-    """Why what a person put in the place of the asked arguments does not fit."""
-    phase: GatePhase = "supervisor"
-    begun: bool = False
-    admitted: bool = False
-    human_approved: bool | None = None
-    stop_reason: str | None = None
-    kept: Kept | None = None
-    """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
-
-    def values(self) -> dict[str, Any]:
-        """Make what the function is called with: what was given and stands for what was let through stays what it was."""
-        if self.signature is None or self.arguments.exact:
-            return self.arguments.copy()
-        made = self.signature.values(self.arguments.plain)
-        for name, (value, stands) in (self.kept or {}).items():
-            if name in made and written(self.arguments.plain[name]) == stands:
-                made[name] = value
-        return made
-
-    @property
-    def action(self) -> Action:
-        """Give what would be done now as a supervisor is asked about it, in a copy."""
-        if self.tool == FINAL:
-            return {"kind": "final", "answer": self.arguments.plain["answer"]}
-        return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +112,6 @@ class GateCall:
         return row
 
 
-def became(call: Call, request: ApprovalRequest, status: str) -> str:
-    """Say what became of one approval when its call ended with `status`: see `Approver.executed`."""
-    if status == "refused" or not (call.begun or call.tool == FINAL):
-        return "spent" if request.id in call.spent else "refused"
-    used = call.human_approved is True and call.approval is not None and call.approval.request is request
-    return status if used else "spent"
-
-
 _WEIGHT: Final = (DecisionKind.APPROVE, DecisionKind.REVISE, DecisionKind.ESCALATE, DecisionKind.BLOCK)
 
 
@@ -149,24 +119,432 @@ def _gravest(decisions: tuple[Decision, ...]) -> str | None:
     return max((each.kind for each in decisions), key=_WEIGHT.index).value if decisions else None
 
 
-def told(call: Call, *, ran: bool, ok: bool) -> GateCall:
-    """Photograph what became of a call."""
-    answer = call.answers[-1][1] if call.answers else None
-    approved = None
-    if call.approval is not None:
-        approved = call.approval.request.arguments if call.approval.answer.arguments is None else call.approval.answer.arguments
-    return GateCall(
-        op_id=call.op_id,
-        call_id=call.call_id,
-        tool=call.tool,
-        ok=ok,
-        phase=call.phase,
-        executed_from=call.executed_from,
-        decisions=tuple(call.decisions),
-        proposed=None if call.proposed is None else call.proposed.copy(),
-        approved=approved,
-        effective=call.arguments.copy() if ran else None,
-        answer=answer,
-        human_approved=call.human_approved,
-        stop_reason=call.stop_reason,
-    )
+@dataclass(slots=True)
+class Call:
+    """Be one call on its way; `arguments` are what would run now, and nobody else ever holds them."""
+
+    terms: Terms
+    op_id: str
+    call_id: str | None
+    tool: str
+    scope: Scope
+    facts: ScopeFacts
+    standing: Standing
+    raw: Mapping[str, Any] | str
+    signature: ToolSignature | None = None
+    arguments: Arguments = NO_ARGUMENTS
+    proposed: Arguments | None = None
+    executed_from: ExecutedFrom = "original"
+    decisions: list[Decision] = field(default_factory=list[Decision])
+    approval: Approval | None = None
+    answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
+    spent: set[str] = field(default_factory=set[str])
+    """The requests whose approval is of no use any more, whatever becomes of the call."""
+    misfit: str | None = None
+    """Why what a person put in the place of the asked arguments does not fit."""
+    phase: GatePhase = "supervisor"
+    begun: bool = False
+    admitted: bool = False
+    human_approved: bool | None = None
+    stop_reason: str | None = None
+    kept: Kept | None = None
+    """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
+
+    def values(self) -> dict[str, Any]:
+        """Make what the function is called with: what was given and stands for what was let through stays what it was."""
+        if self.signature is None or self.arguments.exact:
+            return self.arguments.copy()
+        made = self.signature.values(self.arguments.plain)
+        for name, (value, stands) in (self.kept or {}).items():
+            if name in made and written(self.arguments.plain[name]) == stands:
+                made[name] = value
+        return made
+
+    @property
+    def action(self) -> Action:
+        """Give what would be done now as a supervisor is asked about it, in a copy."""
+        if self.tool == FINAL:
+            return {"kind": "final", "answer": self.arguments.plain["answer"]}
+        return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
+
+    # -- what is written down ------------------------------------------------------------------------------------------------
+
+    def note(self, what: str, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
+        """Write one line of the audit log, which there is; StopRun where that cannot be done."""
+        who = self.facts
+        try:
+            refuse_awaitable(
+                "audit.note",
+                cast("Any", self.terms.audit).note(
+                    what, run_id=who.run_id, agent_name=who.agent_name, tool=self.tool, op_id=self.op_id, arguments=arguments, **facts
+                ),
+            )
+        except Exception as error:
+            said = f": {error}" if isinstance(error, RaviError) else "."  # ours says the way out; a stranger's may say what is secret
+            why = (
+                f"{checks.show(self.tool)} could not be written down as {what} ({type(error).__name__}), and nothing more is executed{said}"
+            )
+            raise StopRun("supervisor_block:audit_failed", why, tool=self.tool, phase=self.phase) from error
+
+    # -- the way to where it may run ----------------------------------------------------------------------------------
+
+    def let_through(self) -> Flow[Decision]:
+        """Note that the call begins; raise Refused for one that must not run.
+
+        It is reviewed until the supervisor is content with it, revised in between, and a person is asked about exactly its arguments where
+        the supervisor says so. What it was judged by must be so still when it begins.
+        """
+        kept, terms = self.standing.kept, self.terms
+        revisions = 0
+        for _ in range(MOST_REVIEWS):
+            if kept.broken is not None:
+                said = "What was done in this run is not known any more: its state raised an error."
+                raise Refused("supervisor_block:state_failed", said)
+            self.phase = "finalize" if self.tool == FINAL else "supervisor"
+            look = None if terms.supervisor is None else Look(terms.supervisor, whole=not isinstance(kept.state, RunState))
+            note = Note(kept.version(), terms.version(), look)
+            decision = yield from self._reviewed(look)
+            kind = decision.kind
+            if kind is DecisionKind.BLOCK:
+                self._tell(decision, final=True)
+                raise Refused(f"supervisor_block:{decision.reason}", f"The supervisor does not allow it: {decision.reason}.")
+            if kind is DecisionKind.REVISE:
+                revisions += 1
+                self._tell(decision, final=revisions > MOST_REVISIONS)
+                if revisions > MOST_REVISIONS:
+                    raise Refused(
+                        "supervisor_block:too_many_revisions", f"The supervisor revised it {MOST_REVISIONS} times and is not content."
+                    )
+                self._revise(decision)
+                continue
+            signature, arguments = self.signature, self.arguments
+            if signature is None or not (arguments.exact or signature.is_whole(arguments.plain)):
+                self.arguments = self._whole(arguments.plain)
+            if kind is DecisionKind.ESCALATE and not self._approved(note.policy_version):
+                self._tell(decision)
+                self._refuse_late(note.policy_version)
+                yield from self._ask(decision, note.policy_version)
+                continue
+            if self._begun(note, asked=kind is DecisionKind.ESCALATE):
+                if terms.audit is not None:
+                    self.note("effective", self.arguments.copy(), executed_from=self.executed_from)
+                self._tell(decision, final=True)
+                return decision
+            self._tell(decision)
+        raise Refused("supervisor_block:state_kept_changing", "What it was judged by changed during each of its reviews; ask again.")
+
+    def _begun(self, note: Note, *, asked: bool) -> bool:
+        """Let it through if nothing that the decision was made by has changed since."""
+
+        def still() -> bool:
+            if self.terms.version() != note.policy_version:
+                return False
+            return not asked or self._approved(note.policy_version)
+
+        approved = self.approval is not None and self._approved(note.policy_version)
+        self.human_approved = approved or None
+        kept = self.standing.kept
+        if self.tool == FINAL:
+            return kept.holds(self.tool, note, still)
+        self.begun = kept.begin(self.tool, self.arguments.copy(), note, still, read_only=self.tool in self.terms.read_only)
+        return self.begun
+
+    # -- a review --------------------------------------------------------------------------------------------------------
+
+    def _reviewed(self, look: Look | None) -> Flow[Decision]:
+        """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
+        if look is None or self.terms.supervisor is None:
+            decision = Decision(DecisionKind.APPROVE, "no_supervisor")
+        else:
+            judge = partial(self.terms.supervisor.review, self.action, self.standing.kept.state, self.terms.policy_now())
+            try:
+                said = yield in_colour("Supervisor.review", judge, ends=True, within=partial(looking, look))
+            except RaviError:
+                raise
+            except Exception as error:
+                said = "ravi-otel: the supervisor failed while it reviewed %s (%s): nothing is executed"
+                _log.error(said, checks.show(self.tool), told_of(error))
+                raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
+            decision = read_decision(said)
+        self.decisions.append(decision)
+        if self.terms.audit is not None:
+            self.note("reviewed", self.arguments.copy(), decision=decision.kind.value, reason=decision.reason)
+        return decision
+
+    def _revise(self, decision: Decision) -> None:
+        """Put the revised arguments in the place of the asked ones, held to the signature in full."""
+        revised: object = decision.revised_action
+        if not isinstance(revised, Mapping):
+            raise Refused("supervisor_block:invalid_revision", "The supervisor revised it to nothing that could be read.")
+        known = dict(cast("Mapping[str, Any]", cast("object", revised)))
+        given: object
+        tool = self.tool
+        if tool == FINAL:
+            fits, given = known.keys() == {"kind", "answer"} and known["kind"] == "final", {"answer": known.get("answer")}
+        else:
+            fits, given = known.keys() == {"kind", "name", "args"} and known["kind"] == "tool", known.get("args")
+        if not fits or known.get("name", tool) != tool:
+            raise Refused("supervisor_block:invalid_revision", f"The supervisor revised {self.tool} to something else than {self.tool}.")
+        self.arguments = self._whole(given)
+        self.executed_from, self.human_approved = "supervisor_revised", None
+
+    def _whole(self, arguments: object) -> Arguments:
+        """Hold arguments to the signature, nothing missing."""
+        if self.signature is None:
+            raise Refused(f"tool_missing:{self.tool}", f"There is no tool {checks.show(self.tool)}.")
+        try:
+            return self.signature.arguments(arguments, kept=None if self.kept is None else {})
+        except BadArguments as bad:
+            raise self.misread(bad) from bad
+
+    # -- a person --------------------------------------------------------------------------------------------------------
+
+    def _approved(self, policy_version: str) -> bool:
+        """Tell whether a person approved just this, by this policy version, and the approval is still valid."""
+        approval = self.approval
+        if approval is None or approval.fingerprint != self._fingerprint(policy_version):
+            return False
+        return not self._has_lapsed(approval)
+
+    def _refuse_late(self, policy_version: str) -> None:
+        """Take an approval that expired before it was used for a rejection."""
+        approval = self.approval
+        if approval is not None and approval.fingerprint == self._fingerprint(policy_version):
+            self.phase, self.human_approved = "human_approval", False
+            raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
+
+    def _ask(self, decision: Decision, policy_version: str) -> Flow[None]:
+        """Ask a person about exactly these arguments; raises Refused unless the answer is yes.
+
+        An edit that does not fit approves nothing and is spent: the call goes round, and the person is asked again and told why.
+        """
+        self.phase = "human_approval"
+        approver = self.terms.approver
+        if approver is None:
+            raise Refused(
+                "supervisor_block:no_approver",
+                f"A person must approve it ({decision.reason}), and nobody can be asked: the gate was given no approver.",
+            )
+        if len(self.answers) >= MOST_QUESTIONS:
+            raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
+        request = self._request(decision, policy_version)
+        until_ns = None if self.terms.expires_s is None else self.scope.engine.clock.monotonic_ns() + round(self.terms.expires_s * NANO)
+        self.approval, self.human_approved = None, None
+        shown = replace(request, arguments=plain(request.arguments))
+        with Waiting("approval", self.scope):
+            said = yield from self._asked(partial(approver.ask, shown), self.terms.expires_s)
+        answer = self._read_answer(said, request, until_ns)
+        edited = self._edited(answer)
+        self.answers.append((request, answer))
+        if self.misfit is not None:
+            self.spent.add(request.id)
+        self._note_answer(edited)
+        self.scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
+        if not answer.approved:
+            raise self._unapproved(decision, answer)
+        if self.misfit is not None:
+            return
+        if edited is not None and edited.canonical != self.arguments.canonical:
+            self.arguments, self.executed_from = edited, "human_revised"
+        self.approval, self.human_approved = Approval(request, answer, self._fingerprint(policy_version), until_ns), True
+
+    def _asked(self, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
+        """Ask the approver; an error of its own is the cause of a refusal."""
+        try:
+            return (yield in_colour("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
+        except TooLate:
+            return ApprovalAnswer(approved=False, comment="expired")
+        except (Exception, Carried) as raised:
+            error = cause(raised)
+            if isinstance(error, RaviError):
+                raise
+            self.stop_reason = "supervisor_block:not_decided"
+            _log.error("ravi-otel: the approver failed while it was asked about %s (%s): nothing is executed", self.tool, told_of(error))
+            why = f"the approver that was asked about it failed with {type(error).__name__}"
+            said = f"tool {checks.show(self.tool)} was not run: {why} ({self.stop_reason})."
+            raise ToolDeniedError(said, tool=self.tool, reason=why, stop_reason=self.stop_reason) from error
+
+    def _request(self, decision: Decision, policy_version: str) -> ApprovalRequest:
+        """Make the question about a call, with the arguments as they are now, frozen."""
+        now = self.scope.engine.clock.time()
+        misfit = "" if self.misfit is None else f" (the edit before did not fit: {self.misfit})"
+        who = self.facts
+        return ApprovalRequest(
+            id=uuid.uuid4().hex,
+            tool=self.tool,
+            arguments=self.arguments.copy(),
+            fingerprint=self._fingerprint(policy_version),
+            scope=self._for_whom(),
+            reason=f"{decision.reason}{misfit}",
+            requested_at=now,
+            expires_at=None if self.terms.expires_s is None else now + self.terms.expires_s,
+            agent_name=who.agent_name,
+            run_id=who.run_id,
+            session_id=who.session_id,
+            tenant_id=who.tenant_id,
+            risk_score=decision.risk_score,
+            policy_version=policy_version,
+        )
+
+    def _read_answer(self, said: object, request: ApprovalRequest, until_ns: int | None) -> ApprovalAnswer:
+        """Accept what a person answered: only a real yes that came in time is one. Notes an edit that is no JSON object as a misfit."""
+        if not isinstance(said, ApprovalAnswer):
+            raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
+        self.misfit = None
+        who = None if said.who is None else spelling(said.who)
+        if _is_over(self.scope.engine.clock, request.expires_at, until_ns):
+            return ApprovalAnswer(approved=False, comment="expired", who=who)
+        comment = spelling(said.comment) if said.comment else ""
+        if said.approved is not True:
+            return ApprovalAnswer(approved=False, comment=comment, who=who)
+        edited: dict[str, Any] | None = None
+        try:
+            edited = None if said.arguments is None else plain(dict(said.arguments))
+        except (NotPlainError, TypeError, ValueError):
+            self.misfit = "it is no JSON object"
+        return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at)
+
+    def _edited(self, answer: ApprovalAnswer) -> Arguments | None:
+        """Give what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
+        if answer.arguments is None:
+            return None
+        try:
+            return self._whole(answer.arguments)
+        except Refused as misfit:
+            self.misfit = spelling(str(misfit))
+        return None
+
+    def _note_answer(self, edited: Arguments | None) -> None:
+        """Write down what was approved, and beside it what was shown."""
+        if self.terms.audit is None:
+            return
+        request, answer = self.answers[-1]
+        approved: Any = request.arguments if edited is None else edited.copy()
+        facts: dict[str, Any] = {"asked": request.arguments, "approved": answer.approved, "who": answer.who, "comment": answer.comment}
+        if self.misfit is not None:
+            approved, facts["fits"] = answer.arguments, False
+        self.note("approved", approved, **facts)
+
+    def _unapproved(self, decision: Decision, answer: ApprovalAnswer) -> Refused:
+        """Tell that it was not approved, and give why: only where somebody said no, or let it expire, is it a person's no."""
+        if answer.who is None and answer.comment == NO_TERMINAL:
+            reason, why = "no_approver", f"A person must approve it ({decision.reason}), and nobody could be asked: {answer.comment}."
+        elif answer.who is None and answer.comment == CHANGED:
+            reason, why = "arguments_changed", "Its arguments were changed while a person was asked about them."
+        else:
+            self.human_approved = False
+            reason, why = "human_rejected", f"A person did not approve it: {answer.comment or 'rejected'}."
+        self._tell(replace(decision, reason=reason), final=True)
+        return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
+
+    def _fingerprint(self, policy_version: str) -> str:
+        """Give what an approval of a call as it is now is bound to."""
+        return fingerprint(self.tool, self.arguments.plain, self._for_whom(), policy_version)
+
+    # -- what is told ----------------------------------------------------------------------------------------------------
+
+    def _tell(self, decision: Decision, *, final: bool = False) -> None:
+        content = STATE.options.content and not is_redacting()
+        self.scope.engine.listeners.reviewed(
+            ReviewEvent(
+                facts=self.facts,
+                decision=decision.kind.value,
+                reason=decision.reason,
+                tool=None if self.tool == FINAL else self.tool,
+                args_sha256=text_sha256(self.tool, self.arguments.canonical),
+                final=final,
+                executed_from=self.executed_from if final else None,
+                human_approved=self.human_approved if final else None,
+                risk_score=decision.risk_score,
+                arguments=self.arguments.copy() if content else None,
+            )
+        )
+
+    # -- an approval -----------------------------------------------------------------------------------------------------
+
+    def refuse_expired(self) -> None:
+        """Refuse what was let through by an approval that has expired since."""
+        approval = self.approval
+        if approval is not None and self.decisions[-1].kind is DecisionKind.ESCALATE and self._has_lapsed(approval):
+            self.phase, self.human_approved = "human_approval", False
+            raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
+
+    def _has_lapsed(self, approval: Approval) -> bool:
+        """Whether an approval has expired: by its request, by what it was given to first, or by the time since it was asked for."""
+        clock, given_until = self.scope.engine.clock, approval.answer.expires_at
+        return _is_over(clock, approval.request.expires_at, approval.until_ns) or (given_until is not None and clock.time() >= given_until)
+
+    def _for_whom(self) -> str:
+        """Say for whom an approval counts: the agent in its run, and outside any run nobody but this process."""
+        run_id = self.facts.run_id
+        return canonical([f"outside any run, process {os.getpid()} {_PROCESS}" if run_id is None else run_id, self.facts.agent_name])
+
+    def misread(self, bad: BadArguments) -> Refused:
+        """Say to a model what is wrong with its arguments."""
+        return Refused(f"tool_bad_args:{self.tool}", f"{bad.spelling}: {bad.message}")
+
+    # -- how it ended ----------------------------------------------------------------------------------------------------
+
+    def became(self, request: ApprovalRequest, status: str) -> str:
+        """Say what became of one approval when the call ended with `status`: see `Approver.executed`."""
+        if status == "refused" or not (self.begun or self.tool == FINAL):
+            return "spent" if request.id in self.spent else "refused"
+        used = self.human_approved is True and self.approval is not None and self.approval.request is request
+        return status if used else "spent"
+
+    def photographed(self, *, ran: bool, ok: bool) -> GateCall:
+        """Return what became of it, for whoever reads it later."""
+        answer = self.answers[-1][1] if self.answers else None
+        approved = None
+        if self.approval is not None:
+            approved = self.approval.request.arguments if self.approval.answer.arguments is None else self.approval.answer.arguments
+        return GateCall(
+            op_id=self.op_id,
+            call_id=self.call_id,
+            tool=self.tool,
+            ok=ok,
+            phase=self.phase,
+            executed_from=self.executed_from,
+            decisions=tuple(self.decisions),
+            proposed=None if self.proposed is None else self.proposed.copy(),
+            approved=approved,
+            effective=self.arguments.copy() if ran else None,
+            answer=answer,
+            human_approved=self.human_approved,
+            stop_reason=self.stop_reason,
+        )
+
+
+def read_decision(said: object) -> Decision:
+    """Accept what a supervisor answered; what is no decision lets nothing through."""
+    if not isinstance(said, Decision):
+        raise Refused("supervisor_block:invalid_decision", f"The supervisor gave {type(said).__name__}, which is no Decision.")
+    try:
+        kind = DecisionKind(said.kind)
+    except ValueError:
+        raise Refused(
+            "supervisor_block:invalid_decision", f"The supervisor decided {checks.show(said.kind)}, which is no decision."
+        ) from None
+    reason, score = spelling(said.reason), _score(said.risk_score)
+    if type(said) is Decision:
+        return Decision(kind, reason, said.revised_action, score)
+    return replace(said, kind=kind, reason=reason, risk_score=score)
+
+
+def _score(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return min(1.0, max(0.0, float(value)))
+
+
+def _is_over(clock: Clock, expires_at: float | None, until_ns: int | None) -> bool:
+    """Whether either time has come; `until_ns` is of the clock that nobody sets back."""
+    return (expires_at is not None and clock.time() >= expires_at) or (until_ns is not None and clock.monotonic_ns() >= until_ns)
+
+
+def spelling(text: object) -> str:
+    """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
+    known = text if isinstance(text, str) else type(text).__name__
+    if type(known) is str and len(known) <= _MOST_REASON and known.isprintable():
+        return known.strip() or "no_reason"
+    return "".join(char if char.isprintable() else " " for char in known[:_MOST_REASON]).strip() or "no_reason"

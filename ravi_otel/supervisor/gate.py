@@ -21,15 +21,13 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused, became, told
+from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused
 from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, canonical
-from ravi_otel.supervisor.loops import LoopRules, Loops
-from ravi_otel.supervisor.reviewing import Review, bad_arguments, refuse_expired
 from ravi_otel.supervisor.rules_reading import error_in
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
-from ravi_otel.supervisor.standing import Standing, is_reviewing, keep, state_of
+from ravi_otel.supervisor.state import LoopRules, Loops, Standing, is_reviewing, keep, state_of
 from ravi_otel.supervisor.terms import (
     Noting,
     Terms,
@@ -145,7 +143,7 @@ class Gate:
             return self._refused(call, Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged."))
         try:
             if call.approval is not None:
-                refuse_expired(call)
+                call.refuse_expired()
             self._afford(call)
         except Refused as refused:
             return self._refused(call, refused)
@@ -187,6 +185,7 @@ class Gate:
     def _final(self, answer: str) -> Flow[GateVerdict]:
         scope, _ = STATE.locate()
         call = Call(
+            self._terms,
             new_op_id(),
             None,
             FINAL,
@@ -218,7 +217,7 @@ class Gate:
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
         scope, _ = STATE.locate()
         kept: Kept | None = {} if request.in_place else None
-        call = Call(request.op_id, request.call_id, request.tool, scope, request.facts, self._standing(scope), raw, kept=kept)
+        call = Call(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, self._standing(scope), raw, kept=kept)
         with self._lock.own:
             if request.op_id in self._calls:
                 raise ConfigurationError(
@@ -232,9 +231,10 @@ class Gate:
         try:
             try:
                 self._read(call)
-                decision = yield from Review(self._terms, call).let_through()
+                decision = yield from call.let_through()
                 arguments = call.values()
             except Refused as refused:
+                call.spent.update(request.id for request, answer in call.answers if answer.arguments is not None)
                 return self._refused(call, refused)
         except BaseException as error:
             with self._lock.own:
@@ -243,7 +243,8 @@ class Gate:
             with contextlib.suppress(StopRun):  # that its end cannot be written down: nothing ran, and what ended it is raised anyway
                 if isinstance(error, GeneratorExit):
                     self._note_end(call, "refused", None)
-                    self._write_end(call, "refused")
+                    if self._terms.audit is not None:
+                        self._write_end(call, "refused")
                 else:
                     yield from self._concluded(call, "refused", None)
             raise
@@ -268,12 +269,13 @@ class Gate:
         if is_read(call.signature):
             raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
         try:
-            call.arguments = call.signature.arguments(call.raw, may_lack=self._terms.may_lack(tool), kept=call.kept)
+            lacking = () if self._terms.supervisor is None else self._terms.may_lack(tool)
+            call.arguments = call.signature.arguments(call.raw, may_lack=lacking, kept=call.kept)
         except BadArguments as bad:
-            raise bad_arguments(call, bad) from bad
+            raise call.misread(bad) from bad
         call.proposed = call.arguments
         if self._terms.audit is not None:
-            self._terms.note("proposed", call, call.arguments.copy())
+            call.note("proposed", call.arguments.copy())
 
     def _begin(self, call: Call) -> None:
         """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
@@ -315,17 +317,17 @@ class Gate:
         for request, answer in call.answers if approver is not None else ():
             if not answer.approved:
                 continue
-            ended = became(call, request, status)
+            ended = call.became(request, status)
             try:
                 yield in_colour("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
             except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
                 swallow("gate.executed", error)
-        self._write_end(call, status)
+        if self._terms.audit is not None:
+            self._write_end(call, status)
 
     def _write_end(self, call: Call, status: str) -> None:
-        if self._terms.audit is not None:
-            arguments = call.arguments.plain if call.proposed is not None else call.raw
-            self._terms.note("executed", call, arguments, status=status, stop_reason=call.stop_reason)
+        arguments = call.arguments.plain if call.proposed is not None else call.raw
+        call.note("executed", arguments, status=status, stop_reason=call.stop_reason)
 
     def _note_end(self, call: Call, status: str, result: Any) -> None:
         ran = call.begun and status != "refused"
@@ -335,7 +337,7 @@ class Gate:
             except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
                 said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
                 _log.error(said, checks.show(call.tool), told_of(error))
-        call.standing.judged.append(told(call, ran=ran, ok=status == "ok"))
+        call.standing.judged.append(call.photographed(ran=ran, ok=status == "ok"))
 
     def _standing(self, scope: Scope) -> Standing:
         """Return what the innermost run around `scope` has come to, or the process outside any run."""

@@ -22,7 +22,7 @@ from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.calls import Call, GateCall, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.gate import Gate, loop
-from ravi_otel.supervisor.loops import PER_TOOL
+from ravi_otel.supervisor.state import PER_TOOL
 from ravi_otel.supervisor.terms import Noting, check_known, read_ceilings
 
 _NANO: Final = 1_000_000_000

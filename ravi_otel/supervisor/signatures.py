@@ -166,7 +166,9 @@ class ToolSignature:
             if type(value) is not parameter.exactly:
                 return None
             read[name] = value or 0.0 if parameter.exactly is float else value  # -0.0 is read as 0.0
-        return flat(read) if taken == len(table) else None
+        if taken != len(table):
+            return None
+        return read if taken == len(read) else flat(read)  # with defaults in it, at which nobody has looked
 
     def _read(self, arguments: object, may_lack: Collection[str], kept: Kept | None) -> dict[str, Any]:
         given = self._given(arguments)

@@ -1,18 +1,315 @@
-"""Remember what was done in a run, so that a rule can judge what comes next."""
+"""Keep what a run has come to at the gate: what was done in it, with a version, its loops, and the calls that were judged.
+
+A rule judges by it what comes next. It is noticed what a review looks at, so that it is known what of it changed before the call is let
+through.
+"""
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar, cast
 
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import JsonObject
+from ravi_otel.supervisor.decisions import GateState
 from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
-from ravi_otel.supervisor.standing import looked_at
+
+_lock = ForkLock()
+_LOOKING: Final[ContextVar[tuple[Look, ...]]] = ContextVar("ravi_otel_looking", default=())
+_OPEN: Final[set[Look]] = set()
+
+
+class Look:
+    """Be one review of a supervisor: the tools whose calls it asked about, or the `whole` where that is not known."""
+
+    __slots__ = ("is_open", "supervisor", "tools", "whole")
+
+    def __init__(self, supervisor: object, *, whole: bool) -> None:
+        self.supervisor = supervisor
+        self.whole = whole
+        self.is_open = True
+        self.tools: frozenset[str] = frozenset()
+
+
+def looked_at(tool: str | None) -> None:
+    """Note that somebody asked about a tool's calls, or about all of them.
+
+    Code with no review around it may be a thread that a supervisor asks in: then every review that is going on is taken to have asked.
+    """
+    looks = _LOOKING.get()
+    if not looks and not _OPEN:
+        return
+    with _lock.own:
+        for look in looks or _OPEN:
+            if look.is_open and tool is None:
+                look.whole = True
+            elif look.is_open and tool is not None and tool not in look.tools:
+                look.tools |= {tool}
+
+
+@contextmanager
+def looking(look: Look) -> Generator[None, None, None]:
+    """Be in a review."""
+    with _lock.own:
+        _OPEN.add(look)
+    token = _LOOKING.set((*_LOOKING.get(), look))
+    try:
+        yield
+    finally:
+        with _lock.own:
+            look.is_open = False
+            _OPEN.discard(look)
+        with suppress(ValueError):  # whoever closes a coroutine that nobody goes on with is elsewhere
+            _LOOKING.reset(token)
+
+
+def is_reviewing(supervisor: object) -> bool:
+    """Tell that the running code is part of a review of this supervisor."""
+    looks = _LOOKING.get()
+    return bool(looks) and any(look.is_open and look.supervisor is supervisor for look in looks)
+
+
+_MOST_CALLS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Be what was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
+
+    version: tuple[int, int]
+    policy_version: str
+    look: Look | None = None
+
+
+class Kept:
+    """Keep one state: what begins and ends in it is counted, so that a review of what was so before is found out.
+
+    The lock is held over the state's own `begin` and `end`, which make one step with the count, and over no review.
+    """
+
+    def __init__(self, state: GateState) -> None:
+        self.state = state
+        self._lock = ForkLock()
+        self._writes = 0
+        self._reads = 0
+        self._read_at: dict[str, int] = {}
+        self._began_at = 0
+        self.broken: str | None = _broken.get(state)
+
+    def version(self) -> tuple[int, int]:
+        """Give how many calls have begun and ended by now: those that change something, and those of read-only tools."""
+        with self._lock.own:
+            return self._writes, self._reads
+
+    def holds(self, tool: str, note: Note, still: Callable[[], bool]) -> bool:
+        """Tell whether all is as it was noted, and `still` says so."""
+        with self._lock.own:
+            writes, reads = note.version
+            changed = writes != self._writes or (reads != self._reads and self._is_read_since(reads, tool, note.look))
+            return not changed and still()
+
+    def _is_read_since(self, when: int, tool: str, look: Look | None) -> bool:
+        """Tell that a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
+        asked = (tool,) if look is None else (tool, *look.tools)
+        return any(self._read_at.get(each, 0) > when for each in asked) or (look is not None and look.whole and self._began_at > when)
+
+    def begin(self, tool: str, arguments: JsonObject, note: Note, still: Callable[[], bool], *, read_only: bool) -> bool:
+        """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
+        with self._lock.own:
+            if not self.holds(tool, note, still):
+                return False
+            self._count(tool, read_only=read_only)
+            self._began_at = self._reads if read_only else self._began_at
+            said = cast("Any", self.state).begin(tool, arguments)
+            if said is not None:
+                refuse_awaitable("state.begin", said)
+            return True
+
+    def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
+        """Note how it ended. A state that raises here is wrong from now on, and nothing is let through on its word any more."""
+        with self._lock.own:
+            self._count(tool, read_only=read_only)
+            try:
+                said = cast("Any", self.state).end(tool, arguments, status, result)
+                if said is not None:
+                    refuse_awaitable("state.end", said)
+            except BaseException as error:
+                self.broken = type(error).__name__
+                _broken.put(self.state, self.broken)
+                raise
+
+    def _count(self, tool: str, *, read_only: bool) -> None:
+        if read_only:
+            self._reads += 1
+            self._read_at[tool] = self._reads
+        else:
+            self._writes += 1
+
+
+def refuse_awaitable(what: str, said: object) -> None:
+    """Raise ConfigurationError for what is still to be awaited, and was to be done by now."""
+    if inspect.isawaitable(said):
+        if inspect.iscoroutine(said):
+            said.close()
+        raise ConfigurationError(f"{what}() gave something to await, which nobody awaits; make it a plain def.")
+
+
+class _Notes:
+    """Keep a word about objects, by which one it is, as long as each lives; of what cannot be watched for ever."""
+
+    def __init__(self) -> None:
+        self._words: dict[int, tuple[object, str]] = {}
+
+    def get(self, about: object) -> str | None:
+        """Give the word."""
+        known = self._words.get(id(about))
+        return None if known is None else known[1]
+
+    def put(self, about: object, word: str) -> None:
+        """Note the word."""
+        key = id(about)
+        self._words[key] = (_watch(about, lambda _: self._words.pop(key, None)), word)
+
+
+def _watch(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
+    """Refer to a thing without keeping it alive; what cannot be referred to so is kept."""
+    try:
+        return weakref.ref(thing, gone)
+    except TypeError:
+        return lambda: thing
+
+
+_broken = _Notes()
+_kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
+_keeping = ForkLock()
+
+
+def keep(state: GateState) -> Kept:
+    """Give the keeper of a state, the same one to every gate that was given this state."""
+    with _keeping.own:
+        known = _kept.get(id(state))
+        if known is None:
+            known = _kept[id(state)] = Kept(state)
+        return known
+
+
+class _States:
+    """Keep the states of runs by whose they are: a supervisor at several gates judges by one state of the run."""
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, Kept]]] = weakref.WeakKeyDictionary()
+        self._lock = ForkLock()
+
+    def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+        """Give the state of a run that `make` made for this supervisor at whatever gate."""
+        made = keep(make())
+        with self._lock.own:
+            known = self._known.setdefault(run, [])
+            known[:] = [each for each in known if each[0]() is not None]
+            for whose, maker, kept in known:
+                if whose() is supervisor and maker is make:
+                    return kept
+            known.append((_watch(supervisor), make, made))
+            return made
+
+
+_states = _States()
+
+
+def state_of(run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+    """Give what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
+    return keep(make()) if supervisor is None else _states.of(run, supervisor, make)
+
+
+class Standing:
+    """Be what one run has come to at one gate: `judged` are the last calls, as rows; `loops` is None where none are looked for."""
+
+    def __init__(self, kept: Kept, loops: Loops | None) -> None:
+        self.kept = kept
+        self.loops = loops
+        self.judged: deque[Any] = deque(maxlen=_MOST_CALLS)
+
+
+PER_TOOL: Final = "loop_detected:per_tool_limit"
+REPEATED: Final = "loop_detected:signature_repeat"
+ALTERNATING: Final = "loop_detected:alternation"
+SAME_ERROR: Final = "loop_detected:same_error"
+
+_SAME_ERRORS: Final = 3
+_REPEATS: Final = 1
+_TURNS: Final = 4
+_MOST_ERRORS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LoopRules:
+    """Say when a call is one too many.
+
+    A call with the same tool and arguments runs `read_only_repeat_limit` times for a tool of `read_only`, once for any other.
+    `per_tool_limit` is how often one tool runs at all, a number for each or by name; None has no ceiling.
+    """
+
+    read_only: frozenset[str] = frozenset()
+    read_only_repeat_limit: int = 2
+    per_tool_limit: int | Mapping[str, int] | None = None
+
+
+class Loops:
+    """Remember the calls of one run that were executed; threads may share it."""
+
+    def __init__(self, rules: LoopRules) -> None:
+        self._rules = rules
+        self._lock = ForkLock()
+        self._tools: Counter[str] = Counter()
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._latest: deque[tuple[str, str]] = deque(maxlen=_TURNS - 1)
+        self._errors: Counter[tuple[str, str]] = Counter()
+
+    def enter(self, tool: str, signature: str) -> str | None:
+        """Count one call that is about to run, in one step with the look at it; give the loop it would close, and then it is not counted.
+
+        `signature` stands for the exact arguments.
+        """
+        call, rules = (tool, signature), self._rules
+        limit = rules.per_tool_limit
+        ceiling = limit.get(tool) if isinstance(limit, Mapping) else limit
+        with self._lock.own:
+            if ceiling is not None and self._tools[tool] >= ceiling:
+                return PER_TOOL
+            if self._calls[call] >= (rules.read_only_repeat_limit if tool in rules.read_only else _REPEATS):
+                return REPEATED
+            if len(self._latest) == _TURNS - 1:
+                first, second, third = self._latest
+                if first == third and second == call and first != second:
+                    return ALTERNATING
+            stuck = self._stuck(tool) if self._errors else None
+            if stuck is None:
+                self._tools[tool] += 1
+                self._calls[call] += 1
+                self._latest.append(call)
+            return stuck
+
+    def failed(self, tool: str, error: str) -> str | None:
+        """Count one error of a tool, by its text; give the loop when it came for the third time, from then on each time."""
+        with self._lock.own:
+            if len(self._errors) >= _MOST_ERRORS:
+                self._errors = Counter(dict(self._errors.most_common(_MOST_ERRORS // 2)))
+            self._errors[(tool, error)] += 1
+            return self._stuck(tool)
+
+    def _stuck(self, tool: str) -> str | None:
+        return SAME_ERROR if any(times >= _SAME_ERRORS and where == tool for (where, _), times in self._errors.items()) else None
+
 
 T = TypeVar("T")
 CallStatus = Literal["running", "ok", "error", "cancelled"]
@@ -113,14 +410,14 @@ class RunState:
         """Note how a call ended: the oldest one that runs with just these arguments; an end without a beginning changes nothing."""
         with self._lock.own:
             of = self._tools.get(tool)
-            number = None if of is None else next((each for each in of.running if self._calls[each].arguments == arguments), None)
-            if number is None:
-                return
-            self._version += 1
-            if status == "refused":
-                self._take_out(number)
-            else:
-                self._ended(number, "ok" if status == "ok" else "cancelled" if status == "cancelled" else "error", result)
+            for number in () if of is None else of.running:
+                if self._calls[number].arguments == arguments:
+                    self._version += 1
+                    if status == "refused":
+                        self._take_out(number)
+                    else:
+                        self._ended(number, "ok" if status == "ok" else "cancelled" if status == "cancelled" else "error", result)
+                    return
 
     def begun(self, tool: str) -> int:
         """Count the calls of a tool that were let through: running, done and failed ones."""

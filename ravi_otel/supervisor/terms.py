@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 from ravi_otel._runtime.gate_review import is_async
-from ravi_otel.errors import ConfigurationError, RaviError, StopRun
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import Call
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.signatures import ToolSignature
-from ravi_otel.supervisor.standing import refuse_awaitable
 from ravi_otel.supervisor.state import RunState
 
 _DEEPEST: Final = 3
@@ -167,23 +165,6 @@ class Terms:
         """List what the supervisor fills in when it is missing."""
         ask = getattr(self.supervisor, "may_lack", None)
         return cast("Collection[str]", ask(tool)) if callable(ask) else ()
-
-    def note(self, what: str, call: Call, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
-        """Write one line of the audit log, which there is; StopRun where that cannot be done."""
-        who = call.facts
-        try:
-            refuse_awaitable(
-                "audit.note",
-                cast("Any", self.audit).note(
-                    what, run_id=who.run_id, agent_name=who.agent_name, tool=call.tool, op_id=call.op_id, arguments=arguments, **facts
-                ),
-            )
-        except Exception as error:
-            said = f": {error}" if isinstance(error, RaviError) else "."  # ours says the way out; a stranger's may say what is secret
-            why = (
-                f"{checks.show(call.tool)} could not be written down as {what} ({type(error).__name__}), and nothing more is executed{said}"
-            )
-            raise StopRun("supervisor_block:audit_failed", why, tool=call.tool, phase=call.phase) from error
 
 
 def read_tools(tools: Tools) -> dict[str, ToolSignature]:

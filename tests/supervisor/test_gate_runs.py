@@ -14,8 +14,7 @@ import ravi_otel
 from ravi_otel.errors import CancellationError, DeadlineExceededError, ToolDeniedError
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.rules import CapPerRun, MostCalls, ReadOnly, Rules
-from ravi_otel.supervisor.standing import Look, looked_at, looking
-from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor.state import Look, RunState, looked_at, looking
 
 RULES = Rules([CapPerRun(["refund", "credit"], "usd", 2000)])
 

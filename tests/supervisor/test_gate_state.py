@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from ravi_otel.supervisor.decisions import GateState
 from ravi_otel.supervisor.rules_reading import ListedPast, told_an_error
-from ravi_otel.supervisor.standing import Note, keep
-from ravi_otel.supervisor.state import MOST_RESULTS, RunState
+from ravi_otel.supervisor.state import MOST_RESULTS, Note, RunState, keep
 
 PAY = {"user_id": 1, "amount": 20.0}
 
