@@ -50,13 +50,9 @@ class ConfigurationError(RaviError, ValueError):
 class LimitSyntaxError(ConfigurationError):
     """Report a limit that cannot be read; `spec` is what was written."""
 
-    def __init__(self, message: str, *, spec: str) -> None:
+    def __init__(self, message: str, *, spec: str = "") -> None:
         super().__init__(message)
         self.spec = spec
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the keyword when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"spec": self.spec}))
 
 
 class MissingExtraError(RaviError, ImportError):
@@ -117,11 +113,6 @@ class BudgetError(RaviError):
         self.counted_for = counted_for
         self.public_message = public_message
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep every field when the error crosses a process."""
-        fields = {name: self.__dict__.get(name) for name in _BUDGET_FIELDS}
-        return (_rebuild, (type(self), str(self), fields))
-
 
 class BudgetExhaustedError(BudgetError):
     """Refuse for good: the limit is spent, and nothing was sent."""
@@ -141,10 +132,6 @@ class CancellationError(RaviError):
         super().__init__(message)
         self.reason = reason
         self.partial = partial
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"reason": self.reason, "partial": self.partial}))
 
 
 class DeadlineExceededError(BudgetExhaustedError, CancellationError):
@@ -172,11 +159,6 @@ class SpawnDeniedError(BudgetExhaustedError):
         super().__init__(message, **fields)
         self.agent_id = agent_id
         self.max_agents = max_agents
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        rebuild, (kind, message, fields) = super().__reduce__()
-        return (rebuild, (kind, message, {**fields, "agent_id": self.agent_id, "max_agents": self.max_agents}))
 
     def as_tool_error(self) -> dict[str, str | int | None]:
         """Say it to the model that asked for the agent: the result of a tool that could not start one, as a JSON object.
@@ -215,10 +197,6 @@ class AgentPausedError(RaviError):
         self.agent_id = agent_id
         self.partial = partial
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "partial": self.partial}))
-
 
 class RetriesExhaustedError(RaviError):
     """Give up on an agent that was restarted as often as its policy allows; its `__cause__` is the last crash.
@@ -231,10 +209,6 @@ class RetriesExhaustedError(RaviError):
         self.agent_id = agent_id
         self.attempts = attempts
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"agent_id": self.agent_id, "attempts": self.attempts}))
-
 
 class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spelling
     """Block the chain from inside a middleware; `guardrail` is the name of the guardrail that did, None of any other middleware."""
@@ -242,10 +216,6 @@ class MiddlewareTermination(RaviError):  # noqa: N818 - the contract's own spell
     def __init__(self, message: str = "a middleware ended it", *, guardrail: str | None = None) -> None:
         super().__init__(message)
         self.guardrail = guardrail
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"guardrail": self.guardrail}))
 
     @property
     def stop_reason(self) -> str:
@@ -268,11 +238,6 @@ class ToolDeniedError(RaviError):
         self.stop_reason = stop_reason
         self.ran = ran
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        fields = {"tool": self.tool, "reason": self.reason, "stop_reason": self.stop_reason, "ran": self.ran}
-        return (_rebuild, (type(self), str(self), fields))
-
     def as_tool_error(self) -> dict[str, str | None]:
         """Say it to the model that asked: the result of a tool that was not run, as a JSON object.
 
@@ -293,10 +258,6 @@ class ToolTimeoutError(RaviError, TimeoutError):
         self.tool = tool
         self.timeout_s = timeout_s
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild, (type(self), str(self), {"tool": self.tool, "timeout_s": self.timeout_s}))
-
 
 class StopRun(RaviError):  # noqa: N818 - the contract's own spelling
     """End the run at the gate; `reason` is the stop reason, such as "loop_detected:signature_repeat".
@@ -310,10 +271,6 @@ class StopRun(RaviError):  # noqa: N818 - the contract's own spelling
         self.reason = reason
         self.tool = tool
         self.phase = phase
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
-        return (_rebuild_stop, (type(self), self.reason, str(self), self.tool, self.phase))
 
 
 class LLMTimeout(RaviError, TimeoutError):  # noqa: N818 - the contract's own spelling
@@ -330,30 +287,3 @@ _ALLOWED = {
     "fan_out": "at most {} may be at work at once under the one that asks",
 }
 """What a limit of agents means to a model."""
-
-_BUDGET_FIELDS = (
-    "limit_kind",
-    "threshold",
-    "used",
-    "held",
-    "remaining",
-    "scope",
-    "agent_name",
-    "run_name",
-    "run_id",
-    "reason",
-    "partial",
-    "estimated",
-    "resets_at",
-    "per",
-    "counted_for",
-    "public_message",
-)
-
-
-def _rebuild(cls: type[RaviError], message: str, fields: dict[str, Any]) -> RaviError:
-    return cls(message, **fields)
-
-
-def _rebuild_stop(cls: type[StopRun], reason: str, message: str, tool: str | None, phase: str | None) -> StopRun:
-    return cls(reason, message, tool=tool, phase=phase)
