@@ -113,6 +113,10 @@ class BudgetError(RaviError):
         self.counted_for = counted_for
         self.public_message = public_message
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep every field when the error crosses a process, and nothing that only this process knows of it."""
+        return type(self), self.args, {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
 
 class BudgetExhaustedError(BudgetError):
     """Refuse for good: the limit is spent, and nothing was sent."""

@@ -14,7 +14,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Literal, TypeGuard
 
 from ravi_otel import _extras
-from ravi_otel._forksafe import around_fork, renew_in_child, without_signals
+from ravi_otel._forksafe import ForkLock, around_fork, without_signals
 from ravi_otel._pricing.rates import DEAREST_USD, RateCard, Rates, nano_per_million
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
@@ -35,7 +35,7 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 """Provider names of the convention whose name in the price table is another."""
 
-TOKEN_LINES: Final[Mapping[str, str]] = {
+LIBRARY_LINES: Final[Mapping[str, str]] = {
     "input_mtok": "input",
     "output_mtok": "output",
     "cache_read_mtok": "cached_input",
@@ -49,17 +49,33 @@ TOKEN_LINES: Final[Mapping[str, str]] = {
     "cache_image_read_mtok": "cached_image_input",
     "output_image_mtok": "image_output",
     "output_reasoning_mtok": "reasoning",
+    "requests_kcount": "request",
+    "web_searches_kcount": "search",
+    "input_mchars": "characters",
+    "audio_hours": "audio_hour",
+    "input_audio_hours": "audio_hour",
 }
-"""The library's price keys in USD per million tokens, and our lines for them; of two for one line the later goes first."""
+"""The library's price keys, each in the unit of our line for it; of two for one line the later goes first.
 
-THOUSANDS: Final[Mapping[str, str]] = {"requests_kcount": "request", "web_searches_kcount": "search"}
-"""The library's price keys in USD per thousand, and our lines for them."""
+They are what a `Usage` counts: a card names the others as uncounted.
+"""
 
-UNIT_LINES: Final[Mapping[str, str]] = {"input_mchars": "characters", "audio_hours": "audio_hour", "input_audio_hours": "audio_hour"}
-"""The library's price keys in USD per million characters and per hour of sound, and our lines for them; the later goes first."""
+PER_MILLION: Final = "USD per million tokens"
+REQUIRED: Final[tuple[str, ...]] = ("input", "output")
+UNITS: Final[Mapping[str, tuple[str, int]]] = {
+    **dict.fromkeys((*REQUIRED, "cached_input", "cache_write", "cache_write_1h"), (PER_MILLION, 1)),
+    **dict.fromkeys(("audio_input", "cached_audio_input", "audio_output", "reasoning"), (PER_MILLION, 1)),
+    **dict.fromkeys(("image_input", "cached_image_input", "image_output"), (PER_MILLION, 1)),
+    "characters": ("USD per million characters", 1),
+    "audio_hour": ("USD per hour of sound", 1),
+    "request": ("USD per thousand requests", 1000),
+    "search": ("USD per thousand searches", 1000),
+}
+"""What each line is priced in, and how many of that a million of it are."""
 
-COUNTED: Final = TOKEN_LINES.keys() | THOUSANDS.keys() | UNIT_LINES.keys()
-"""The library's price keys that a `Usage` counts; a card names the others as uncounted."""
+LINES: Final = tuple(UNITS)
+_INSTEAD: Final = ("characters", "audio_hour")
+"""The lines of models that are not sold by tokens."""
 
 FREE: Final = frozenset({("openai", "moderation")})
 """Models the table lists without any price because the vendor gives them away, beside those it names `…:free`."""
@@ -76,24 +92,20 @@ class Quote:
 class Table:
     """Read the library's price table, which is imported at the first question and not before.
 
-    Not thread-safe by itself: hold `lock` around `quote` and `load`. A price holds until midnight UTC, as prices
+    Not thread-safe by itself: hold `lock.own` around `quote` and `load`. A price holds until midnight UTC, as prices
     change by date, or until the hour at which the vendor's next price of the day begins.
     """
 
     __slots__ = ("_failed", "_logged", "_providers", "_snapshot", "_snapshots", "_version", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = ForkLock()
         self._snapshots: Any = None
         self._version = ""
         self._failed = False
         self._logged: set[tuple[str, type[BaseException]]] = set()
         self._snapshot: Any = None
         self._providers: dict[str, Any] = {}
-
-    def unlock_after_fork(self) -> None:
-        """Replace the lock that another thread may have held when this process was forked."""
-        self.lock = threading.RLock()
 
     def load(self) -> bool:
         """Import the library once; False when it cannot be, which is logged and not tried again."""
@@ -164,7 +176,7 @@ class Table:
         listed = {key: price for key, price in prices.items() if price is not None}
         if not listed and (model.endswith(":free") or (provider_id, model) in FREE):
             listed = {"input_mtok": Decimal(0)}
-        if "input_mtok" not in listed and not listed.keys() & UNIT_LINES.keys():
+        if "input_mtok" not in listed and not any(LIBRARY_LINES.get(key) in _INSTEAD for key in listed):
             return None
         starts = sorted({tier.start for price in listed.values() for tier in getattr(price, "tiers", ())})
         return RateCard(
@@ -173,7 +185,7 @@ class Table:
             rates=_rates(listed, 0),
             steps=tuple((start, _rates(listed, start + 1)) for start in starts),
             table_date=snapshot.timestamp.date().isoformat() if snapshot.from_auto_update else self._version,
-            uncounted=tuple(sorted(listed.keys() - COUNTED)),
+            uncounted=tuple(sorted(listed.keys() - LIBRARY_LINES.keys())),
             by_tokens="input_mtok" in listed,
         )
 
@@ -201,13 +213,10 @@ def _context(tier: str | None) -> dict[str, str] | None:
 
 
 def _rates(listed: Mapping[str, Any], input_tokens: int) -> Rates:
-    lines = {line: nano_per_million(_price_at(listed[key], input_tokens)) for key, line in TOKEN_LINES.items() if key in listed}
-    lines.setdefault("input", 0)  # sold by the hour or by characters: no token is
-    lines.setdefault("output", 0)  # embeddings: no output is sold, none comes
-    for keys, scale in ((THOUSANDS, 1000), (UNIT_LINES, 1)):
-        for key, line in keys.items():
-            if key in listed:
-                lines[line] = nano_per_million(_price_at(listed[key], input_tokens)) * scale
+    lines = dict.fromkeys(REQUIRED, 0)  # what is sold by the hour or by characters has no input, embeddings no output
+    for key, line in LIBRARY_LINES.items():
+        if key in listed:
+            lines[line] = nano_per_million(_price_at(listed[key], input_tokens)) * UNITS[line][1]
     return Rates.fill(**lines)
 
 
@@ -238,13 +247,9 @@ def _changes(model: Any, moment: datetime) -> list[float]:
 TABLE: Final = Table()
 """The process's one table; the library behind it is one too."""
 
-renew_in_child(TABLE.unlock_after_fork)
-
 
 MAX_CARDS: Final = 2_000
 """Names come from servers: a book never keeps more, the oldest goes first."""
-
-MAX_NAME: Final = 256
 
 CostSource = Literal["response_model", "request_model", "override", "assumed"]
 
@@ -252,28 +257,13 @@ Cost = tuple[int | None, CostSource | None, str | None]
 """What a call costs in nano-USD, whose price that is, and how old the price table is."""
 
 UNKNOWN: Final[Cost] = (None, None, None)
+_RESPONSE: CostSource = "response_model"
+_REQUEST: CostSource = "request_model"
 
 _Key = tuple[str, str | None, str | None]
 
 Price = float | Decimal | str | int
 PriceMap = Mapping[str, Mapping[str, Price]]
-
-PER_MILLION: Final = "USD per million tokens"
-REQUIRED: Final = ("input", "output")
-UNITS: Final[Mapping[str, tuple[str, int]]] = {
-    **dict.fromkeys((*REQUIRED, "cached_input", "cache_write", "cache_write_1h"), (PER_MILLION, 1)),
-    **dict.fromkeys(("audio_input", "cached_audio_input", "audio_output", "reasoning"), (PER_MILLION, 1)),
-    **dict.fromkeys(("image_input", "cached_image_input", "image_output"), (PER_MILLION, 1)),
-    "characters": ("USD per million characters", 1),
-    "audio_hour": ("USD per hour of sound", 1),
-    "request": ("USD per thousand requests", 1000),
-    "search": ("USD per thousand searches", 1000),
-}
-"""What each line is priced in, and how many of that a million of it are."""
-
-LINES: Final = tuple(UNITS)
-_INSTEAD: Final = ("characters", "audio_hour")
-"""The lines of models that are not sold by tokens."""
 
 _LONGEST_S: Final = 10.0
 PATCHES_THREADS: Final = "gevent.monkey"
@@ -301,7 +291,7 @@ class PriceBook:
 
     def preload(self) -> bool:
         """Import the price library now, on a thread of the caller's choice; False when it cannot be."""
-        with self._table.lock:
+        with self._table.lock.own:
             return self._table.load()
 
     def card(self, provider: str, model: str | None, tier: str | None = None) -> RateCard | None:
@@ -321,7 +311,7 @@ class PriceBook:
         """Return how many tokens the context of a model holds, None where nobody knows; slow, and not kept."""
         if not _is_name(provider) or not _is_name(model):
             return None
-        with self._table.lock:
+        with self._table.lock.own:
             return self._table.window(provider, model)
 
     def cost(
@@ -335,25 +325,23 @@ class PriceBook:
         """
         if usage is None:
             return UNKNOWN
-        answered = self.card(provider, response_model, tier)
-        if answered is not None and (answered.source == "override" or not self._has_overrides):
-            nano = answered.cost_nano(usage)  # nearly always; a call less than below
-            if nano is None:
-                return UNKNOWN
-            plain = answered.source != "override" and not answered.stands_in
-            return nano, "response_model" if plain else _source(answered, "response_model"), answered.table_date
-        asked = self.card(provider, request_model, tier)
-        if asked is not None and asked.source == "override":
-            return _at(asked, usage, "override")
-        if answered is not None:
-            return _at(answered, usage, "response_model")
-        return UNKNOWN if asked is None else _at(asked, usage, "request_model")
+        card, source = self.card(provider, response_model, tier), _RESPONSE
+        if card is None or (self._has_overrides and card.source != "override"):
+            asked = self.card(provider, request_model, tier)
+            if asked is not None and (card is None or asked.source == "override"):
+                card, source = asked, _REQUEST
+        nano = None if card is None else card.cost_nano(usage)
+        if card is None or nano is None:
+            return UNKNOWN
+        if card.source == "override":
+            return nano, "override", None
+        return nano, "assumed" if card.stands_in else source, card.table_date
 
     def _ask(self, provider: object, model: object, tier: object) -> RateCard | None:
         if not _is_name(provider) or not _is_name(model):
             return None
         label = tier if _is_name(tier) else None
-        with self._table.lock:
+        with self._table.lock.own:
             now = self._clock()
             if now >= self._fresh_until:
                 self._cards = {}
@@ -361,35 +349,20 @@ class PriceBook:
             key = (provider, model, label)
             if key in self._cards:
                 return self._cards[key]
-            card, until = self._look_up(provider, model, label, now)
+            quote = self._look_up(provider, model, label, now)
             if len(self._cards) >= MAX_CARDS:
                 del self._cards[next(iter(self._cards))]
-            self._cards[key] = card
-            self._fresh_until = min(self._fresh_until, until)
-            return card
+            self._cards[key] = quote.card
+            self._fresh_until = min(self._fresh_until, quote.until)
+            return quote.card
 
-    def _look_up(self, provider: str, model: str, tier: str | None, now: float) -> tuple[RateCard | None, float]:
-        if self._overrides:
-            own = self._overrides.price_of((provider, PROVIDERS.get(provider, provider)), model)
-            if own is not None:
-                return own, float("inf")
-        quote = self._table.quote(provider, model, tier and tier.lower(), now)
-        return quote.card, quote.until
-
-
-def _at(card: RateCard, usage: Usage, source: CostSource) -> Cost:
-    nano = card.cost_nano(usage)
-    if nano is None:
-        return UNKNOWN
-    return nano, _source(card, source), card.table_date
-
-
-def _source(card: RateCard, source: CostSource) -> CostSource:
-    return "override" if card.source == "override" else "assumed" if card.stands_in else source
+    def _look_up(self, provider: str, model: str, tier: str | None, now: float) -> Quote:
+        own = self._overrides.price_of((provider, PROVIDERS.get(provider, provider)), model)
+        return Quote(own, float("inf")) if own is not None else self._table.quote(provider, model, tier and tier.lower(), now)
 
 
 def _is_name(value: object) -> TypeGuard[str]:
-    return isinstance(value, str) and 0 < len(value) <= MAX_NAME and value.isprintable()
+    return isinstance(value, str) and 0 < len(value) <= checks.MAX_NAME and value.isprintable()
 
 
 # -- the user's own prices ---------------------------------------------------------------------------------------------

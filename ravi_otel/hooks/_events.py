@@ -14,8 +14,6 @@ from enum import StrEnum
 from operator import attrgetter
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias, cast
 
-from ravi_otel.errors import ConfigurationError
-from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO, Limit, ScopeKind, format_limit, format_public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Reply, Usage
@@ -52,18 +50,6 @@ class HookEvent(StrEnum):
     PREEMPTED = "preempted"
     RESUMED = "resumed"
     REVIEW = "review"
-
-
-def read_event(parameter: str, event: object) -> HookEvent:
-    """Accept an event or its value; raise ConfigurationError for what is none."""
-    if type(event) is HookEvent:
-        return event
-    try:
-        return HookEvent(cast("str", event))
-    except ValueError:
-        known, close = ", ".join(HookEvent), checks.nearest(event, HookEvent)
-        hint = f" Did you mean {close!s}?" if close else ""
-        raise ConfigurationError(f"{parameter}={checks.show(event)} is no HookEvent.{hint} Give one of: {known}.") from None
 
 
 class ReadOnly(dict[str, Any]):
@@ -155,6 +141,17 @@ Payload: TypeAlias = dict[str, Any]
 
 _NS_PER_MS: Final = 1_000_000
 _TOKENS: Final = ("input_tokens", "output_tokens", "total_tokens", "cached_input_tokens", "cache_write_tokens", "reasoning_tokens")
+
+
+def _named(*names: str, **renamed: str) -> Callable[[Any, HookEvent], Payload]:
+    """Return the `payload` of a record that says the same of each event: these of its attributes, `renamed` ones under another name."""
+    read = attrgetter(*renamed.values(), *names)
+
+    def payload(self: Any, event: HookEvent) -> Payload:  # noqa: ARG001 - what every record's takes
+        """Say what happened, by name."""
+        return dict(zip((*renamed, *names), read(self), strict=True))
+
+    return payload
 
 
 @dataclass(slots=True, eq=False)
@@ -553,16 +550,12 @@ class LimitEvent:
     requested: float | None = None
     tracker: str | None = None
 
-    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - the same of both events
-        """Say that a limit is near or exceeded; amounts in the kind's public unit."""
-        return {name: self.scope.value if name == "scope" else getattr(self, name) for name in _OF_LIMITS}
-
-
-_OF_LIMITS: Final = (
-    "agent_name", "agent_id", "run_id", "run_name", "session_id", "tenant_id", "scope", "scope_name", "scope_id", "limit_kind",
-    "threshold", "used", "held", "remaining", "exceeded_by", "requested", "ratio", "phase", "enforcement", "decision", "per", "window",
-    "by", "counted_for", "resets_at", "tracker",
-)  # fmt: skip
+    payload = _named(
+        *("agent_name", "agent_id", "run_id", "run_name", "session_id", "tenant_id", "scope_name", "scope_id", "limit_kind"),
+        *("threshold", "used", "held", "remaining", "exceeded_by", "requested", "ratio", "phase", "enforcement", "decision"),
+        *("per", "window", "by", "counted_for", "resets_at", "tracker"),
+        scope="scope.value",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,18 +577,7 @@ class SpawnEvent:
     limit_kind: str | None = None
     agent_name: str | None = None
 
-    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - the same of all events
-        """Say what became of a request for a slot, or of the agent that had one; the counts are those after it."""
-        return {
-            "agent_name": self.agent_name,
-            "agent_id": self.agent_id,
-            "run_id": self.run_id,
-            "priority": self.priority,
-            "active": self.active,
-            "paused": self.paused,
-            "max_agents": self.max_agents,
-            "limit_kind": self.limit_kind,
-        }
+    payload = _named("agent_name", "agent_id", "run_id", "priority", "active", "paused", "max_agents", "limit_kind")
 
 
 Counted = Literal[
@@ -671,9 +653,7 @@ class HandoffEvent:
     to: str
     mode: Literal["handoff", "delegation"]
 
-    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
-        """Say to whom work is handed over."""
-        return {"to": self.to, "mode": self.mode}
+    payload = _named("to", "mode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -696,18 +676,7 @@ class ReviewEvent:
     risk_score: float | None = None
     arguments: Mapping[str, object] | None = field(default=None, repr=False)
 
-    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
-        """Say what a gate decided; `tool_name` None is an answer."""
-        return {
-            "tool_name": self.tool,
-            "decision": self.decision,
-            "reason": self.reason,
-            "args_sha256": self.args_sha256,
-            "final": self.final,
-            "executed_from": self.executed_from,
-            "human_approved": self.human_approved,
-            "risk_score": self.risk_score,
-        }
+    payload = _named("decision", "reason", "args_sha256", "final", "executed_from", "human_approved", "risk_score", tool_name="tool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -720,6 +689,4 @@ class GuardrailEvent:
     stage: Literal["input", "output"]
     reason: str | None = None
 
-    def payload(self, event: HookEvent) -> Payload:  # noqa: ARG002 - there is one
-        """Say which guardrail stopped what, and why in its own words."""
-        return {"guardrail": self.guardrail, "level": self.level, "stage": self.stage, "reason": self.reason}
+    payload = _named("guardrail", "level", "stage", "reason")

@@ -33,7 +33,6 @@ from ravi_otel.hooks._events import (
     ScopeView,
     SpawnEvent,
     ToolRecord,
-    read_event,
     read_only,
     scope_payload,
 )
@@ -107,7 +106,7 @@ class HookManager:
             raise ConfigurationError(
                 f"hooks.on({checks.show(events[0])}) takes an event, not the function: write @hooks.on(HookEvent.LLM_END)."
             )
-        read = [read_event("hooks.on(event)", event) for event in events]
+        read = [checks.member("hooks.on(event)", event, HookEvent) for event in events]
 
         def decorate(callback: F) -> F:
             for event in read:
@@ -121,7 +120,7 @@ class HookManager:
 
         Raises ConfigurationError for what is no event, and for what cannot be called with one argument or is a generator function.
         """
-        known = read_event("hooks.register(event)", event)
+        known = checks.member("hooks.register(event)", event, HookEvent)
         _check_callback("hooks.register(callback)", callback)
         with self._lock.own:
             self._registered[known] = (*self._registered.get(known, ()), _Registration(known, callback))
@@ -131,7 +130,7 @@ class HookManager:
 
         It is known by who it is, and a method by its function and object; what the program calls equal is another one.
         """
-        known = read_event("hooks.unregister(event)", event)
+        known = checks.member("hooks.unregister(event)", event, HookEvent)
         with self._lock.own:
             registered = list(self._registered.get(known, ()))
             for place, each in enumerate(registered):
@@ -158,14 +157,14 @@ class HookManager:
         Those are tasks of the asyncio loop that runs here; without one they run on one background thread of all managers.
         Raises ConfigurationError for what is no event, no mapping, or cannot be copied, and nothing that a callback raises.
         """
-        self._fire(read_event("hooks.emit(event)", event), _checked("hooks.emit(context)", context))
+        self._fire(checks.member("hooks.emit(event)", event, HookEvent), _checked("hooks.emit(context)", context))
 
     async def dispatch(self, event: HookEvent | str, context: HookContext | None = None) -> None:
         """Fire an event and wait for its callbacks, asynchronous ones for a second together; on asyncio or trio.
 
         One that is not over by then is left running, and reported. Raises what `emit` does.
         """
-        started = self._fire(read_event("hooks.dispatch(event)", event), _checked("hooks.dispatch(context)", context))
+        started = self._fire(checks.member("hooks.dispatch(event)", event, HookEvent), _checked("hooks.dispatch(context)", context))
         if started:
             await _background().wait_for(started, PATIENCE_S)
 

@@ -23,13 +23,14 @@ MAX_COUNT: Final = 2**53
 MAX_NANO: Final = 2**63 - 1
 """Largest amount of nano-USD or nanoseconds: about 9.2 billion USD, 292 years."""
 MAX_NAME: Final = 256
-MAX_WINDOW_DIGITS: Final = 7
 LEAST_SHARE: Final = 0.001
 MOST_TAGS: Final = 8
 TAG: Final = re.compile(r"[a-z][a-z0-9_.]{0,39}")
 """What the key of a tag looks like."""
 WINDOWS: Final = ("minute", "hour", "day", "week", "month")
 SECONDS_OF: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+WINDOW_PATTERN: Final = rf"{'|'.join(WINDOWS)}|[1-9][0-9]{{0,6}}[{''.join(SECONDS_OF)}]"
+"""What the window of a limit looks like: of the calendar, or rolling."""
 _NANO: Final = 1_000_000_000
 _SHOWN: Final = 60
 _UNPRINTABLE: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
@@ -63,6 +64,12 @@ def nearest(word: object, known: Iterable[str]) -> str | None:
         return None
     close = difflib.get_close_matches(word.lower(), list(known), n=1)
     return close[0] if close else None
+
+
+def meant(word: object, known: Iterable[str]) -> str:
+    """Return the end of a sentence about an unknown word: which one may be meant, or a full stop."""
+    close = nearest(word, known)
+    return f"; did you mean {close!r}?" if close else "."
 
 
 def flaw_of_name(value: str) -> str | None:
@@ -160,18 +167,10 @@ def share(parameter: str, value: object) -> float:
 
 def window(parameter: str, value: object) -> str:
     """Accept a calendar window (minute, hour, day, week, month) or a rolling one such as "15m"."""
-    if not isinstance(value, str) or not (value in WINDOWS or _is_duration(value)):
-        close = nearest(value, WINDOWS)
-        hint = f"; did you mean {close!r}?" if close else "."
-        raise ConfigurationError(
-            f"{parameter}={show(value)} must be one of {', '.join(WINDOWS)}, or a duration such as '15m' (s, m, h, d){hint}"
-        )
+    if not isinstance(value, str) or not re.fullmatch(WINDOW_PATTERN, value):
+        way_out = f"must be one of {', '.join(WINDOWS)}, or a duration such as '15m' (s, m, h, d)"
+        raise ConfigurationError(f"{parameter}={show(value)} {way_out}{meant(value, WINDOWS)}")
     return value
-
-
-def _is_duration(text: str) -> bool:
-    digits, unit = text[:-1], text[-1:]
-    return unit in SECONDS_OF and len(digits) <= MAX_WINDOW_DIGITS and digits.isascii() and digits.isdigit() and digits[0] != "0"
 
 
 def zone(parameter: str, value: object) -> str:
@@ -267,9 +266,7 @@ def choice(parameter: str, value: object, known: tuple[str, ...]) -> str:
 def unknown_choice(parameter: str, value: object, known: Iterable[object]) -> str:
     """Write the sentence for a word that is none of the known ones."""
     words = [word for word in known if isinstance(word, str)]
-    close = nearest(value, words)
-    hint = f"; did you mean {close!r}?" if close else "."
-    return f"{parameter}={show(value)} is unknown: give one of {', '.join(repr(word) for word in known)}{hint}"
+    return f"{parameter}={show(value)} is unknown: give one of {', '.join(repr(word) for word in known)}{meant(value, words)}"
 
 
 # -- switches in the environment: on, off, or a warning and the safe one -----------------------------------------------

@@ -75,16 +75,6 @@ class Word(NamedTuple):
     quoted: bool
 
 
-class _Target(NamedTuple):
-    """What stands left of the equals sign."""
-
-    kind: str
-    detail: str | None = None
-    agent: str | None = None
-    scope: str | None = None
-    scope_name: str | None = None
-
-
 def parse_limit(spec: str) -> Limit:
     """Read one limit; raise LimitSyntaxError naming what was written, what is wrong and a right example."""
     if not isinstance(spec, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # files and callers give other things
@@ -111,12 +101,13 @@ def parse_limits(specs: Iterable[str]) -> tuple[Limit, ...]:
 
 
 class NamedKind(NamedTuple):
-    """Hold a kind as somebody spelled it; `name` is what accounts call it: `tokens`, `tool.search`, `sql_rows`."""
+    """Hold what stands left of a limit's equals sign; `name` is what accounts call its kind: `tokens`, `tool.search`, `sql_rows`."""
 
     kind: str
     detail: str | None = None
     agent: str | None = None
     scope: str | None = None
+    scope_name: str | None = None
 
     @property
     def name(self) -> str:
@@ -176,8 +167,7 @@ class _Reader:
         if own and _kind_starts(words) is None and not any(word.quoted for word in words):
             agent = self._spec.partition("@")[2]
             return NamedKind(plain, agent=agent or None)
-        target = self._target(path)
-        return NamedKind(target.kind, target.detail, target.agent, target.scope)
+        return self._target(path)
 
     def _flaw(self, what: str) -> LimitSyntaxError:
         if self._parameter is not None:
@@ -221,7 +211,7 @@ class _Reader:
             return f"a kind stands alone here, without options: write {checks.show(before)}"
         return "':' stands before the value; options come behind it"
 
-    def _target(self, path: list[Word | None]) -> _Target:
+    def _target(self, path: list[Word | None]) -> NamedKind:
         """Read the dotted path; None in it stands for the `@` before the agent."""
         split = path.index(None) if None in path else len(path)
         words = [word for word in path[:split] if word is not None]
@@ -240,7 +230,7 @@ class _Reader:
             raise self._flaw(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; {self._instead(target)}")
         return target
 
-    def _instead(self, target: _Target) -> str:
+    def _instead(self, target: NamedKind) -> str:
         """Return how to limit agents of a name where `@` cannot."""
         self._example = "agent.researcher.message=12"
         if target.scope == ScopeKind.AGENT:
@@ -250,16 +240,16 @@ class _Reader:
         self._example = "fan_out@researcher=4"
         return "fan_out@NAME limits the live agents under each of them, agents_total@NAME how many of them are entered"
 
-    def _kind(self, words: list[Word]) -> _Target:
+    def _kind(self, words: list[Word]) -> NamedKind:
         head = words[0].text
         if head in TOOL_WORDS and len(words) > 1:
-            return _Target(Kind.TOOL_CALLS, detail=self._name("the tool", words[1:]))
+            return NamedKind(Kind.TOOL_CALLS, detail=self._name("the tool", words[1:]))
         if head == CHARGE:
             own = self._name("the kind", words[1:])
             if own in WORDS:
                 raise self._flaw(f"{own!r} is built in, so write it without {CHARGE}")
-            return _Target(own)
-        return _Target(WORDS[head])
+            return NamedKind(own)
+        return NamedKind(WORDS[head])
 
     def _name(self, whose: str, words: list[Word]) -> str:
         text = ".".join(word.text for word in words)

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._checks import MAX_WINDOW_DIGITS, SECONDS_OF, WINDOWS
+from ravi_otel.policy._checks import SECONDS_OF, WINDOW_PATTERN, WINDOWS
 
 if TYPE_CHECKING:
     from ravi_otel.policy._usage import Usage
@@ -27,7 +27,16 @@ ALL: Final = "all"
 WHOLE: Final = (ALL, "input", "output")
 """Words that are no formula: limits of kinds of their own."""
 
-TERMS: Final = ("input", "output", "cached", "cache_write", "reasoning", "audio", "total")
+_COUNTED: Final = {
+    "input": ("input_tokens",),
+    "output": ("output_tokens",),
+    "cached": ("cached_input_tokens",),
+    "cache_write": ("cache_write_tokens",),
+    "reasoning": ("reasoning_tokens",),
+    "audio": ("audio_input_tokens", "audio_output_tokens"),
+    "total": ("total_tokens",),
+}
+TERMS: Final = tuple(_COUNTED)
 """What a formula can count; `cached` and `cache_write` are part of the input, `reasoning` of the output."""
 
 _PRESETS: Final = {"uncached": "total-cached"}
@@ -53,9 +62,7 @@ class Formula:
 
     def of(self, usage: Usage) -> int:
         """Count what a call used; never less than 0."""
-        amount = 0
-        for name, times in self.terms:
-            amount += times * _count(name, usage)
+        amount: int = sum(times * getattr(usage, name) for term, times in self.terms for name in _COUNTED[term])
         return max(0, amount)
 
     def most(self, input_tokens: int, output_tokens: int) -> int:
@@ -78,24 +85,6 @@ class Formula:
         if self.per_output == 0:
             return None
         return max(0, amount - self.per_input * input_tokens) // self.per_output
-
-
-def _count(name: str, usage: Usage) -> int:  # noqa: PLR0911 - one return a term
-    match name:
-        case "input":
-            return usage.input_tokens
-        case "output":
-            return usage.output_tokens
-        case "cached":
-            return usage.cached_input_tokens
-        case "cache_write":
-            return usage.cache_write_tokens
-        case "reasoning":
-            return usage.reasoning_tokens
-        case "audio":
-            return usage.audio_input_tokens + usage.audio_output_tokens
-        case _:
-            return usage.total_tokens
 
 
 @lru_cache(maxsize=_KEPT)
@@ -166,7 +155,6 @@ TAG: Final = "tag."
 BY: Final = ("user", "model", "tenant")
 """What a limit may count by, beside a tag."""
 BY_PATTERN: Final = rf"{'|'.join(BY)}|tag\.[^:\s]{{1,256}}"
-WINDOW_PATTERN: Final = rf"{'|'.join(WINDOWS)}|[1-9][0-9]{{0,{MAX_WINDOW_DIGITS - 1}}}[{''.join(SECONDS_OF)}]"
 
 _LONGEST: Final = {"minute": 60, "hour": 3_600, "day": 25 * 3_600, "week": 7 * 86_400 + 3_600, "month": 31 * 86_400 + 3_600}
 """Seconds that each calendar window lasts at most: a night on which clocks are put back is an hour longer."""
@@ -191,11 +179,8 @@ def check_by(parameter: str, value: object) -> str:
     """Accept what a limit has a counter each of: user, model, tenant, or tag.NAME."""
     if isinstance(value, str) and re.fullmatch(BY_PATTERN, value):
         return value
-    close = checks.nearest(value, BY)
-    hint = f"; did you mean {close!r}?" if close else "."
-    raise ConfigurationError(
-        f"{parameter}={checks.show(value)} must be one of {', '.join(BY)}, or tag.NAME with a name without spaces and colons{hint}"
-    )
+    way_out = f"must be one of {', '.join(BY)}, or tag.NAME with a name without spaces and colons"
+    raise ConfigurationError(f"{parameter}={checks.show(value)} {way_out}{checks.meant(value, BY)}")
 
 
 def is_calendar(per: str | None) -> bool:

@@ -130,12 +130,7 @@ class TopicId:
 
 
 def new_run_id() -> str:
-    """Make up a run's id: 32 hexadecimal digits."""
-    return uuid.uuid4().hex
-
-
-def new_session_id() -> str:
-    """Make up a session's id: 32 hexadecimal digits."""
+    """Make up the id of a run or a session: 32 hexadecimal digits."""
     return uuid.uuid4().hex
 
 
@@ -166,8 +161,8 @@ class Supervision:
             value = checks.optional_name(name, getattr(self, name))
             object.__setattr__(self, name, None if value is None else AgentId(value))
         object.__setattr__(self, "depth", checks.count("depth", self.depth, way_out="0 is the root"))
-        _instance("spawn_budget", self.spawn_budget, SpawnBudget)
-        _instance("execution_budget", self.execution_budget, ExecutionBudget)
+        checks.instance("spawn_budget", self.spawn_budget, SpawnBudget, "SpawnBudget()")
+        checks.instance("execution_budget", self.execution_budget, ExecutionBudget, "ExecutionBudget()")
         object.__setattr__(self, "retention", checks.member("retention", self.retention, HistoryRetention))
         object.__setattr__(self, "priority", checks.member("priority", self.priority, Priority))
 
@@ -190,7 +185,7 @@ class Supervision:
         """
         return cls(
             run_id=new_run_id() if run_id is None else run_id,
-            session_id=new_session_id() if session_id is None else session_id,
+            session_id=new_run_id() if session_id is None else session_id,
             root_id=checks.name("agent_id", agent_id),
             spawn_budget=SpawnBudget() if spawn_budget is None else spawn_budget,
             execution_budget=ExecutionBudget() if execution_budget is None else execution_budget,
@@ -216,7 +211,7 @@ class Supervision:
         object.__setattr__(child, "retention", checks.member("retention", retention, HistoryRetention))
         object.__setattr__(child, "priority", checks.member("priority", priority, Priority))
         if execution_budget is not None:
-            _instance("execution_budget", execution_budget, ExecutionBudget)
+            checks.instance("execution_budget", execution_budget, ExecutionBudget, "ExecutionBudget()")
             object.__setattr__(child, "execution_budget", execution_budget)
         return child
 
@@ -229,11 +224,6 @@ class Supervision:
     def progress_topic(self) -> TopicId:
         """Address this run's progress messages."""
         return TopicId(PROGRESS_TOPIC, self.run_id)
-
-
-def _instance(parameter: str, value: object, kind: type) -> None:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{parameter}={checks.show(value)} must be a {kind.__name__}, such as {kind.__name__}().")
 
 
 Phase = Literal["worker", "supervisor", "human_approval", "execution", "finalize"]
@@ -306,22 +296,6 @@ class StopReason(StrEnum):
 
 _BY_KIND = {reason.value.removeprefix("limit_"): reason for reason in StopReason if reason.value.startswith("limit_")}
 del _BY_KIND["custom"]
-
-FAMILIES: Final = frozenset(
-    {
-        StopReason.LLM_ERROR,
-        StopReason.GUARDRAIL,
-        StopReason.SUPERVISOR_BLOCK,
-        StopReason.LOOP_DETECTED,
-        StopReason.INVALID_ACTION,
-        StopReason.TOOL_DENIED,
-        StopReason.TOOL_MISSING,
-        StopReason.TOOL_ERROR,
-        StopReason.TOOL_BAD_ARGS,
-        StopReason.TOOL_BAD_RESULT,
-    }
-)
-"""The reasons that go on after a colon."""
 
 
 def family(stop_reason: str) -> str:
@@ -542,8 +516,16 @@ class RunMeta:
     ) -> None:
         put = partial(object.__setattr__, self)
         put("run_id", new_run_id() if run_id is None else checks.name("run_id", run_id))
-        put("cancellation", CancellationToken() if cancellation is None else _expected("cancellation", cancellation, CancellationToken))
-        put("supervision", None if supervision is None else _expected("supervision", supervision, Supervision))
+        put(
+            "cancellation",
+            CancellationToken()
+            if cancellation is None
+            else checks.instance("cancellation", cancellation, CancellationToken, "CancellationToken()"),
+        )
+        put(
+            "supervision",
+            None if supervision is None else checks.instance("supervision", supervision, Supervision, "Supervision.root(...)"),
+        )
         put("deadline", None if deadline is None else _epoch(deadline))
         put("trace_id", uuid.uuid4().hex if trace_id is None else _trace_id(trace_id))
         put("tenant_id", checks.optional_name("tenant_id", tenant_id))
@@ -601,12 +583,6 @@ class RunMeta:
             remaining=left,
             **limit.fields,
         )
-
-
-def _expected(parameter: str, value: T, kind: type[T]) -> T:
-    if not isinstance(value, kind):
-        raise ConfigurationError(f"{parameter}={checks.show(value)} must be a {kind.__name__}.")
-    return value
 
 
 def _trace_id(value: Any) -> str:

@@ -417,6 +417,6 @@ def test_a_kind_of_ones_own_may_be_asked_for_without_its_prefix():
         read_kind("kind", "tool:look_up")
     with pytest.raises(LimitSyntaxError, match=r"kind='cost:per=day': a kind stands alone here, without options: write 'cost'\.$"):
         read_kind("kind", "cost:per=day")
-    assert read_kind("kind", "sql_rows@x", own=True) == ("sql_rows", None, "x", None)
+    assert read_kind("kind", "sql_rows@x", own=True) == ("sql_rows", None, "x", None, None)
     with pytest.raises(LimitSyntaxError, match="here stands a kind alone"):
         read_kind("kind", "tokens=5")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from ravi_otel.policy import Kind, StopReason
-from ravi_otel.policy._runs import FAMILIES, family
+from ravi_otel.policy._runs import family
 
 
 @pytest.mark.parametrize("kind", Kind)
@@ -27,7 +27,10 @@ def test_the_enum_is_closed():
     budgets = {"max_steps", "max_tool_calls", "max_seconds"}
     agents = {"ask_timeout", "not_accepted", "human_rejected", "history_error", "middleware_terminated"}
     models = {f"llm_{what}" for what in ("timeout", "empty", "length", "refusal", "content_filter", "broken_off")}
-    assert {str(reason) for reason in StopReason} == plain | {f"limit_{kind}" for kind in Kind} | budgets | agents | models | set(FAMILIES)
+    families = {"llm_error", "guardrail", "supervisor_block", "loop_detected", "invalid_action"}
+    tools = {f"tool_{what}" for what in ("denied", "missing", "error", "bad_args", "bad_result")}
+    known = {*plain, *budgets, *agents, *models, *families, *tools, *(f"limit_{kind}" for kind in Kind)}
+    assert {str(reason) for reason in StopReason} == known
 
 
 @pytest.mark.parametrize(

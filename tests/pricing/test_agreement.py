@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel._pricing import PriceBook
-from ravi_otel._pricing.book import TOKEN_LINES
+from ravi_otel._pricing.book import LIBRARY_LINES
 from ravi_otel.policy._usage import Usage
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -85,7 +85,7 @@ def library_nano(provider, model, tier, usage, both):
 
 def slack(price, usage):
     """Return 1 nano-USD, and one more per million tokens where the table has digits below a nano, which we round up."""
-    stored = [value for key in TOKEN_LINES if (value := getattr(price.model_price, key)) is not None]
+    stored = [value for key in LIBRARY_LINES if key.endswith("_mtok") and (value := getattr(price.model_price, key)) is not None]
     numbers = [
         number for value in stored for number in ([value] if isinstance(value, Decimal) else [value.base, *(t.price for t in value.tiers)])
     ]

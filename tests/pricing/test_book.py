@@ -324,13 +324,6 @@ def test_a_missing_library_is_tried_once_and_logged_once(monkeypatch, caplog):
     assert len(caplog.records) == 1
 
 
-def test_a_lock_held_at_the_fork_is_replaced_in_the_child():
-    own = Table()
-    held = own.lock
-    own.unlock_after_fork()
-    assert own.lock is not held
-
-
 def test_cost_goes_by_the_model_that_answered(prices):
     expected = prices.card("openai", "gpt-4o-mini").cost_nano(USAGE)
     assert prices.cost("openai", "gpt-4o-mini", "gpt-4o", USAGE) == (expected, "response_model", TABLE_DATE)
