@@ -61,7 +61,7 @@ They are what a `Usage` counts: a card names the others as uncounted.
 """
 
 PER_MILLION: Final = "USD per million tokens"
-REQUIRED: Final[tuple[str, ...]] = ("input", "output")
+REQUIRED: Final = ("input", "output")
 UNITS: Final[Mapping[str, tuple[str, int]]] = {
     **dict.fromkeys((*REQUIRED, "cached_input", "cache_write", "cache_write_1h"), (PER_MILLION, 1)),
     **dict.fromkeys(("audio_input", "cached_audio_input", "audio_output", "reasoning"), (PER_MILLION, 1)),
@@ -213,7 +213,7 @@ def _context(tier: str | None) -> dict[str, str] | None:
 
 
 def _rates(listed: Mapping[str, Any], input_tokens: int) -> Rates:
-    lines = dict.fromkeys(REQUIRED, 0)  # what is sold by the hour or by characters has no input, embeddings no output
+    lines: dict[str, int] = dict.fromkeys(REQUIRED, 0)  # what is sold by the hour or by characters has no input, embeddings no output
     for key, line in LIBRARY_LINES.items():
         if key in listed:
             lines[line] = nano_per_million(_price_at(listed[key], input_tokens)) * UNITS[line][1]
