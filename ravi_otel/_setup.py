@@ -20,20 +20,17 @@ from opentelemetry.trace import TracerProvider
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.client_packages import CLIENTS, ClientPackage
-from ravi_otel._instrumentation.client_seam import is_sending
-from ravi_otel._instrumentation.http_seam import Redirects
-from ravi_otel._instrumentation.raw_requests import is_known
-from ravi_otel._instrumentation.sockets import Sockets
+from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
+from ravi_otel._instrumentation.client_seam import is_known, is_sending
 from ravi_otel._instrumentation.streams import abandon_open
-from ravi_otel._instrumentation.uncovered import UNCOVERED, UnwrappedClients
+from ravi_otel._instrumentation.uncovered import UNCOVERED, UNWRAPPED
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.carrying import Carrying
 from ravi_otel._runtime.footers import FOOTERS
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain
-from ravi_otel._runtime.patching import LEAVING, WORKERS
+from ravi_otel._runtime.patching import LEAVING, WORKERS, Installed
 from ravi_otel._runtime.scopes import read_limits
 from ravi_otel._runtime.settings import (
     NOTHING,
@@ -64,12 +61,13 @@ Enforcement = Literal["enforce", "observe"]
 _TOOLS = "ravi_otel._instrumentation.tools"
 """What makes tools of a program's functions; imported where a program has any."""
 Detail = Literal["default", "full"]
-_WRAPPED = (
+_WRAPPED: tuple[Installed, ...] = (
     *CLIENTS,
-    Redirects(),
-    Sockets(),
+    *HELPERS,
+    *HTTP_LIBRARIES,
+    *SOCKETS,
     Clients(lambda extensions: is_sending() or is_known(extensions), UNCOVERED.requested),
-    UnwrappedClients(),
+    *UNWRAPPED,
     *WORKERS,
 )
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
@@ -145,6 +143,7 @@ class Instrumentation:
             return
         for package in _WRAPPED:
             package.remove()
+        UNCOVERED.start_anew()
         self._carrying.remove()
         ambient.end()
         self.fall_silent()

@@ -1,48 +1,31 @@
-"""The client packages that can be put under observation and limits, and taken off again."""
+"""The packages that are wrapped: generated clients, their modules for streaming and WebSockets, and the HTTP libraries below them."""
 
 from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, cast
 
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.client_seam import ClientSeam
+from ravi_otel._instrumentation.client_profile import profile_of
+from ravi_otel._instrumentation.client_seam import SENDING, ClientSeam, call_of
 from ravi_otel._instrumentation.streams import StreamHelpers
-from ravi_otel._runtime.patching import Package, is_within
+from ravi_otel._runtime.patching import Block, Installed, Package, Wraps, is_within, wrapper_of
 
 
 class ClientPackage(Package):
     """Wrap one client package when, and only when, the program imports it; again when it imports it anew.
 
-    Only then is its profile imported: `PROFILE` of the module of ours that is called like it. `versions` says which are supported, and
-    `helpers` which of its modules for streaming have classes that read a stream for the program.
+    Only then are the formats of its API imported. `versions` says which are supported.
     """
 
-    def __init__(self, name: str, versions: str, *helpers: str) -> None:
+    def __init__(self, name: str, versions: str) -> None:
         self.name, self.versions = name, f"{name}{versions}"
         unusable = (
             f"ravi-otel: this version of {name} cannot be instrumented (%s is missing), so its calls are neither counted nor "
             f"refused. Supported are {self.versions}."
         )
-        super().__init__(f"{name}._base_client", self._wrappers, unusable)
-        unseen = f"ravi-otel: helper objects of {name} that are dropped end late (%s is missing)."
-        self._helpers = tuple(Package(f"{name}.lib.streaming.{helper}", StreamHelpers, unseen) for helper in helpers)
-
-    def install(self) -> None:
-        """See `Package.install`; its helpers' modules are imported by themselves."""
-        super().install()
-        for helper in self._helpers:
-            helper.install()
-
-    def remove(self) -> None:
-        """See `Package.remove`."""
-        super().remove()
-        for helper in self._helpers:
-            helper.remove()
-
-    def _wrappers(self, base_client: ModuleType) -> ClientSeam:
-        return ClientSeam(load(f"ravi_otel._instrumentation.{self.name}").PROFILE, base_client)
+        super().__init__(f"{name}._base_client", lambda base_client: ClientSeam(profile_of(name), base_client), unusable)
 
     @property
     def is_strange(self) -> bool:
@@ -59,9 +42,86 @@ class ClientPackage(Package):
         return f"{self.name} {version} is outside {self.versions}"
 
 
-CLIENTS: Final = (
-    ClientPackage("openai", ">=1.66,<4", "chat._completions", "responses._responses"),
-    ClientPackage("anthropic", ">=0.40,<3", "_messages", "_beta_messages"),
-    ClientPackage("groq", ">=0.20,<2"),
-)
+CLIENTS: Final = (ClientPackage("openai", ">=1.66,<4"), ClientPackage("anthropic", ">=0.40,<3"), ClientPackage("groq", ">=0.20,<2"))
 """One of each for ever, as their wrappers are."""
+
+HELPERS: Final = tuple(
+    Package(
+        f"{name}.lib.streaming.{helper}",
+        StreamHelpers,
+        f"ravi-otel: helper objects of {name} that are dropped end late (%s is missing).",
+    )
+    for name, helper in (
+        ("openai", "chat._completions"),
+        ("openai", "responses._responses"),
+        ("anthropic", "_messages"),
+        ("anthropic", "_beta_messages"),
+    )
+)
+"""Modules with classes that read a stream for the program."""
+
+
+def _sockets_of(module: ModuleType) -> Installed:
+    return cast("Installed", load("ravi_otel._instrumentation.socket_seam").ConnectionClasses(module))
+
+
+SOCKETS: Final = tuple(
+    Package(
+        f"openai.resources.{name}",
+        _sockets_of,
+        "ravi-otel: the WebSocket connections of this version of openai cannot be instrumented "
+        f"(%s is missing in openai.resources.{name}), so they are neither counted nor refused.",
+    )
+    for name in (
+        *("responses.responses", "beta.responses.responses", "realtime.realtime", "beta.realtime.realtime"),
+        *("realtime.translations.translations", "live.live", "live.sideband", "live.forks"),
+    )
+)
+"""Modules with classes of connections; what follows these is imported with the first of the modules, not before."""
+
+
+class HttpSeam:
+    """The wrapped methods of one HTTP library, through which each single request goes.
+
+    Paid for is what leaves beyond the request that the client built: what follows a redirect, and what is sent again, to log in or at all.
+    A transport of the program's own may send one several times, and from whichever thread, through the libraries' own: there it is known.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap the clients of both colours."""
+        module, sending, transport = self._module, self._around_client_send, self._around_transport_send
+        self._wraps.wrap(module.Client, "_send_single_request", wrapper_of(sending, awaits=False))
+        self._wraps.wrap(module.AsyncClient, "_send_single_request", wrapper_of(sending, awaits=True))
+        self._wraps.wrap(module.HTTPTransport, "handle_request", wrapper_of(transport, awaits=False))
+        self._wraps.wrap(module.AsyncHTTPTransport, "handle_async_request", wrapper_of(transport, awaits=True))
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _around_client_send(self, client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
+        sent = SENDING.get() if self._active else None
+        return None if sent is None else sent.around_client_send(args[0] if args else kwargs["request"], client)
+
+    def _around_transport_send(self, _transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Block | None:
+        request = args[0] if args else kwargs["request"]
+        sent = call_of(request) if self._active else None
+        return None if sent is None else sent.around_transport_send(request)
+
+
+HTTP_LIBRARIES: Final = tuple(
+    Package(
+        f"{name}._client",  # the module that defines the classes: it is whole when it was imported, and the package itself not yet
+        HttpSeam,
+        f"ravi-otel: this version of {name} cannot be wrapped (%s is missing), so a request to a model that follows redirects counts as "
+        "one, however many are sent.",
+    )
+    for name in ("httpx", "httpx2")
+)

@@ -1,13 +1,22 @@
-"""What sets one client package apart: its name, the formats of its paths, and whose API each of its clients talks to."""
+"""What sets one client package apart: its name, the formats of its paths, and whose API each of its clients talks to.
+
+`profile_of` gives that of each package, whose formats are imported no sooner.
+"""
 
 from __future__ import annotations
 
+import copy
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-from ravi_otel._instrumentation.formats.fields import class_of
+from opentelemetry import trace
+
+from ravi_otel._extras import load
+from ravi_otel._instrumentation.formats.fields import class_of, get
 from ravi_otel._instrumentation.formats.format import Host, WireFormat
 from ravi_otel._instrumentation.model_hosts import provider_at
 
@@ -36,7 +45,7 @@ class ClientProfile:
     provider: str
     format_for: Callable[[str, str, str, str], WireFormat]
     classes: Mapping[str, str] = field(default_factory=dict[str, str])
-    asks_usage: Callable[[Any], bool] = lambda client: False  # noqa: ARG005 - the signature's
+    asks_usage: Callable[[Any], bool] | None = None
     own_span: Callable[[Any, Any], tuple[Any, bool]] | None = None
 
     def host_of(self, client: Any, named: Mapping[str, str]) -> Host:
@@ -83,3 +92,85 @@ def _is_wrapped(cls: Any) -> bool:
     method = getattr(cls, "create", None)
     wrapper = getattr(method, "_self_wrapper", None)  # what `wrapt` calls it
     return wrapper is not None and str(getattr(wrapper, "__module__", "")).startswith(_OTHERS)
+
+
+# -- openai -------------------------------------------------------------------------------------------------------------
+
+_OPENAI: Final = {"BaseAzureClient": "azure.ai.openai", "AzureOpenAI": "azure.ai.openai", "AsyncAzureOpenAI": "azure.ai.openai"}
+_FIRST_AZURE: Final = "2024-09-01"
+"""Azure's versions before this one refuse `stream_options`."""
+
+_AZURE: Final = (".openai.azure.com", ".services.ai.azure.com")
+_AZURE_PATH: Final = "/openai/v1"
+"""Where Azure's API has no dated versions any more, and a plain client goes."""
+
+_DATED: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+
+
+def asks_usage(client: Any) -> bool:
+    """Whether this client's host is known to take `stream_options`: OpenAI's own, and Azure's since it does."""
+    if any(cls.__name__ in _OPENAI for cls in class_of(client).__mro__):
+        version = getattr(client, "_api_version", None)
+        dated = _DATED.match(version) if isinstance(version, str) else None
+        return version in ("preview", "latest") or (dated is not None and dated.group() >= _FIRST_AZURE)
+    url = client.base_url
+    host = (url.host or "").lower()
+    if host.endswith(_AZURE):
+        return str(url.path).startswith(_AZURE_PATH)
+    return host == "api.openai.com" or host.endswith(".api.openai.com")
+
+
+# -- anthropic ----------------------------------------------------------------------------------------------------------
+
+_ANTHROPIC: Final = {
+    name: provider
+    for kind, provider in (
+        ("AnthropicBedrock", "aws.bedrock"),
+        ("AnthropicBedrockMantle", "aws.bedrock"),
+        ("AnthropicVertex", "gcp.vertex_ai"),
+        ("AnthropicFoundry", "azure.ai.inference"),
+        ("AnthropicAWS", "anthropic"),
+        ("AnthropicGoogleCloud", "anthropic"),
+    )
+    for name in (kind, f"Async{kind}")
+}
+"""The last two reach Anthropic's own platform through an account with somebody else."""
+
+
+def _own_span(client: Any, options: Any) -> tuple[Any, bool]:
+    """Return the options to send, and whether the client makes a span for the call.
+
+    It does where the program has set tracing up, for this client or for the whole process: that span stays, and the call has
+    none of ours. Anywhere else it would make none without us, and none must come of our being here: one that only passes
+    ours on would add headers to the request.
+    """
+    chosen = getattr(client, "_open_telemetry", None)
+    traces = get(chosen, "traces")
+    if not get(options, "span_name") or get(traces, "enabled") is False:
+        return options, False
+    own, provider = get(chosen, "tracer_provider"), trace.get_tracer_provider()
+    if own is not None or not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider)):
+        return options, True
+    silent = copy.copy(options)
+    silent.span_name = None
+    return silent, False
+
+
+# -- the table ----------------------------------------------------------------------------------------------------------
+
+_PARTICULARS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "openai": {"classes": _OPENAI, "asks_usage": asks_usage},
+    "anthropic": {"classes": _ANTHROPIC, "own_span": _own_span},
+    "groq": {},
+}
+"""What is particular about the clients of each package."""
+
+_FORMATS: Final = {"openai": ("openai", "format_for"), "anthropic": ("anthropic", "format_for"), "groq": ("openai", "groq_format_for")}
+"""Where its API is read."""
+
+
+@lru_cache
+def profile_of(package: str) -> ClientProfile:
+    """Return the profile of a client package."""
+    module, find = _FORMATS[package]
+    return ClientProfile(package, package, getattr(load(f"ravi_otel._instrumentation.formats.{module}"), find), **_PARTICULARS[package])

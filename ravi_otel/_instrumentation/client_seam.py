@@ -3,38 +3,69 @@
 Methods of the base classes that generated clients share, the same from openai 1.66 to 3.x: `request` in both colours is the
 logical call, `_build_request` each attempt, `_calculate_retry_timeout` the pause between two, `_process_response` in both
 colours the answer before the client reads it.
+
+`ClientSeam` holds the wrappers; `ClientCall` is one call, with what is changed of its request and each of its attempts; `RawRequests` are
+the calls that come around the wrapper of `request`.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import sys
-from collections.abc import Callable, Generator
+import threading
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
-from ravi_otel._instrumentation.attempt_outcomes import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers
-from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile
-from ravi_otel._instrumentation.connections import shut_down_request
-from ravi_otel._instrumentation.formats.fields import count, get
-from ravi_otel._instrumentation.formats.format import WireFormat, read_body, read_result
-from ravi_otel._instrumentation.outgoing_request import EARLY_NS, OutgoingRequest, shortest_pause
-from ravi_otel._instrumentation.raw_requests import RawRequests
-from ravi_otel._instrumentation.streams import COMPLETE, FollowedStream, is_raw_response, observed_parser
-from ravi_otel._instrumentation.sync_async import named_like
+from ravi_otel._enforcement import errors_text
+from ravi_otel._enforcement.errors_text import owned
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile, described_afterwards
+from ravi_otel._instrumentation.formats.fields import body_of, count, get
+from ravi_otel._instrumentation.formats.format import Request, WireFormat, read_body, read_result
+from ravi_otel._instrumentation.http_library import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers, shut_down_request
+from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response, observed_parser
+from ravi_otel._runtime.inferred_tools import INFERRING
+from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
-from ravi_otel._runtime.patching import Wraps
+from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
+from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import RetryRecord
 from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._usage import Call, Reply
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
+
+INCLUDE_USAGE: Final = "include_usage"
+TIMEOUT: Final = "timeout"
+"""What these changes to a request are called on the span (`Call.changes`)."""
+
+_SHORTEST_S: Final = 0.001
+"""The least that a part of an attempt is given: with 0 a socket does not wait at all, which is no time-out but an error of its own."""
+
+_STREAM_OPTIONS: Final = "stream_options"
+_RAW: Final = "x-stainless-raw-response"
+_ON_OWN_DATA: Final = "data_sources"
+"""Azure's searches over one's own data refuse `stream_options`."""
+
+_TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
+_PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
+_SLACK: Final = 256
+"""Bytes by which the client's own additions make a body longer."""
+
+UNKNOWN: Final = "unknown"
+"""The `error.type` of a call that came around us and whose answer never did."""
 
 
 class ClientSeam:
@@ -78,28 +109,18 @@ class ClientSeam:
 
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        sent = self._read_request(wrapped, client, args, kwargs)
+        sent = self._begin(wrapped, client, args, kwargs)
         return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
 
     def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
-        sent = self._read_request(wrapped, client, args, kwargs)
+        sent = self._begin(wrapped, client, args, kwargs)
         return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
         sent = SENDING.get()
-        if sent is None:
-            return self._build_raw_request(wrapped, client, args, kwargs)
-        try:
-            sent.attempt()
-        except RaviError as refusal:
-            raise refusal from sent.last_error  # why there was a retry at all
-        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
-            swallow("attempt", error)
-        request = wrapped(*args, **kwargs)
-        sent.built(request, client)
-        return request
+        return self._build_raw_request(wrapped, client, args, kwargs) if sent is None else sent.build(wrapped, client, args, kwargs)
 
     def retry_timeout(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._calculate_retry_timeout`, which runs while the failed attempt's error is being handled."""
@@ -111,13 +132,39 @@ class ClientSeam:
         return wait_s
 
     def process_response(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `_process_response` of either colour, whose coroutine is returned as it is."""
-        sent = SENDING.get()
+        """Wrap `_process_response` of either colour, whose coroutine is returned as it is; read what the answer's headers say."""
         try:
-            (self._raw_requests if sent is None else sent).answered(kwargs["response"])
+            sent, response = SENDING.get(), kwargs["response"]
+            if sent is None:
+                self._raw_requests.answered(response)
+            elif sent.live is not None and (STATE.options.full or sent.live.record.retries or not response.is_success):
+                record = sent.live.record
+                record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
             swallow("answer", error)
         return wrapped(*args, **kwargs)
+
+    def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
+        """Read a request before it is sent; None for one that is not watched, or has no options: the client raises its own TypeError.
+
+        What cannot be read is still counted as a request.
+        """
+        if not self.active or not (len(args) > 1 or "options" in kwargs) or (STATE.options.clients and not STATE.options.concerns(client)):
+            return None
+        options = args[1] if len(args) > 1 else kwargs["options"]
+        try:
+            profile, stream = self._profile, bool(kwargs.get("stream"))
+            sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
+            if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
+                sent.leave_span_to(profile, client)
+            if callable(sent.options.post_parser):
+                sent.observe_parser()
+            if stream:
+                sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("prepare", error)
+            return ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
+        return sent
 
     def _build_raw_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Build the request of a call that did not come through `request` as we wrapped it."""
@@ -125,10 +172,10 @@ class ClientSeam:
         if self.active and STATE.options.concerns(client):
             with Guarded("around", RaviError):  # our own bug never stops a request
                 options = args[0] if args else kwargs["options"]
-                outgoing = OutgoingRequest.read(self._profile, client, options, stream=get(options.json_data, "stream") is True)
-                raw = self._raw_requests.begin(outgoing, first=not kwargs.get("retries_taken"))
-                if outgoing.options is not options:
-                    args, kwargs = ((outgoing.options, *args[1:]), kwargs) if args else (args, {**kwargs, "options": outgoing.options})
+                call = _read(self._profile, client, options, wrapped, args, kwargs, stream=get(options.json_data, "stream") is True)
+                raw = self._raw_requests.begin(call, first=not kwargs.get("retries_taken"))
+                if call.options is not options:
+                    args, kwargs = ((call.options, *args[1:]), kwargs) if args else (args, {**kwargs, "options": call.options})
         try:
             built = wrapped(*args, **kwargs)
         except BaseException as error:
@@ -139,84 +186,223 @@ class ClientSeam:
             self._raw_requests.sent(built, raw)
         return built
 
-    def _read_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> SentCall | None:
-        """Read a request before it is sent; None for one that is not watched, or has no options: the client raises its own TypeError.
 
-        What cannot be read is still counted as a request.
-        """
-        if not self.active or not (len(args) > 1 or "options" in kwargs) or not STATE.options.concerns(client):
-            return None
-        options = args[1] if len(args) > 1 else kwargs["options"]
-        try:
-            profile, stream = self._profile, bool(kwargs.get("stream"))
-            outgoing = OutgoingRequest.read(profile, client, options, stream=stream)
-            if profile.own_span is not None or outgoing.call.endpoint in OTHERS_WRAP:
-                outgoing.leave_span_to(profile, client)
-            sent = SentCall(wrapped, args, kwargs, outgoing)
-            if callable(outgoing.options.post_parser):
-                sent.observe_parser()
-            if stream:
-                outgoing.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("prepare", error)
-            return SentCall(wrapped, args, kwargs, OutgoingRequest(options, *self._unread, None))
-        return sent
+def _read(
+    profile: ClientProfile, client: Any, options: Any, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, *, stream: bool
+) -> ClientCall:
+    """Read what a client is about to send; raises whatever reading it raises."""
+    path, method = str(options.url), str(options.method).upper()
+    given: Any = options.json_data
+    merges = options.extra_json is not None or type(given) is not dict  # else it goes out as it is, and nobody writes to it
+    body: Mapping[str, Any] = body_of(given, options.extra_json, get(options, "content")) if merges else options.json_data
+    host = profile.host_of(client, STATE.options.providers)
+    wire_format = profile.format_for(method, path, host.base, "" if host.assumed else host.provider)
+    request = Request(method, path, body, host, stream, options.files)
+    call = wire_format.call(request)
+    if INFERRING.waiting:
+        with Guarded("results"):  # the call is counted all the same
+            call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
+    if STATE.options.content and not is_redacting():
+        with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
+            call.content = wire_format.asked(request)
+    return ClientCall(options, call, wire_format, request, SWEEPS.count, wrapped, args, kwargs)
 
 
-class SentCall:
-    """Send one call over the client it was made on, and follow each of its attempts (`_runtime.model_call.Transport`)."""
+# -- one call -----------------------------------------------------------------------------------------------------------
 
-    __slots__ = (
-        *("_args", "_attempts", "_client", "_in_transit", "_kwargs", "_last_paid", "_last_status", "_live", "_outgoing", "_refused"),
-        *("_replaced", "_request", "_shortened", "_sweeps", "_transport_result", "_unparsed", "_wrapped"),
-        *("call", "last_error", "seen_leaving", "sends"),
-    )
 
-    def __init__(self, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, outgoing: OutgoingRequest) -> None:
-        self._wrapped = wrapped
-        self._args = args
-        self._kwargs = kwargs
-        self._outgoing = outgoing
-        self.call = outgoing.call
-        self._live: ModelCall | None = None
-        self._unparsed: Any = None  # the answer as a post-parser was given it
-        self._attempts = 0
-        self._request: object = None
-        self._last_paid: object = None  # the request that was paid for last: that one, or one that follows it
-        self._client: Any = None
-        self._replaced = False  # what was raised is our refusal in place of the client's error
-        self._shortened = False  # the latest attempt's time-outs are ours
-        self._sweeps = SWEEPS.count
-        self._refused: RaviError | None = None  # what stood against following a redirect
-        self._last_status: int | None = None  # the status of the latest answer
-        self._in_transit: Any = None  # the request that is on its way
-        self._transport_result: tuple[int | None, str, bool] | None = None  # of its last send: status, error type, whether bytes left
-        self.seen_leaving = False  # the socket seam saw its bytes leave
-        self.last_error: BaseException | None = None
-        self.sends = False
+@dataclass(slots=True, eq=False)
+class ClientCall:
+    """One call over the client it was made on: what it asks for, what counting and limits change of it, and each of its attempts.
+
+    It is sent as any call is (`_runtime.model_call.Transport`), and can be sized for strict limits (`Sizing`). A stream is asked for its
+    usage, an answer is capped by a strict limit, time-outs shrink to the time that is left. The caller's own options and mappings stay
+    as they are: what is changed is changed in copies.
+    """
+
+    options: Any
+    """What is sent: the caller's object until something is changed."""
+    call: Call
+    format: WireFormat
+    _request: Request | None
+    """What was read of it; None for what could not be read."""
+    _sweeps: int
+    """How often something was stopped before."""
+    _wrapped: Callable[..., Any]
+    _args: _Args
+    _kwargs: _Kwargs
+    hides_usage: bool = False
+    """Whether the stream was asked for its usage by us, so that the program must not see it."""
+    live: ModelCall | None = None
+    """The call while it is being sent."""
+    sends: bool = False
+    last_error: BaseException | None = None
+    seen_leaving: bool = False
+    """Whether the bytes of the request that is on its way were seen leaving."""
+    _unparsed: Any = None
+    """The answer as a post-parser was given it."""
+    _attempts: int = 0
+    _client: Any = None
+    _built: Any = None
+    """The request that was built last."""
+    _last_paid: Any = None
+    """The one that was paid for last: that one, or one that follows it."""
+    _shortened: bool = False
+    """Whether the latest attempt's time-outs are ours."""
+    _replaced: bool = False
+    """Whether what was raised is our refusal in place of the client's error."""
+    _refused: RaviError | None = None
+    """What stood against following a redirect."""
+    _last_status: int | None = None
+    """The status of the latest answer."""
+    _in_transit: Any = None
+    """The request that is on its way."""
+    _transport_result: tuple[int | None, str, bool] | None = None
+    """Of its last send: status, error type, whether bytes left."""
 
     @property
     def url(self) -> str:
         """The URL of the request that is on its way."""
         return str(get(self._in_transit, "url"))
 
-    # -- sending ------------------------------------------------------------------------------------------------------
+    # -- what is changed of it ----------------------------------------------------------------------------------------
+
+    def leave_span_to(self, profile: ClientProfile, client: Any) -> None:
+        """Note who else makes a span for this call, the client itself or another instrumentation."""
+        makes = False
+        if profile.own_span is not None:
+            self.options, makes = profile.own_span(client, self.options)
+        self.call.told_elsewhere = "span" if makes else "call" if described_afterwards(self.call.endpoint) else None
+
+    def ask_for_usage(self, profile: ClientProfile, client: Any, cast_to: object) -> None:
+        """Have the stream report its usage, and hide from the program that it does, where that is possible and allowed."""
+        if self._request is None or not STATE.options.include_usage or not self.format.usage_on_request:
+            return
+        host, listed = self._request.host, STATE.options.usage_hosts
+        named = listed and ((host.address or "").lower() in listed or f"{host.address}:{host.port}".lower() in listed)
+        asks = profile.asks_usage
+        if (named or (asks is not None and asks(client))) and self._may_ask_for_usage(profile.package, cast_to):
+            self._write({_STREAM_OPTIONS: {**cast("Mapping[str, Any]", self._body.get(_STREAM_OPTIONS) or {}), INCLUDE_USAGE: True}})
+            self.hides_usage = True
+            self.call.changes = (INCLUDE_USAGE,)
+
+    def _may_ask_for_usage(self, package: str, cast_to: object) -> bool:
+        """Whether the stream can be asked for its usage, and nobody will see that it was.
+
+        Not where the program said itself what it wants, where the answer's bytes are its own, or where events become objects in
+        which nothing can be hidden: only those of the client's `package` and plain JSON can be cleared.
+        """
+        options, body = self.options, self._body
+        if not isinstance(options.json_data, Mapping) or _ON_OWN_DATA in body or _returns_bytes(options):
+            return False
+        asked = body.get(_STREAM_OPTIONS)
+        if asked is not None and (not isinstance(asked, Mapping) or INCLUDE_USAGE in asked):
+            return False
+        if cast_to is object or cast_to is dict:
+            return True
+        module = getattr(cast_to, "__module__", None)
+        known = getattr(cast_to, "model_fields", None)
+        return isinstance(module, str) and module.partition(".")[0] == package and isinstance(known, Mapping) and "usage" in known
+
+    def _write(self, fields: Mapping[str, Any]) -> None:
+        """Send with other values of these fields: `extra_json` is merged over `json_data`, so that is where they win; else in the body."""
+        changed, extra = copy.copy(self.options), self.options.extra_json
+        if isinstance(extra, Mapping):
+            changed.extra_json = {**cast("Mapping[str, Any]", extra), **fields}
+        else:
+            changed.json_data = {**self.options.json_data, **fields}
+        self.options = changed
+
+    @property
+    def _body(self) -> Mapping[str, Any]:
+        return {} if self._request is None else self._request.body
 
     def bound(self) -> None:
-        """See `Sizing.bound`."""
-        self._outgoing.bound()
+        """Write on the call how large its input can be, or what hides that; what we fail to read has no bound either."""
+        call = self.call
+        if self._request is None:
+            return
+        try:
+            self.format.bound(self._request, call)
+            if call.least_cap and call.output_cap != 0 and not self._can_cap():
+                call.unbounded, call.least_cap = "a body of the program's own bytes", 0
+        except Exception as error:  # noqa: BLE001 - our own bug loosens no strict limit
+            swallow("bound", error)
+            call.unbounded = call.unbounded or "what could not be read"
 
-    def watch(self, live: ModelCall, result: Any) -> bool:
-        """See `Transport.watch`."""
-        return type(result) not in COMPLETE and FollowedStream.begin(
-            live, result, self._outgoing.format, hides_usage=self._outgoing.hides_usage
-        )
+    def _can_cap(self) -> bool:
+        """Whether the body is a mapping the client writes, and not bytes of the program's own."""
+        options = self.options
+        return isinstance(options.json_data, Mapping) or (options.json_data is None and isinstance(options.extra_json, Mapping))
 
-    def reply(self, result: Any) -> Reply:
-        """See `Transport.reply`; a raw response is read by the JSON of its body, without touching its own parser."""
-        if type(result) not in COMPLETE and is_raw_response(result):
-            return read_body(self._outgoing.format, lambda: result.http_response.content, self.call)
-        return read_result(self._outgoing.format, result, self.call)
+    def cap(self, tokens: int) -> None:
+        """Cap the output, whatever the caller's fields say."""
+        if self._request is not None:
+            self._write(self.format.cap(self._request, tokens))
+
+    def refuse_grown(self, live: ModelCall, client: Any, built: Any) -> None:
+        """Raise BudgetExhaustedError where a class derived from the client made the request more than what strict limits hold.
+
+        What the client's own classes send is what we read; it is not looked at again.
+        """
+        package = str(getattr(getattr(client, "_prepare_options", None), "__module__", "")).partition(".")[0]
+        plan, call = live.scope.plan, live.record.call
+        strict = (account for account in plan.accounts() if account.strict and not account.observe and not plan.sets_aside(account))
+        account = next((account for account in strict if account.limit.on_unbounded != "admit"), None)
+        if self._request is None or package in _PACKAGES or account is None or call.input_bound is None:
+            return
+        fits = False
+        with Guarded("grown"):  # our own bug loosens no strict limit
+            fits = self._fits(replace(self._request, body=json.loads(built.content)), call, live.record.output_cap)
+        if not fits:
+            call.unbounded, call.least_cap = f"a request that {type(client).__name__[:64]}._prepare_options enlarges", 0
+            raise owned(errors_text.unbounded(account, call), account)
+
+    def _fits(self, request: Request, call: Call, output_cap: int | None) -> bool:
+        goes = self.format.call(request)
+        self.format.bound(request, goes)
+        cap = call.output_cap if output_cap is None else output_cap
+        if goes.input_bound is None or call.input_bound is None or goes.input_bound > call.input_bound + _SLACK:
+            return False
+        if cap is None or not goes.turn:
+            return True
+        return goes.output_cap is not None and goes.output_cap * goes.choices <= cap * call.choices
+
+    def shorten_timeouts(self, built: Any, scope: Scope) -> bool:
+        """Let no part of an attempt wait longer than the time that is left; whether that was less than the caller's own time-out.
+
+        Nothing that is sent changes. A request without time-outs of its own, made by no client that we know, stays as it is.
+        """
+        left = scope.left_ns()
+        own = None if left is None else built.extensions.get(TIMEOUT)
+        if left is None or not isinstance(own, dict):
+            return False
+        left_s, parts = max(_SHORTEST_S, left / NANO), cast("dict[str, Any]", own)
+        known = {part: parts.get(part) for part in _TIMEOUT_PARTS}
+        if not all(found is None or isinstance(found, (int, float)) for found in known.values()):
+            return False  # text, perhaps: what becomes of it is between the caller and the HTTP library
+        if all(found is not None and found <= left_s for found in known.values()):
+            return False
+        shorter = {part: left_s if found is None else min(found, left_s) for part, found in known.items()}
+        built.extensions = {**built.extensions, TIMEOUT: {**parts, **shorter}}
+        if TIMEOUT not in self.call.changes:
+            self.call.changes = (*self.call.changes, TIMEOUT)
+        return True
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def read(self, live: ModelCall, result: Any) -> Reply | None:
+        """See `Transport.read`."""
+        if type(result) in COMPLETE:
+            return read_result(self.format, result, self.call)
+        follows = FollowedStream.begin(live, result, self.format, hides_usage=self.hides_usage)
+        return None if follows else self._reply(result)
+
+    def _reply(self, result: Any) -> Reply:
+        """Read a complete answer; a raw response is read by the JSON of its body, without touching its own parser."""
+        if is_raw_response(result):
+            return read_body(self.format, lambda: result.http_response.content, self.call)
+        return read_result(self.format, result, self.call)
 
     def ending(self, live: ModelCall, error: BaseException) -> Ending:
         """See `Transport.ending`."""
@@ -228,7 +414,7 @@ class SentCall:
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
             status, _, sent = (self._last_status, "", True) if self._transport_result is None else self._transport_result
             return Ending(type(error).__qualname__, billed=sent and status is None, status=status)
-        seen = None if self._unparsed is None else self.reply(self._unparsed)
+        seen = None if self._unparsed is None else self._reply(self._unparsed)
         return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def send(self, live: ModelCall | None) -> Any:
@@ -247,7 +433,10 @@ class SentCall:
             if blocked is not None:
                 IN_FLIGHT.discard(blocked)
             del late, live  # whose tracebacks know this frame
-            self._end_sending()
+            self.live = None
+            self.sends = False
+            if self._in_transit is not None:
+                _IN_TRANSIT.pop(id(self._in_transit), None)
             SENDING.reset(token)
 
     async def send_async(self, live: ModelCall | None) -> Any:
@@ -265,16 +454,19 @@ class SentCall:
             raise late from (None if late is self._refused else error)
         finally:
             del late, live  # whose tracebacks know this frame
-            self._end_sending()
+            self.live = None
+            self.sends = False
+            if self._in_transit is not None:
+                _IN_TRANSIT.pop(id(self._in_transit), None)
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
 
-    def _begin_sending(self, live: ModelCall | None) -> Token[SentCall | None]:
+    def _begin_sending(self, live: ModelCall | None) -> Token[ClientCall | None]:
         """Put the options that go out into the arguments, and make this the call that attempts in this context belong to."""
-        self._live = live
+        self.live = live
         if live is not None and live.record.output_cap is not None:
-            self._outgoing.cap(live.record.output_cap)
-        options = self._outgoing.options
+            self.cap(live.record.output_cap)
+        options = self.options
         if len(self._args) > 1:
             if options is not self._args[1]:
                 self._args = (self._args[0], options, *self._args[2:])
@@ -283,19 +475,13 @@ class SentCall:
         self.sends = True
         return SENDING.set(self)
 
-    def _end_sending(self) -> None:
-        self._live = None
-        self.sends = False
-        if self._in_transit is not None:
-            _IN_TRANSIT.pop(id(self._in_transit), None)
-
     def _shut_down(self) -> None:
-        if self._live is not None and self._client is not None and self._request is not None:
-            shut_down_request(self._client, self._request)
+        if self.live is not None and self._client is not None and self._built is not None:
+            shut_down_request(self._client, self._built)
 
     def _refusal_behind(self, error: Exception, *, stopped: bool) -> RaviError | None:
         """Return the refusal behind the client's error: we ended what it waited for, or it was our time-out; None for the client's own."""
-        live, late = self._live, None
+        live, late = self.live, None
         if live is None or isinstance(error, RaviError):
             return None
         if self._refused is not None:
@@ -311,35 +497,38 @@ class SentCall:
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def attempt(self) -> None:
-        """Pay for one more attempt, or raise its refusal; attempts are counted here, since a subclass may drop the client's count."""
-        before, self._attempts = self._attempts, self._attempts + 1
-        live = self._live
-        if self._refused is not None:
-            raise self._refused
-        if live is None:
-            return
-        if self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
-            self._sweeps = SWEEPS.count
-            live.scope.checkpoint(live.record)
-        if before:
-            live.attempt(before)
+    def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+        """Have one more attempt's request built, once it is paid for; raises its refusal. From then on bytes may leave.
 
-    def built(self, request: Any, client: Any) -> None:
-        """Note that an attempt's request was built: from here on bytes may leave."""
-        live = self._live
-        if live is not None and live.capped is not None:
-            self._outgoing.refuse_grown(live, client, request)
-        self._request = self._last_paid = request
-        self._client, self._last_status = client, None
-        if live is None:
-            return
-        live.sent()
+        Attempts are counted here, since a subclass may drop the client's count.
+        """
+        before, live = self._attempts, self.live
+        self._attempts += 1
+        if self._refused is not None:
+            raise self._refused from self.last_error
         try:
-            if live.scope.plan.clocks and STATE.options.shorten_timeouts:
-                self._shortened = self._outgoing.shorten_timeouts(request, live.scope)
+            if live is not None and self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
+                self._sweeps = SWEEPS.count
+                live.scope.checkpoint(live.record)
+            if live is not None and before:
+                live.attempt(before)
+        except RaviError as refusal:
+            raise refusal from self.last_error  # why there was a retry at all
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
-            swallow("timeout", error)
+            swallow("attempt", error)
+        request = wrapped(*args, **kwargs)
+        if live is not None and live.capped is not None:
+            self.refuse_grown(live, client, request)
+        self._built = self._last_paid = request
+        self._client, self._last_status = client, None
+        if live is not None:
+            live.sent()
+            try:
+                if live.scope.plan.clocks and STATE.options.shorten_timeouts:
+                    self._shortened = self.shorten_timeouts(request, live.scope)
+            except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
+                swallow("timeout", error)
+        return request
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:
         """Note that an attempt failed, and return the pause before the next, which must not outlast the deadline.
@@ -348,7 +537,7 @@ class SentCall:
         """
         if self._refused is not None:
             return 0.0
-        self.last_error, live = error, self._live
+        self.last_error, live = error, self.live
         if live is None:
             return wait_s
         wait_s = shortest_pause(wait_s, live.scope)
@@ -359,28 +548,21 @@ class SentCall:
         live.retrying(retry, sent=failed.sent)
         return wait_s
 
-    def answered(self, response: Any) -> None:
-        """Note what the headers of the last answer say."""
-        live = self._live
-        if live is not None and (STATE.options.full or live.record.retries or not response.is_success):
-            live.record.request_id, live.record.rate_limits = read_headers(response.headers)
-
     def observe_parser(self) -> None:
         """Send a copy of the options whose post-parser notes its input; the caller's object stays as it is."""
-        observed = copy.copy(self._outgoing.options)
-        observed.post_parser = observed_parser(observed.post_parser, self._note_unparsed)
-        self._outgoing.options = observed
+        self.options = copy.copy(self.options)
+        self.options.post_parser = observed_parser(self.options.post_parser, self._note_unparsed)
 
     def _note_unparsed(self, raw: Any) -> None:
         """Note the answer that a post-parser is about to judge."""
         self._unparsed = raw
-        if self._live is not None and self._live.capped is not None:
-            self._live.capped.judged(self.reply(raw).finish_reasons, self._text_of(raw))
+        if self.live is not None and self.live.capped is not None:
+            self.live.capped.judged(self._reply(raw).finish_reasons, self._text_of(raw))
 
     def _text_of(self, answer: Any) -> str | None:
         """Return the text of an answer, None where it has none that can be read."""
         try:
-            parts = [part for message in self._outgoing.format.answered(answer) for part in message["parts"] if part["type"] == "text"]
+            parts = [part for message in self.format.answered(answer) for part in message["parts"] if part["type"] == "text"]
             return "".join(text for part in parts if isinstance(text := part["content"], str)) or None
         except Exception as error:  # noqa: BLE001 - the answer is the user's whatever we make of it
             swallow("words", error)
@@ -410,7 +592,7 @@ class SentCall:
 
     def pay_for_follower(self, request: Any, sender: object) -> None:
         """Pay for a request that follows the answer to this attempt's own, such as a redirect; raises its refusal."""
-        live = self._live
+        live = self.live
         if live is None or not self._is_ours(request, sender):
             return
         _IN_TRANSIT.pop(id(self._in_transit), None)
@@ -421,12 +603,12 @@ class SentCall:
 
     def note_status(self, request: Any, response: Any) -> None:
         """Note the answer to a request of this attempt: another may follow it."""
-        if request is self._request or self._last_status is not None:
+        if request is self._built or self._last_status is not None:
             self._last_status = count(get(response, "status_code")) or 0
 
     def pay_for_resend(self, request: Any) -> None:
         """Pay for a request that a transport of the program's sends once more; raises its refusal."""
-        live, before = self._live, self._transport_result
+        live, before = self.live, self._transport_result
         if live is None or before is None or request is not self._in_transit:
             return
         if self._refused is not None:
@@ -458,21 +640,39 @@ class SentCall:
         return True
 
     def _is_ours(self, request: Any, sender: object) -> bool:
-        if request is self._request:
+        if request is self._built:
             return True
         # HTTP libraries hand the extensions of a request on to the one that follows it; one that fetches a key has others.
-        mine, its = (get(get(one, "extensions"), "timeout") for one in (self._request, request))
+        mine, its = (get(get(one, "extensions"), "timeout") for one in (self._built, request))
         return mine is not None and mine is its and get(self._client, "_client") is sender
 
 
-SENDING: Final[ContextVar[SentCall | None]] = ContextVar("ravi-otel-in-flight", default=None)
+def _returns_bytes(options: Any) -> bool:
+    """Whether the user gets the answer's bytes, in which nothing can be hidden."""
+    keys = getattr(options.headers, "keys", None)
+    return callable(keys) and any(str(name).lower() == _RAW for name in list[Any](options.headers))
+
+
+def shortest_pause(wait_s: Any, scope: Scope) -> Any:
+    """Return the pause before a retry, no longer than the time that is left: past it the retry will be refused."""
+    if not isinstance(wait_s, (int, float)):
+        return wait_s
+    if scope.is_over():
+        return 0.0
+    left = scope.left_ns()
+    return wait_s if left is None else min(wait_s, (left + EARLY_NS) / NANO)
+
+
+# -- where it is found --------------------------------------------------------------------------------------------------
+
+SENDING: Final[ContextVar[ClientCall | None]] = ContextVar("ravi-otel-in-flight", default=None)
 """The call whose attempts are being made in this context."""
 
-_IN_TRANSIT: Final[dict[int, SentCall]] = {}
+_IN_TRANSIT: Final[dict[int, ClientCall]] = {}
 """The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
 
 
-def call_of(request: object) -> SentCall | None:
+def call_of(request: object) -> ClientCall | None:
     """Return the call that a request is an attempt of, whichever thread sends it."""
     return SENDING.get() or _IN_TRANSIT.get(id(request))
 
@@ -496,3 +696,95 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
             sent.seen_leaving = True
             return True
     return False
+
+
+# -- what comes around our wrapper of `request` -------------------------------------------------------------------------
+
+_all: WeakSet[RawRequests] = WeakSet()
+
+
+class RawRequests:
+    """What is on its way, by the request that was built for it."""
+
+    def __init__(self) -> None:
+        self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
+        self._lock = threading.RLock()
+        _all.add(self)
+        renew_while_alive(self, RawRequests.leave_to_parent)
+
+    def leave_to_parent(self) -> None:
+        """Forget, in a forked child, what is on its way: it is the parent's to end."""
+        self._lock = threading.RLock()
+        for each in list(self._sent.values()):
+            each.over = True
+        self._sent.clear()
+
+    def begin(self, call: ClientCall, *, first: bool) -> RawRequest | None:
+        """Reserve what one attempt may use; raises the refusal of a limit, a deadline or a cancellation."""
+        call.call.turn = call.call.turn and first
+        live = ModelCall.hold(call.call, call)
+        if live is None:
+            return None
+        if live.record.output_cap is not None:
+            call.cap(live.record.output_cap)
+        return RawRequest(live, call.format)
+
+    def sent(self, request: Any, raw: RawRequest) -> None:
+        """Note the request that was built; one that is dropped without an answer settles what is known."""
+        raw.live.sent()
+        with self._lock:
+            self._sent[request] = raw
+        finalize(request, raw.lost).atexit = False
+
+    def knows(self, extensions: object) -> bool:
+        """Whether a request with these very extensions is on its way."""
+        with self._lock:
+            return any(get(request, "extensions") is extensions for request in self._sent)
+
+    def answered(self, response: Any) -> None:
+        """Settle by the answer, or follow its body while the program reads it."""
+        first = response.history[0].request if response.history else response.request
+        with self._lock:
+            raw = self._sent.pop(first, None)
+        if raw is not None:
+            raw.answered(response)
+
+
+class RawRequest:
+    """One attempt between its request and its answer."""
+
+    __slots__ = ("_format", "live", "over")
+
+    def __init__(self, live: ModelCall, wire_format: WireFormat) -> None:
+        self.live = live
+        self._format = wire_format
+        self.over = False
+
+    def lost(self) -> None:
+        """Queue the end of an attempt nobody will answer any more; runs in a finaliser and takes no lock."""
+        if not self.over:
+            self.over = True
+            live = self.live
+            later(lambda: live.fail(RuntimeError("no answer was seen"), Ending(UNKNOWN)))
+
+    def answered(self, response: Any) -> None:
+        """See `RawRequests.answered`."""
+        self.over = True
+        record = self.live.record
+        if STATE.options.full or not response.is_success:
+            record.request_id, record.rate_limits = read_headers(response.headers)
+        if not response.is_closed:
+            FollowedStream(self.live, self._format).follow_response(response)
+            return
+        self.live.answered(read_body(self._format, lambda: response.content, record.call))
+
+    def refused(self, error: BaseException) -> None:
+        """Release what is held: the request could not be built, and nothing was sent."""
+        self.over = True
+        with Guarded("around"):  # our own bug never hides the user's error
+            self.live.fail(error, Ending(type(error).__qualname__, sent=False))
+
+
+def is_known(extensions: object) -> bool:
+    """Whether a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
+    return extensions is not None and any(requests.knows(extensions) for requests in list(_all))

@@ -12,21 +12,22 @@ from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mappin
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import ModuleType
 from typing import Any, ClassVar, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._forksafe import renew_in_child
+from ravi_otel._instrumentation.client_profile import profile_of
 from ravi_otel._instrumentation.formats.fields import class_of, get, items, text
 from ravi_otel._instrumentation.formats.format import Collector, Host, shaped
 from ravi_otel._instrumentation.formats.format import code as plain_code
 from ravi_otel._instrumentation.formats.media import transcript_usage
 from ravi_otel._instrumentation.formats.realtime import CREATES, DECISION, LESSENS, LIVE, RESPONSES, TERMINAL, Conversation, dialect_of
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage
-from ravi_otel._instrumentation.openai import PROFILE
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN
-from ravi_otel._instrumentation.sync_async import Block, ignore, named_like
 from ravi_otel._runtime.late import drain, later, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
+from ravi_otel._runtime.patching import Block, Wraps, ignore, named_like, wrapper_of
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED
 from ravi_otel._runtime.unwrapped_calls import begin_unasked, check_going_on
@@ -134,14 +135,9 @@ class Turn:
         message, self.message = self.message, None  # which holds the connection
         return message
 
-    def watch(self, live: ModelCall, result: Any) -> bool:  # noqa: ARG002 - the protocol's
-        """See `Transport.watch`; the response comes later, as events."""
+    def read(self, live: ModelCall, result: Any) -> None:  # noqa: ARG002 - the protocol's
+        """See `Transport.read`; the response comes later, as events."""
         self.session.watch(self)
-        return True
-
-    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
-        """See `Transport.reply`."""
-        return Reply()
 
     def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
         """See `Transport.ending`; a send that was cancelled may have left all the same."""
@@ -479,13 +475,45 @@ class _Queued:
 
 
 class SocketSeam:
-    """Hold the wrappers' switch; inert when off, even where somebody wrapped over us."""
+    """Hold the wrappers and their switch; inert when off, even where somebody wrapped over us."""
 
-    __slots__ = ("_queued", "active")
+    __slots__ = ("_queued", "_wraps", "active")
 
     def __init__(self) -> None:
         self.active = False
+        self._wraps = Wraps()
         self._queued: WeakKeyDictionary[Any, _Queued] = WeakKeyDictionary()
+
+    # -- finding the classes --------------------------------------------------------------------------------------
+
+    def wrap_pair(self, manager: type, connection: type) -> None:
+        """Wrap the methods of a connection and of what opens it, where they are defined: several connections may share them."""
+        awaits = hasattr(manager, "__aenter__")
+        for kind, name, block_of in (
+            (manager, "__aenter__" if awaits else "__enter__", self.opening),
+            (manager, "enter", self.opening),
+            (connection, "recv_bytes", self.receiving),
+            (connection, "close", self.closing),
+        ):
+            self._wrap(kind, name, wrapper_of(block_of, awaits=awaits))
+        if "send" in vars(manager):
+            self._wrap(manager, "send", self.queue)
+        sending = self.send_async if awaits else self.send
+        send: Any = vars(connection)["send"]
+        raw = "send_raw" if hasattr(connection, "send_raw") else None
+        if raw is not None:
+            self._wrap(connection, raw, sending)
+        if raw is None or raw not in getattr(send, "__code__", send).co_names:
+            self._wrap(connection, "send", sending)
+
+    def _wrap(self, kind: type, name: str, wrapper: Any) -> None:
+        self._wraps.wrap(next(cls for cls in kind.__mro__ if name in vars(cls)), name, wrapper)
+
+    def remove(self) -> None:
+        """Fall silent, end what is still open, and put the identical methods back."""
+        self.active = False
+        abandon_sessions()
+        self._wraps.restore()
 
     # -- opening --------------------------------------------------------------------------------------------------
 
@@ -599,6 +627,33 @@ class SocketSeam:
                 session.close()
 
 
+SEAM: Final = SocketSeam()
+"""The one of the process: modules share classes."""
+
+_MANAGER: Final = "ConnectionManager"
+
+
+class ConnectionClasses:
+    """The classes of WebSocket connections that one module of the client defines."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wrapped = False
+
+    def install(self) -> None:
+        """Wrap each of them, with what opens it."""
+        SEAM.active = True
+        for found in list(vars(self._module).values()):
+            if isinstance(found, type) and found.__module__ == self._module.__name__ and found.__name__.endswith(_MANAGER):
+                SEAM.wrap_pair(found, getattr(self._module, found.__name__.removesuffix("Manager")))
+        self._wrapped = True
+
+    def remove(self) -> None:
+        """Put back those of all modules; nothing where these could not be wrapped."""
+        if self._wrapped:
+            SEAM.remove()
+
+
 @contextmanager
 def _received(session: Session, connection: Any) -> Generator[Callable[[Any], None]]:
     try:
@@ -638,11 +693,11 @@ def _conversation_of(manager: Any, client: Any) -> Conversation:
 
 
 def _host(client: Any) -> Host:
-    named = STATE.options.providers
+    named, profile = STATE.options.providers, profile_of("openai")
     url = getattr(client, "websocket_base_url", None)
     if url is None:
-        return PROFILE.host_of(client, named)
-    return PROFILE.host_at(type(client.base_url)(str(url)), class_of(client), named)
+        return profile.host_of(client, named)
+    return profile.host_at(type(client.base_url)(str(url)), class_of(client), named)
 
 
 def _own(manager: Any, name: str) -> Any:

@@ -13,34 +13,36 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequen
 from contextlib import contextmanager
 from dataclasses import replace
 from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, ModuleType, TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from ravi_otel._enforcement.ledger.account import DRAINS
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.attempt_outcomes import is_timeout
-from ravi_otel._instrumentation.connections import close_all, close_all_async, shut_down_response, wait_for_shutdown
 from ravi_otel._instrumentation.formats.fields import class_of, get
 from ravi_otel._instrumentation.formats.format import Collector, WireFormat, read_body, read_events
-from ravi_otel._instrumentation.outgoing_request import EARLY_NS, hide_usage
-from ravi_otel._instrumentation.response_body import BodyCopy, content_of
-from ravi_otel._instrumentation.response_methods import (
+from ravi_otel._instrumentation.http_library import (
+    BodyCopy,
+    close_all,
+    close_all_async,
+    content_of,
     held_by_others,
     held_only_by_itself,
     interrupts_lock_holder,
     is_running,
+    is_timeout,
     locals_of,
     name_like,
     references_from,
     replace_method,
     restore_methods,
+    shut_down_response,
     surround_method,
+    wait_for_shutdown,
 )
-from ravi_otel._instrumentation.sync_async import Block, ignore
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
-from ravi_otel._runtime.patching import Wraps
+from ravi_otel._runtime.patching import Block, Wraps, ignore
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
 from ravi_otel._runtime.stream_limits import NEVER, StreamLimits, blame, stream_limits_of
@@ -48,6 +50,9 @@ from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import Guarded, swallow
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._usage import Reply, ToolUse
+
+EARLY_NS: Final = 5_000_000
+"""By how much an HTTP library's clock may be ahead of ours when a time-out that we set comes."""
 
 IDLE: Final = "idle"
 """The `error.type` of a stream that nobody read for too long."""
@@ -142,9 +147,9 @@ class FollowedStream:
     """
 
     __slots__ = (
-        *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_format", "_heard_ns", "_helper", "_hides_usage"),
-        *("_limits", "_live", "_now", "_over", "_pull", "_raw", "_raw_references", "_reading", "_references", "_response_ref"),
-        *("_silent", "_stopped", "_streams", "_timed"),
+        *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_drained", "_format", "_heard_ns"),
+        *("_helper", "_hides_usage", "_limits", "_live", "_now", "_over", "_pull", "_raw", "_raw_references"),
+        *("_reading", "_references", "_response_ref", "_silent", "_stopped", "_streams", "_timed"),
     )
 
     def __init__(self, live: ModelCall, wire_format: WireFormat, *, hides_usage: bool = False) -> None:
@@ -171,6 +176,7 @@ class FollowedStream:
         self._cut: RaviError | None = None  # what it was cut with
         self._now = live.scope.engine.clock.monotonic_ns
         self._heard_ns = self._now()
+        self._drained = -1
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -268,48 +274,39 @@ class FollowedStream:
     # -- events -------------------------------------------------------------------------------------------------------
 
     def _follow(self, source: Iterator[Any]) -> Iterator[Any]:
-        add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
-        drained = DRAINS.count
+        self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             for item in source:
-                is_quiet: bool | None = False
-                try:
-                    self._heard_ns = now()
-                    is_quiet = add(item)
-                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
-                    swallow("stream", error)
-                if not is_quiet or self._stopped or drained != DRAINS.count:
-                    drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
-                    is_quiet = not self._is_last()
-                if not is_quiet:
+                is_last = self._came(item)
+                if is_last:
                     close_all(self._response(), source)
-                    if not (hides and hide_usage(item)):
-                        yield item
-                    break
-                if not (hides and hide_usage(item)):
+                if not (self._hides_usage and hide_usage(item)):
                     yield item
+                if is_last:
+                    break
 
     async def _follow_async(self, source: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        add, now, hides, self._begun = self._collector.add, self._now, self._hides_usage, True
-        drained = DRAINS.count
+        self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             async for item in source:
-                is_quiet: bool | None = False
-                try:
-                    self._heard_ns = now()
-                    is_quiet = add(item)
-                except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
-                    swallow("stream", error)
-                if not is_quiet or self._stopped or drained != DRAINS.count:
-                    drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
-                    is_quiet = not self._is_last()
-                if not is_quiet:
+                is_last = self._came(item)
+                if is_last:
                     await close_all_async(source, self._response())
-                    if not (hides and hide_usage(item)):
-                        yield item
-                    break
-                if not (hides and hide_usage(item)):
+                if not (self._hides_usage and hide_usage(item)):
                     yield item
+                if is_last:
+                    break
+
+    def _came(self, event: Any) -> bool:
+        """Take in one event; whether the stream ends with it, cut."""
+        try:
+            self._heard_ns = self._now()
+            if self._collector.add(event) and not self._stopped and self._drained == DRAINS.count:
+                return False
+        except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
+            swallow("stream", error)
+        self._drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
+        return self._is_last()
 
     def _is_last(self) -> bool:
         """Check what came until now; return whether the stream ends with the latest event, cut."""
@@ -362,11 +359,12 @@ class FollowedStream:
         with _UntilEnd(self, functools.partial(self._copied, body), functools.partial(self._left, response)):
             try:
                 for data in source:
-                    if self._keep(body, data):
+                    is_last = self._keep(body, data)
+                    if is_last:
                         close_all(response, source)
-                        yield data
-                        break
                     yield data
+                    if is_last:
+                        break
             except GeneratorExit:
                 source.close()
                 raise
@@ -376,11 +374,12 @@ class FollowedStream:
         with _UntilEnd(self, functools.partial(self._copied, body), functools.partial(self._left, response)):
             try:
                 async for data in source:
-                    if self._keep(body, data):
+                    is_last = self._keep(body, data)
+                    if is_last:
                         await close_all_async(source, response)
-                        yield data
-                        break
                     yield data
+                    if is_last:
+                        break
             except GeneratorExit:
                 await source.aclose()
                 raise
@@ -787,3 +786,33 @@ def observed_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) ->
         return parser(raw)
 
     return observed
+
+
+def hide_usage(chunk: Any) -> bool:
+    """Take the usage out of a chunk as if it had not been asked for; True for the chunk that would not have come at all."""
+    # Nearly every chunk is the client's and has none; this stands between the network and the user.
+    try:
+        if chunk.usage is None:
+            chunk.__pydantic_fields_set__.discard("usage")
+            return False
+    except Exception:  # noqa: BLE001, S110 - of another kind: looked at with care below
+        pass
+    return _hide(chunk)
+
+
+def _hide(chunk: Any) -> bool:
+    try:
+        found = get(chunk, "usage")
+        if found is not None and not get(chunk, "choices"):
+            return True
+        if type(chunk) is dict:
+            cast("dict[str, Any]", chunk).pop("usage", None)
+            return False
+        if found is not None:
+            chunk.usage = None
+        fields_set = getattr(chunk, "__pydantic_fields_set__", None)
+        if fields_set is not None:
+            fields_set.discard("usage")
+    except Exception as error:  # noqa: BLE001 - the chunk is the user's, with the usage in it at worst
+        swallow("hide", error)
+    return False

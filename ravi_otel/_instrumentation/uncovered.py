@@ -258,20 +258,11 @@ class _Watched:
         return result
 
 
-class UnwrappedClients:
-    """Watch the packages of `LIBRARIES` when, and only when, the program imports them."""
-
-    def __init__(self) -> None:
-        unusable = "ravi-otel: clients of this version of {} are not noticed (%s is missing); its requests to known hosts are."
-        self._packages = [Package(each.module, partial(_Watched, each), unusable.format(each.name)) for each in LIBRARIES]
-
-    def install(self) -> None:
-        """Watch what the program has imported, and what it imports later."""
-        for package in self._packages:
-            package.install()
-
-    def remove(self) -> None:
-        """Put the identical methods back, and forget what was counted."""
-        for package in self._packages:
-            package.remove()
-        UNCOVERED.start_anew()
+UNWRAPPED: Final = tuple(
+    Package(
+        each.module,
+        partial(_Watched, each),
+        f"ravi-otel: clients of this version of {each.name} are not noticed (%s is missing); its requests to known hosts are.",
+    )
+    for each in LIBRARIES
+)

@@ -92,12 +92,8 @@ class Transport(Sizing, Protocol):
         """Send it from a coroutine."""
         ...
 
-    def watch(self, live: ModelCall, result: Any) -> bool:
-        """Follow a result that is still open, such as a stream, which ends `live` later; return False when it is complete."""
-        ...
-
-    def reply(self, result: Any) -> Reply:
-        """Read a complete result."""
+    def read(self, live: ModelCall, result: Any) -> Reply | None:
+        """Read a complete result; None of one that is still open, such as a stream, which is followed and ends `live` later."""
         ...
 
     def ending(self, live: ModelCall, error: BaseException) -> Ending:
@@ -445,10 +441,10 @@ class ModelCall(UnderWay):
     def conclude(self, transport: Transport, result: Any) -> None:
         """Settle a complete result, or leave an open one to its watcher; a bug in reading it is ours alone."""
         try:
-            if transport.watch(self, result):
+            reply = transport.read(self, result)
+            if reply is None:
                 self._stage = _ANSWERING
                 return
-            reply = transport.reply(result)
         except Exception as error:  # noqa: BLE001 - the result is the user's whatever we make of it
             swallow("read", error)
             reply = Reply()

@@ -8,7 +8,8 @@ import pytest
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
-from ravi_otel._instrumentation.formats.chat import CHAT, ChatCollector, parameters, usage
+from ravi_otel._instrumentation.formats.chat import CHAT, ChatCollector, usage
+from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel.policy._usage import Asked, Call
 
 
@@ -134,6 +135,12 @@ def test_nonsense_is_taken_in_without_a_word(event):
     collector.reply()
 
 
+def settings(body):
+    return CHAT.call(
+        Request("POST", "/chat/completions", body, Host("openai", assumed=False, address=None, port=None), stream=False)
+    ).parameters
+
+
 def test_the_settings_of_a_request_are_read():
     body = {
         "temperature": 0.5,
@@ -149,7 +156,7 @@ def test_the_settings_of_a_request_are_read():
         "reasoning_effort": "low",
         "response_format": {"type": "json_schema"},
     }
-    assert parameters(body) == {
+    assert settings(body) == {
         "temperature": 0.5,
         "top_p": 0.9,
         "top_k": 40,
@@ -162,7 +169,7 @@ def test_the_settings_of_a_request_are_read():
         "reasoning_level": "low",
         "output_type": "json",
     }
-    assert parameters({"modalities": ["text", "audio"], "reasoning": {"effort": "high"}}) == {
+    assert settings({"modalities": ["text", "audio"], "reasoning": {"effort": "high"}}) == {
         "output_type": "speech",
         "reasoning_level": "high",
     }

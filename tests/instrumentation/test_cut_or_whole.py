@@ -14,7 +14,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._instrumentation import response_methods, streams
+from ravi_otel._instrumentation import http_library, streams
 from ravi_otel._runtime.state import STATE
 from ravi_otel.testing import Capture, Raw, ScriptedLLM
 
@@ -181,7 +181,7 @@ FAULTS: list[tuple[Any, str]] = [
     *((streams.FollowedStream, name) for name in ("_response", "_end", "finished", "_reply", "_cut_with", "dropped", "closed")),
     *((streams, name) for name in ("blame", "why_over", "shut_down_response", "restore_methods", "is_running")),
     *((streams, name) for name in ("wait_for_shutdown", "close_all", "close_all_async")),
-    (response_methods, "_is_ours"),
+    (http_library, "_is_ours"),
 ]
 
 

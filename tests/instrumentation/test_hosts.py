@@ -5,7 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from ravi_otel._instrumentation.openai import PROFILE
+from ravi_otel._instrumentation.client_profile import profile_of
 
 KNOWN = {
     "https://api.openai.com/v1": "openai",
@@ -48,7 +48,7 @@ STRANGE = [
 
 def _host(url, named=None):
     with openai.OpenAI(api_key="none", base_url=url) as client:
-        return PROFILE.host_of(client, named or {})
+        return profile_of("openai").host_of(client, named or {})
 
 
 @pytest.mark.parametrize(("url", "provider"), KNOWN.items())

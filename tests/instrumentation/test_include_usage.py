@@ -15,8 +15,8 @@ import pydantic
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.openai import asks_usage
-from ravi_otel._instrumentation.outgoing_request import hide_usage
+from ravi_otel._instrumentation.client_profile import asks_usage
+from ravi_otel._instrumentation.streams import hide_usage
 from ravi_otel.testing import Answer, Capture, Disconnect, Malformed, Raw, Refusal, Text, ToolCalls
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}

@@ -13,7 +13,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation.response_body import BodyCopy
+from ravi_otel._instrumentation.http_library import BodyCopy
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Count."}]}
 STREAM = ASK | {"stream": True, "stream_options": {"include_usage": True}}

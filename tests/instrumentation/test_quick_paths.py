@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat.chat_completion_chunk import ChoiceDelta
 
+from ravi_otel._instrumentation.client_profile import profile_of
 from ravi_otel._instrumentation.formats import fields
 from ravi_otel._instrumentation.formats.chat import ChatCollector
-from ravi_otel._instrumentation.openai import PROFILE
 from ravi_otel.policy._usage import Call
 
 TEXTS = st.one_of(st.none(), st.text(max_size=8), st.integers(), st.binary(max_size=4))
@@ -63,9 +63,9 @@ def test_what_comes_beside_text_in_one_chunk_counts_as_well(beside):
 
 def test_a_client_that_is_given_another_base_url_is_asked_again():
     with openai.OpenAI(api_key="none", base_url="https://api.groq.com/openai/v1") as client:
-        before = PROFILE.host_of(client, NAMED)
+        before = profile_of("openai").host_of(client, NAMED)
         client.base_url = "https://api.mistral.ai/v1"
-        after = PROFILE.host_of(client, NAMED)
+        after = profile_of("openai").host_of(client, NAMED)
     assert [(one.provider, one.base) for one in (before, after)] == [("groq", "/openai/v1/"), ("mistral_ai", "/v1/")]
 
 
@@ -75,7 +75,10 @@ def test_two_classes_of_client_with_one_url_are_told_apart():
 
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as plain, AzureOpenAI(api_key="none") as azure:
         azure._base_url = plain._base_url
-        assert (PROFILE.host_of(plain, NAMED).provider, PROFILE.host_of(azure, NAMED).provider) == ("openai", "azure.ai.openai")
+        assert (profile_of("openai").host_of(plain, NAMED).provider, profile_of("openai").host_of(azure, NAMED).provider) == (
+            "openai",
+            "azure.ai.openai",
+        )
 
 
 def test_a_url_that_a_property_makes_anew_is_read_each_time():
@@ -89,7 +92,7 @@ def test_a_url_that_a_property_makes_anew_is_read_each_time():
     with openai.OpenAI(api_key="none", base_url="http://model.invalid/v1") as made:
         moving = object.__new__(Moving)
         moving.__dict__.update(made.__dict__)
-        assert [PROFILE.host_of(moving, NAMED).provider for _ in range(2)] == ["groq", "x_ai"]
+        assert [profile_of("openai").host_of(moving, NAMED).provider for _ in range(2)] == ["groq", "x_ai"]
 
 
 class Proxy:

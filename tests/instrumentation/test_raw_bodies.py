@@ -15,7 +15,7 @@ import openai
 import pytest
 
 import ravi_otel
-from ravi_otel._instrumentation import response_body
+from ravi_otel._instrumentation import http_library
 from ravi_otel._instrumentation.formats.sse import events_of
 from ravi_otel.testing import Capture
 
@@ -234,7 +234,7 @@ def test_a_body_that_breaks_while_it_is_read_whole_ends_the_call_with_its_error(
 def test_a_body_too_large_to_keep_is_whole_for_its_user_and_unknown_to_us(
     monkeypatch: pytest.MonkeyPatch, colour: str, clients: Any, http: Any, instrumented: Capture, settled: Any
 ) -> None:
-    monkeypatch.setattr(response_body, "MOST_KEPT", 100)
+    monkeypatch.setattr(http_library, "MOST_KEPT", 100)
     client = client_of(http, colour, ANSWER, {"content-type": "application/json"})
     with ravi_otel.run("r", limits=LIMITS) as run:
         assert clients.run(colour, used(client, colour, by_bytes)) == ANSWER
@@ -247,7 +247,7 @@ def test_a_body_too_large_to_keep_is_whole_for_its_user_and_unknown_to_us(
 def test_a_small_body_that_grows_without_end_is_not_opened_to_its_end(
     monkeypatch: pytest.MonkeyPatch, clients: Any, http: Any, instrumented: Capture, settled: Any
 ) -> None:
-    monkeypatch.setattr(response_body, "MOST_KEPT", 100_000)
+    monkeypatch.setattr(http_library, "MOST_KEPT", 100_000)
     bomb = gzip.compress(b" " * 50_000_000)
     client = client_of(http, "sync", bomb, {"content-type": "application/json", "content-encoding": "gzip"}, size=10_000)
 

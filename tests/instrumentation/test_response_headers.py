@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ravi_otel._instrumentation.attempt_outcomes import headers_of_error, read_headers
+from ravi_otel._instrumentation.http_library import headers_of_error, read_headers
 
 UUID = "0f3c2a91-55d0-4b9e-9a0e-2f5f0d7f9c11"
 IDS = [

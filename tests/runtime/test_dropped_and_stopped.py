@@ -11,7 +11,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
-from ravi_otel._instrumentation.connections import _connection_of
+from ravi_otel._instrumentation.http_library import _connection_of
 from ravi_otel._runtime import stopping as stopping_module
 from ravi_otel._runtime.stopping import IN_FLIGHT
 

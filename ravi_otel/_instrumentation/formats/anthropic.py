@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, cast
 
-from ravi_otel._instrumentation.formats.content import contents, definition, message_of
+from ravi_otel._instrumentation.formats.content import Parts, bound, capless, contents, definition, first_of, hosted, message_of
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
     as_mapping,
@@ -20,20 +20,33 @@ from ravi_otel._instrumentation.formats.fields import (
     items,
     text,
     tokens_in,
-    tokens_of,
     total_only,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
-from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted
-from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
+from ravi_otel._instrumentation.formats.format import (
+    READS,
+    Request,
+    Shapes,
+    TextCollector,
+    WireFormat,
+    below_version,
+    named,
+    segments,
+    settings_of,
+)
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = ("messages", "system", "tools", "output_format")
-_SAME_NAMES: Final = ("temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "service_tier")
-_PLAIN: Final = (str, int, float, list, tuple)
+_SAME_NAMES: Final = frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "service_tier"})
+_SETTINGS: Final = (
+    ("reasoning_level", "output_config", "effort"),
+    ("output_type", "output_config", "format", "type"),
+    ("output_type", "output_format", "type"),
+)
+"""Settings that have other names in the convention, and where they are."""
+
 _MOST_USES: Final = 10_000
 _MOST_BLOCKS: Final = 1_000
 
@@ -82,14 +95,14 @@ class Messages(WireFormat):
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
         told = isinstance(body.get("system"), (str, list, tuple))
-        given = [name for name in _INPUT_FIELDS if isinstance(body.get(name), (str, list, tuple, Mapping))]
+        given = [value for name in _INPUT_FIELDS if isinstance(value := body.get(name), (str, list, tuple, Mapping))]
         return request.describe(
             "chat",
             "messages",
-            size=partial(tokens_of, body, given, (size + told) * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, given, (size + told) * _PER_MESSAGE + _PER_REQUEST),
             output_cap=count(body.get("max_tokens")),
             messages=size + told if known else None,
-            parameters=parameters(body),
+            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
             offers_tools="tools" in body,
         )
 
@@ -152,19 +165,6 @@ class Messages(WireFormat):
     def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - the format's
         """See `WireFormat.cap`."""
         return {"max_tokens": cap}
-
-
-def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request's settings under their neutral names."""
-    found = {name: body[name] for name in _SAME_NAMES if isinstance(body.get(name), _PLAIN)}
-    config = body.get("output_config")
-    effort = text(config, "effort")
-    if effort is not None:
-        found["reasoning_level"] = effort
-    for wanted in (get(config, "format"), body.get("output_format")):
-        if text(wanted, "type") == "json_schema":
-            found["output_type"] = "json"
-    return found
 
 
 def _finish_reason(stop: str | None) -> str | None:

@@ -9,12 +9,20 @@ from itertools import islice
 from typing import Any, Final, cast
 
 from ravi_otel._instrumentation.formats.content import (
+    Parts,
+    at_home,
     blob,
+    bound,
+    capless,
     contents,
     definition,
     file,
+    first_of,
+    hosted,
+    lenient,
     message_of,
     parsed,
+    searching,
     tool_call,
     tool_response,
     words,
@@ -29,18 +37,26 @@ from ravi_otel._instrumentation.formats.fields import (
     items,
     text,
     tokens_in,
-    tokens_of,
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat
-from ravi_otel._instrumentation.formats.input_bounds import Parts, at_home, bound, capless, first_of, hosted, lenient, searching
+from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat, settings_of
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
 _SAME_NAMES: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
-_OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
+_SETTINGS: Final = (
+    ("max_tokens", "max_completion_tokens"),
+    ("max_tokens", "max_tokens"),
+    ("stop_sequences", "stop"),
+    ("reasoning_level", "reasoning_effort"),
+    ("reasoning_level", "reasoning", "effort"),
+    ("output_type", "modalities"),
+    ("output_type", "response_format", "type"),
+)
+"""Settings that have other names in the convention, and where they are."""
+
 _INPUT_FIELDS: Final = ("messages", "tools", "functions", "response_format")
 """What of a request counts as input."""
 
@@ -94,18 +110,19 @@ class ChatCompletions(WireFormat):
         return request.describe(
             "chat",
             "chat.completions",
-            size=partial(tokens_of, body, _INPUT_FIELDS, size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
-            parameters=parameters(body),
+            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
             offers_tools="tools" in body,
         )
 
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
         told = as_mapping(result)
-        choices = as_list(told.get("choices"))
+        found: Any = told.get("choices")
+        choices: Sequence[Any] = found if isinstance(found, (list, tuple)) else ()
         reasons: list[str] = []
         for choice in choices:
             reason = as_mapping(choice).get("finish_reason")
@@ -181,7 +198,7 @@ class Completions(WireFormat):
         """See `WireFormat.call`."""
         call, body = CHAT.call(request), request.body
         call.operation, call.endpoint, call.messages, call.offers_tools = "text_completion", "completions", None, False
-        call.input_estimate = sum(tokens_in(body.get(name)) for name in _COMPLETION_FIELDS) + 1
+        call.input_estimate = tokens_in(tuple(map(body.get, _COMPLETION_FIELDS)), 1)
         call.choices = max(call.choices, count(body.get("best_of")) or 1) * _prompts(body.get("prompt"))
         return call
 
@@ -222,36 +239,6 @@ usage: Final = partial(
     output_details="completion_tokens_details",
 )
 """Read the usage object of a chat completion."""
-
-
-def parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the request's settings under their neutral names."""
-    found: dict[str, Any] = {}
-    for name in _SAME_NAMES.intersection(body):
-        if body[name] is not None:
-            found[name] = body[name]
-    cap = body.get("max_completion_tokens")
-    cap = body.get("max_tokens") if cap is None else cap
-    if cap is not None:
-        found["max_tokens"] = cap
-    stop = body.get("stop")
-    if stop is not None:
-        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
-    level = body.get("reasoning_effort")
-    level = text(body["reasoning"], "effort") if level is None and "reasoning" in body else level
-    if isinstance(level, str):
-        found["reasoning_level"] = level
-    kind = _output_type(body) if "modalities" in body or "response_format" in body else None
-    if kind is not None:
-        found["output_type"] = kind
-    return found
-
-
-def _output_type(body: Mapping[str, Any]) -> str | None:
-    if "modalities" in body and "audio" in items(body, "modalities"):
-        return "speech"
-    kind = text(body["response_format"], "type") if "response_format" in body else None
-    return None if kind is None else _OUTPUT_TYPES.get(kind)
 
 
 # -- streams ------------------------------------------------------------------------------------------------------------
@@ -554,6 +541,48 @@ class _Choice:
             "function_call": None if self.legacy is None else self.legacy.whole()["function"],
         }
         return {"message": message, "finish_reason": self.reason}
+
+
+# -- groq -------------------------------------------------------------------------------------------------------------
+
+FAILED: Final = "x_groq_error"
+"""The `error.type` of a stream whose chunk reports a failure, which the client does not raise."""
+
+
+class GroqChat(ChatCompletions):
+    """Read groq's `/chat/completions`, whose streams tell their usage unasked."""
+
+    usage_on_request = False
+
+    def collector(self, call: Call) -> ChatCollector:
+        """See `WireFormat.collector`."""
+        return GroqCollector(call)
+
+
+class GroqCollector(ChatCollector):
+    """Follow a chat stream, and what groq adds to it in any of its chunks."""
+
+    __slots__ = ("_failed",)
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._failed = False
+
+    def add(self, event: Any) -> bool | None:
+        """See `Collector.add`."""
+        is_quiet, told = super().add(event), get(event, "x_groq")
+        if told is None:
+            return is_quiet
+        self._usage = get(told, "usage") or self._usage
+        self._failed = self._failed or bool(text(told, "error"))
+        return None
+
+    def reply(self) -> Reply:
+        """See `Collector.reply`."""
+        reply = super().reply()
+        if self._failed:
+            reply.error_type = FAILED
+        return reply
 
 
 # -- what messages say ----------------------------------------------------------------------------------------------------

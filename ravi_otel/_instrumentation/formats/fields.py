@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from ravi_otel.hooks._listeners import swallow
@@ -212,69 +212,55 @@ def tokens_of_weight(weight: int) -> int:
     return (weight + TOKEN - 1) // TOKEN
 
 
-def tokens_in_text(value: str) -> int:
-    """Estimate tokens of a text: a quarter of its ASCII bytes, a third of any other UTF-8."""
-    return tokens_of_weight(weight_of(value))
+def _tokens_in_text(value: str) -> int:
+    return _MEDIA_TOKENS if value.startswith("data:") else tokens_of_weight(weight_of(value))
 
 
-def _tokens_in_node(value: str) -> int:
-    return _MEDIA_TOKENS if value.startswith("data:") else tokens_in_text(value)
+def tokens_in(value: Any, more: int = 0) -> int:  # noqa: C901, PLR0912 - one loop for every sort of node, without a call for each
+    """Estimate tokens of a JSON value, and `more`: its texts and its keys; media inline count as a fixed amount each.
 
-
-def tokens_in(value: Any) -> int:  # noqa: C901, PLR0912 - one loop for every sort of node, without a call for each
-    """Estimate tokens of a JSON value: its texts and its keys; media inline count as a fixed amount each.
-
-    Iterators are left alone: they are the caller's to read.
+    Iterators are left alone: they are the caller's to read. A value that cannot be read is taken to be that small.
     """
-    total, seen = 0, 0
+    total, seen = more, 0
     stack: list[Any] = [value]
-    while stack and seen < _MOST_NODES:
-        node = stack.pop()
-        seen += 1
-        kind = class_of(node)
-        if kind is list:
-            stack.extend(node)
-        elif kind is dict and len(node) <= _FEW:
-            # A message, nearly always: its texts are weighed where they stand.
-            for key, inner in node.items():
-                if type(inner) is not str:
-                    total += 1
-                    stack.append(inner)
-                elif key in _MEDIA_KEYS:
-                    total += _MEDIA_TOKENS
-                else:
-                    seen += 1
-                    plain = inner.isascii() and not inner.startswith("data:")
-                    total += 1 + ((len(inner) * 3 + 11) // 12 if plain else _tokens_in_node(inner))
-        elif isinstance(node, str):
-            total += _tokens_in_node(node)
-        elif isinstance(node, Mapping):
-            for key, inner in cast("dict[Any, Any]", node).items():
-                if key in _MEDIA_KEYS and isinstance(inner, str):
-                    total += _MEDIA_TOKENS
-                else:
-                    total += 1
-                    stack.append(inner)
-        elif isinstance(node, (list, tuple)):
-            stack.extend(cast("Sequence[Any]", node))
-        elif hasattr(kind, "__pydantic_fields_set__") or hasattr(kind, "__fields_set__"):
-            stack.append(vars(node))  # a model, which some clients take where others take a mapping
-        elif node is not None:
-            total += 1
-    return total
-
-
-def tokens_of(body: Mapping[str, Any], names: Iterable[str], more: int = 0) -> int:
-    """Estimate the tokens of some fields of a body, and `more`; a call that cannot be read is taken to be that small."""
     try:
-        total = more
-        for name in names:
-            if name in body:
-                total += tokens_in(body[name])
-        return total  # noqa: TRY300 - what cannot be read is what follows
+        while stack and seen < _MOST_NODES:
+            node = stack.pop()
+            seen += 1
+            kind = class_of(node)
+            if kind is list:
+                stack.extend(node)
+            elif kind is dict and len(node) <= _FEW:
+                # A message, nearly always: its texts are weighed where they stand.
+                for key, inner in node.items():
+                    if type(inner) is not str:
+                        total += 1
+                        stack.append(inner)
+                    elif key in _MEDIA_KEYS:
+                        total += _MEDIA_TOKENS
+                    else:
+                        seen += 1
+                        plain = inner.isascii() and not inner.startswith("data:")
+                        total += 1 + ((len(inner) * 3 + 11) // 12 if plain else _tokens_in_text(inner))
+            elif isinstance(node, str):
+                total += _tokens_in_text(node)
+            elif isinstance(node, Mapping):
+                for key, inner in cast("dict[Any, Any]", node).items():
+                    if key in _MEDIA_KEYS and isinstance(inner, str):
+                        total += _MEDIA_TOKENS
+                    else:
+                        total += 1
+                        stack.append(inner)
+            elif isinstance(node, (list, tuple)):
+                stack.extend(cast("Sequence[Any]", node))
+            elif hasattr(kind, "__pydantic_fields_set__") or hasattr(kind, "__fields_set__"):
+                stack.append(vars(node))  # a model, which some clients take where others take a mapping
+            elif node is not None:
+                total += 1
     except Exception as bug:  # noqa: BLE001 - it is asked long after the request was read, where nobody expects an error
         swallow("estimate", bug)
         return more
+    return total
 
 
 def body_of(json_data: Any, extra: Any, content: Any) -> Mapping[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
-from ravi_otel._instrumentation.formats.fields import TOKEN, tokens_of_weight, weight_of
+from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, tokens_of_weight, weight_of
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
@@ -250,6 +252,43 @@ class WireFormat(ABC):
         return ()
 
 
+# -- settings of a request under their neutral names ------------------------------------------------------------------------
+
+_OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
+
+
+def _output_type(told: Any) -> str | None:
+    if isinstance(told, (list, tuple)):  # the modalities of an answer
+        return "speech" if "audio" in told else None
+    return _OUTPUT_TYPES.get(told) if isinstance(told, str) else None
+
+
+_READ_AS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "conversation_id": as_text,
+    "output_type": _output_type,
+    "reasoning_level": as_text,
+    "stop_sequences": lambda told: [told] if isinstance(told, str) else told,
+}
+"""How the values of some settings are read."""
+
+
+def settings_of(body: Mapping[str, Any], same: frozenset[str], others: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    """Return a body's settings under their neutral names: those of `same`, and of `others` (name, where it is) the first that is told."""
+    found: dict[str, Any] = {}
+    for name in same.intersection(body):
+        if body[name] is not None:
+            found[name] = body[name]
+    for name, first, *further in others:
+        if first in body and name not in found:
+            told = body[first]
+            for step in further:
+                told = get(told, step)
+            told = _READ_AS[name](told) if name in _READ_AS else told
+            if told is not None:
+                found[name] = told
+    return found
+
+
 # -- what an answer is called: whoever answers may write a key into any field, so that only what is shaped like a name passes --------
 
 
@@ -281,7 +320,7 @@ def shaped(reply: Reply, asked: str | None = None) -> Reply:
 
     `asked` is the model that the program named, which is told as it is.
     """
-    if reply.id is not None and not _is_name(reply.id):
+    if reply.id is not None and (not _NAME.fullmatch(reply.id) or _KEY.search(reply.id)):
         reply.id = None
     if reply.model is not None and reply.model != asked and not _is_known_name(reply.model[:_TOO_LONG]):
         reply.model = None
@@ -341,3 +380,82 @@ def read_body(wire_format: WireFormat, content: Callable[[], bytes], call: Call)
 def read_events(collector: Collector, call: Call) -> Reply:
     """Return what the events of a stream said until now."""
     return shaped(collector.reply(), call.model)
+
+
+# -- paths: the one a client will really send, however it was spelled, and those an API is known to have --------------
+
+READS: Final = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
+"""Methods that begin nothing."""
+
+_MOST_NAMED: Final = 4
+_VERSION: Final = re.compile(r"v\d{1,3}")
+_ID: Final = re.compile(r"(?=.*\d|.{20})[a-z0-9._~-]{1,128}")
+"""What ids end a path with. A plain word there may as well be the name of something to do."""
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def segments(path: str, base: str = "") -> tuple[str, ...]:
+    """Return the segments below `base`, plain: no host, query, fragment or parameters, `.` and `..` resolved, lower case.
+
+    An absolute URL stands for itself, whatever the base is. Two spellings a server may take for one are one here.
+    """
+    try:
+        split = urlsplit(path)
+    except ValueError:  # the client will refuse it, too
+        whole = path
+    else:
+        whole = split.path if split.scheme and split.netloc else f"{base}/{split.path}"
+    found: list[str] = []
+    for raw in unquote(whole).replace("\\", "/").lower().split("/"):
+        part = raw.partition(";")[0].partition("?")[0].partition("#")[0].strip()
+        if part == "..":
+            del found[-1:]
+        elif part not in ("", "."):
+            found.append(part)
+    return tuple(found)
+
+
+def below_version(parts: tuple[str, ...], root: str = "") -> tuple[str, ...]:
+    """Return the segments below an API's version, where there is one, and below `root`."""
+    at = next((at for at, part in enumerate(parts) if _VERSION.fullmatch(part)), -1)
+    parts = parts[at + 1 :]
+    while parts and (parts[0] == root or _VERSION.fullmatch(parts[0])):
+        parts = parts[1:]
+    return parts
+
+
+def named(path: str, words: frozenset[str]) -> str:
+    """Return a path without its ids, so that few distinct ones exist: `/files/file-9x1/content` is `files.content`.
+
+    `words` are those of an API's paths. Any other segment may be an id, a name or a key, and is nobody's business.
+    """
+    found = [part for part in path.partition("?")[0].split("/") if part in words]
+    return ".".join(found[:_MOST_NAMED]) or "request"
+
+
+class Shapes:
+    """Hold the paths of an API that are alike in what they ask for.
+
+    They are written `files files/*/content`, where `*` stands for an id, `x*` for one that begins so, and `a|b` for either of
+    two words.
+    """
+
+    __slots__ = ("_shapes",)
+
+    def __init__(self, *written: str) -> None:
+        self._shapes = frozenset(_spelled(" ".join(written).split()))
+
+    def has(self, parts: tuple[str, ...]) -> bool:
+        """Whether a path is one of these; what stands for an id at its end must look like one."""
+        return any(len(shape) == len(parts) and _fits(parts, shape) for shape in self._shapes)
+
+
+def _spelled(written: Iterable[str]) -> Iterable[tuple[str, ...]]:
+    for one in written:
+        yield from product(*(part.split("|") for part in one.split("/")))
+
+
+def _fits(parts: tuple[str, ...], shape: tuple[str, ...]) -> bool:
+    if shape[-1].endswith("*") and _ID.fullmatch(parts[-1]) is None:
+        return False
+    return all(part.startswith(wanted[:-1]) if wanted.endswith("*") else part == wanted for part, wanted in zip(parts, shape, strict=True))

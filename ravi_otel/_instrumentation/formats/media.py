@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeGuard, cast
 
-from ravi_otel._instrumentation.formats.content import blob, contents, link, message_of, words
+from ravi_otel._instrumentation.formats.content import blob, bound, contents, link, message_of, words
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
     as_list,
@@ -28,11 +28,9 @@ from ravi_otel._instrumentation.formats.fields import (
     items,
     text,
     tokens_in,
-    tokens_of,
     usage_of,
 )
 from ravi_otel._instrumentation.formats.format import MOST_TEXT, Collector, Request, TextCollector, WireFormat
-from ravi_otel._instrumentation.formats.input_bounds import bound
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, Usage, added
 
 # -- embeddings, moderations, videos ------------------------------------------------------------------------------------
@@ -47,7 +45,7 @@ class Embeddings(WireFormat):
         return request.describe(
             "embeddings",
             turn=False,
-            size=partial(tokens_of, request.body, ("input",)),
+            size=partial(tokens_in, request.body.get("input")),
             parameters={} if encoding is None else {"encoding_format": encoding},
         )
 

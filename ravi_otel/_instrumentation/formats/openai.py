@@ -7,9 +7,8 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats import chat, responses
 from ravi_otel._instrumentation.formats.fields import as_mapping, as_text, count, get, text, tokens_in, usage_of
-from ravi_otel._instrumentation.formats.format import Collector, Request, WireFormat
+from ravi_otel._instrumentation.formats.format import READS, Collector, Request, Shapes, WireFormat, below_version, named, segments
 from ravi_otel._instrumentation.formats.media import MEDIA
-from ravi_otel._instrumentation.formats.paths import READS, Shapes, below_version, named, segments
 from ravi_otel.policy._usage import Call, Reply, Usage
 
 _WORDS: Final = frozenset(
@@ -193,3 +192,14 @@ def format_for(method: str, path: str, base: str = "", provider: str = "") -> Wi
     if _asks_a_model(segments(path), provider):
         return _OTHER
     return responses.look_at("POST", parts, path) or _PLAIN
+
+
+_OF_GROQ: Final = chat.GroqChat()
+
+
+@lru_cache(maxsize=_MOST_KEPT)
+def groq_format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
+    """Return the format of a path of groq's API, which is shaped like OpenAI's but for chat."""
+    if method not in READS and segments(path, base)[-2:] == ("chat", "completions"):
+        return _OF_GROQ
+    return format_for(method, path, base, provider or "groq")

@@ -10,12 +10,19 @@ from urllib.parse import unquote
 
 from ravi_otel._instrumentation.formats.content import (
     MOST_ITEMS,
+    Parts,
     blob,
+    bound,
+    capless,
     contents,
     definition,
+    first_of,
+    hosted,
+    lenient,
     message_of,
     own_fields,
     parsed,
+    searching,
     tool_call,
     tool_response,
     words,
@@ -29,19 +36,26 @@ from ravi_otel._instrumentation.formats.fields import (
     id_of,
     items,
     text,
-    tokens_of,
+    tokens_in,
     usage_of,
 )
-from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat
-from ravi_otel._instrumentation.formats.input_bounds import Parts, bound, capless, first_of, hosted, lenient, searching
+from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat, settings_of
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
 
 _PER_ITEM: Final = 4
 _PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = ("input", "instructions", "tools", "text")
-_SAME_NAMES: Final = ("temperature", "top_p", "service_tier")
-_OUTPUT_TYPES: Final = {"text": "text", "json_object": "json", "json_schema": "json"}
+_SAME_NAMES: Final = frozenset({"temperature", "top_p", "service_tier"})
+_SETTINGS: Final = (
+    ("max_tokens", "max_output_tokens"),
+    ("reasoning_level", "reasoning", "effort"),
+    ("output_type", "text", "format", "type"),
+    ("conversation_id", "conversation"),
+    ("conversation_id", "conversation", "id"),
+)
+"""Settings that have other names in the convention, and where they are."""
+
 _FINISHED: Final = {"completed": "stop", "failed": "error", "cancelled": "error", "incomplete": "length"}
 _AT_WORK: Final = frozenset({"queued", "in_progress"})
 _TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
@@ -84,12 +98,12 @@ class Responses(WireFormat):
         call = request.describe(
             "chat",
             "responses",
-            size=partial(tokens_of, body, _INPUT_FIELDS, size * _PER_ITEM + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_ITEM + _PER_REQUEST),
             output_cap=count(body.get("max_output_tokens")),
             messages=size + instructed,
             unchained=instructed,
             previous_response_id=text(body, "previous_response_id"),
-            parameters=_parameters(body),
+            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
             offers_tools="tools" in body or "prompt" in body,  # a stored prompt may hold some
         )
         goes_on = call.previous_response_id or call.parameters.get("conversation_id")
@@ -231,23 +245,6 @@ def _take_item(item: Any, parts: Parts) -> None:
             parts.hide("reasoning")  # named by its id, and kept by the provider
     elif kind not in _BOUNDED_CALLS:
         parts.hide(kind)
-
-
-def _parameters(body: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: body[name] for name in _SAME_NAMES if body.get(name) is not None}
-    if body.get("max_output_tokens") is not None:
-        found["max_tokens"] = body["max_output_tokens"]
-    effort = text(body.get("reasoning"), "effort")
-    if effort is not None:
-        found["reasoning_level"] = effort
-    kind = text(get(body.get("text"), "format"), "type")
-    if kind in _OUTPUT_TYPES:
-        found["output_type"] = _OUTPUT_TYPES[kind]
-    conversation = body.get("conversation")
-    named = conversation if isinstance(conversation, str) else text(conversation, "id")
-    if named is not None:
-        found["conversation_id"] = named
-    return found
 
 
 # -- streams ------------------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 
 from ravi_otel._instrumentation.formats import anthropic, openai
 from ravi_otel._instrumentation.formats.format import Host, Request, WireFormat, read_body, read_events
+from ravi_otel._instrumentation.formats.openai import groq_format_for
 from ravi_otel._instrumentation.formats.sse import events_of
-from ravi_otel._instrumentation.groq import format_for as groq_format_for
 from ravi_otel.policy._usage import Asked, Call, Reply, ToolUse
 
 TOOL = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}

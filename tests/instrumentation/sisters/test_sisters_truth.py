@@ -9,7 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetError
-from ravi_otel._instrumentation.anthropic import PROFILE
+from ravi_otel._instrumentation.client_profile import profile_of
 from ravi_otel._instrumentation.formats.anthropic import usage
 from ravi_otel._instrumentation.formats.format import Request
 from ravi_otel._runtime.late import drain
@@ -295,6 +295,6 @@ def test_usage_that_cannot_be_is_unknown(told: Any):
     ],
 )
 def test_only_what_may_ask_a_model_counts_as_a_request(method: str, path: str, generative: bool, endpoint: str, anthropic_host: Any):
-    call = PROFILE.format_for(method, path, "").call(Request(method, path, {}, anthropic_host, stream=False))
+    call = profile_of("anthropic").format_for(method, path, "").call(Request(method, path, {}, anthropic_host, stream=False))
 
     assert (call.generative, call.endpoint) == (generative, endpoint)

@@ -11,7 +11,7 @@ import pytest
 from talking import CREATE, QUIET, Talk, answering, got, manager_class, play, spans, until
 
 import ravi_otel
-from ravi_otel._instrumentation.sockets import Sockets
+from ravi_otel._instrumentation.client_packages import SOCKETS
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
 
@@ -24,10 +24,11 @@ def test_the_identical_methods_are_put_back(clients: Any) -> None:
     kinds += [module.RealtimeConnection, module.AsyncRealtimeConnection]
     kinds += [base for kind in kinds for base in kind.__mro__[1:-1]]
     before = [dict(vars(kind)) for kind in kinds]
-    sockets = Sockets()
-    sockets.install()
+    for module in SOCKETS:
+        module.install()
     assert any(vars(kind)[name] is not value for kind, names in zip(kinds, before, strict=True) for name, value in names.items())
-    sockets.remove()
+    for module in SOCKETS:
+        module.remove()
     assert all(vars(kind)[name] is value for kind, names in zip(kinds, before, strict=True) for name, value in names.items())
 
 

@@ -1,0 +1,605 @@
+"""Know the HTTP libraries below the clients, httpx and its like: errors, headers, bodies, connections, and the methods of a response.
+
+Of an answer's headers the few are read that say which request it was and how much is left; of a request's, none. Whoever answers may send
+anything, a key it was sent among it: a value passes by its shape alone.
+
+What finds the connection of a request is private to the HTTP library's pool (httpcore and its like) and looked up only when a call is
+stopped. Where something else carries the request, while it still connects, and on a connection that several share (HTTP/2), nothing is
+done: the call then ends by its own time-outs.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import re
+import socket
+import sys
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain
+from types import AsyncGeneratorType, FrameType, FunctionType, GeneratorType, MethodType
+from typing import Any, Final, cast
+
+from ravi_otel._forksafe import ForkLock
+from ravi_otel._instrumentation.formats.fields import class_of, count, get
+from ravi_otel._instrumentation.formats.sse import events_of
+from ravi_otel._runtime.model_call import Ending
+from ravi_otel._runtime.patching import Block, awaited_in, called_in
+from ravi_otel.policy._usage import Reply
+
+# -- what became of an attempt: what the client's exception says was sent and billed ----------------------------------
+
+_NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
+"""HTTP libraries differ, and these names they share: nothing was sent when one of them was raised."""
+
+_TIMED_OUT: Final = frozenset({"APITimeoutError", "TimeoutException"})
+_CLIENT_ERRORS: Final = range(400, 500)
+_ANSWERED: Final = (("openai", "APIStatusError"), ("anthropic", "APIStatusError"), ("groq", "APIStatusError"))
+"""Whose word on the provider's status is believed: the package and the name of an error's class."""
+
+_ANSWERED_ATTEMPT: Final = (*_ANSWERED, ("httpx", "HTTPStatusError"), ("httpx2", "HTTPStatusError"))
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """Describe one failed attempt."""
+
+    status: int | None
+    error_type: str | None
+    sent: bool
+
+
+def ending_of(error: BaseException, *, built: object, seen: Reply | None) -> Ending:
+    """Return how a call failed.
+
+    `built` is the last request the client built, None when there was none; `seen` is the answer when one came and was
+    then judged unfit by a parser, which may raise anything: that answer was billed.
+    """
+    status = None if seen is not None else _status(error, _ANSWERED)
+    return Ending(
+        error_type=type(error).__qualname__,
+        sent=built is not None and (seen is not None or not _never_left(error, built)),
+        billed=status not in _CLIENT_ERRORS if status is not None else True,
+        usage=None if seen is None else seen.usage,
+        reply=seen,
+        status=status,
+    )
+
+
+def failed_attempt(error: BaseException | None, built: object) -> FailedAttempt:
+    """Return how an attempt failed that is about to be retried."""
+    if error is None:
+        return FailedAttempt(None, None, sent=True)
+    status = _status(error, _ANSWERED_ATTEMPT)
+    name = type(error).__qualname__ if status is None else str(status)  # not the class: what is raised inside a client is its own affair
+    return FailedAttempt(status, name, sent=not _never_left(error, built))
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether it is a time-out of the client's or of its HTTP library's, under whatever name it is raised."""
+    return any(cls.__name__ in _TIMED_OUT for cls in type(error).__mro__)
+
+
+def _status(error: BaseException, believed: Sequence[tuple[str, str]]) -> int | None:
+    if not any((cls.__module__.partition(".")[0], cls.__name__) in believed for cls in type(error).__mro__):
+        return None
+    return count(get(error, "status_code")) or count(get(get(error, "response"), "status_code"))
+
+
+def _never_left(error: BaseException, built: object) -> bool:
+    """Whether no connection was had for what was paid for last; one that a redirect asked for, unpaid, comes after an answer."""
+    for one in (error, error.__cause__):
+        if not _NEVER_LEFT.isdisjoint(cls.__name__ for cls in type(one).__mro__):
+            failing = get(one, "request")
+            return failing is None or failing is built
+    return False
+
+
+# -- headers ------------------------------------------------------------------------------------------------------------
+
+_MOST_BYTES: Final = 80
+_MOST_DIGITS: Final = 15
+_ID: Final = re.compile(
+    rb"req_[0-9A-Za-z_]{1,64}"
+    rb"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # a UUID
+    rb"|[0-9a-f]{12}4[0-9a-f]{3}[89ab][0-9a-f]{15}"  # a random one without dashes; other 32 digits are some hosts' keys
+    rb"|[0-7][0-9A-HJKMNP-TV-Z]{25}"  # a ULID
+)
+_AMOUNT: Final = re.compile(
+    rb"\d{1,15}(?:\.\d{1,9})?"
+    rb"|(?:\d{1,9}(?:\.\d{1,9})?(?:ms|us|ns|d|h|m|s)){1,5}"
+    rb"|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
+    rb"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun), \d\d (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) \d{4} \d\d:\d\d:\d\d GMT"
+)
+_REQUEST_ID: Final = ""
+_READ: Final = dict.fromkeys((b"x-request-id", b"request-id", b"apim-request-id", b"x-amzn-requestid"), _REQUEST_ID) | {
+    name.encode(): name
+    for name in (
+        *(f"x-ratelimit-{what}-{of}" for what in ("limit", "remaining", "reset") for of in ("requests", "tokens")),
+        *(
+            f"anthropic-ratelimit-{of}-{what}"
+            for what in ("limit", "remaining", "reset")
+            for of in ("requests", "tokens", "input-tokens", "output-tokens")
+        ),
+        "retry-after",
+        "retry-after-ms",
+    )
+}
+"""The headers that are read, and the names of the amounts among them."""
+
+
+def headers_of_error(error: BaseException | None) -> tuple[str | None, dict[str, str]]:
+    """Return what the answer behind a client's error says, if there was one."""
+    response = get(error, "response")
+    headers = get(response, "headers")
+    return (None, {}) if getattr(headers, "raw", None) is None else read_headers(headers)
+
+
+def read_headers(headers: Any) -> tuple[str | None, dict[str, str]]:
+    """Return the provider's id of a request, and what it says of rate limits by header name; a value of another shape is left out."""
+    found: bytes | None = None
+    limits: dict[str, str] = {}
+    for raw_name, raw_value in headers.raw:
+        limit = _READ.get(raw_name.lower())
+        if limit is None:
+            continue
+        value = raw_value.strip()
+        if len(value) > _MOST_BYTES:
+            continue
+        if limit:
+            if (value.isdigit() and len(value) <= _MOST_DIGITS) or _AMOUNT.fullmatch(value):
+                limits[limit] = value.decode("ascii")
+        elif found is None and _ID.fullmatch(value):
+            found = value
+    return None if found is None else found.decode("ascii"), limits
+
+
+# -- a bounded copy of a body that its user reads without us, which is read when they are done ------------------------
+
+MOST_KEPT: Final = 16 * 1024 * 1024
+"""Bytes of one body, as sent and as decoded; what a longer one used is unknown."""
+
+_MOST_MARKS: Final = 200_000
+"""Commas and brackets of what is read at once: each is a value to make, and a program waits for all of them."""
+
+_MOST_EVENTS: Final = 10_000
+_MOST_READ: Final = 4 * 1024 * 1024
+_HEAD: Final = 64 * 1024
+_TAILS: Final = (1024 * 1024, 64 * 1024)
+_BLANK: Final = re.compile(rb"\r?\n\r?\n|\r\r")
+
+_PIECE: Final = 512
+"""Compressed bytes that are opened at once: a hostile body grows a hundred thousandfold."""
+
+_DESCRIBING: Final = ("content-type", "content-encoding")
+
+
+class BodyCopy:
+    """Collect the bytes of one response as they pass; holds nothing of the response itself.
+
+    `streamed` says that it is made of server-sent events, `ended` that its reader came to its end. Bodies that are neither
+    those nor JSON nor text are not kept.
+
+    What is read is bounded to some tens of milliseconds. JSON has at most 200,000 commas and brackets, or is unknown. Of events
+    beyond 4 MiB, 10,000 of them, or as many marks, the first 64 KiB and the last MiB are read (64 KiB where that is as heavy):
+    usage comes last, and an estimate is scaled by what was left out.
+    """
+
+    __slots__ = ("_ends_itself", "_headers", "_kept", "_kind", "_share", "_size", "_stated", "ended", "streamed")
+
+    def __init__(self, response: Any) -> None:
+        self._kind = _library_class(response)
+        self._headers = {name: value for name in _DESCRIBING if (value := response.headers.get(name)) is not None}
+        content_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
+        self.streamed = content_type == "text/event-stream"
+        kept = self.streamed or content_type.endswith("json") or content_type.startswith("text/")
+        self._kept: list[bytes] | None = [] if kept else None
+        self._share = (1, 1)  # what of the events was read
+        self._ends_itself = content_type.endswith("json")
+        self._stated = response.headers.get("content-length")
+        self._size = 0
+        self.ended = False
+
+    def put(self, content: bytes) -> BodyCopy:
+        """Take the whole content, decoded, as the HTTP library keeps it anyway; returns itself."""
+        self._headers.pop("content-encoding", None)
+        self._kept = [content]
+        self.ended = True
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing of it is missing, or that reading it will show that: half a JSON object is none."""
+        return self.ended or self._ends_itself or self._stated == str(self._size)
+
+    def add(self, data: bytes) -> None:
+        """Keep what came, unless it grows too large to be kept at all."""
+        if self._kept is None:
+            return
+        self._size += len(data)
+        if self._size > MOST_KEPT:
+            self._kept = None
+        else:
+            self._kept.append(data)
+
+    def content(self) -> bytes:
+        """Return it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
+        found = b"".join(self._decoded())
+        if _is_heavy(found):
+            raise ValueError("too many values")
+        return found
+
+    def events(self) -> Iterator[Any]:
+        """Return each event's JSON, up to the first that is none; nothing of a body that was not kept, and the ends of a long one."""
+        parts: list[bytes] = []
+        with suppress(Exception):  # what could be opened until then came
+            parts.extend(self._decoded())
+        data = b"".join(parts)
+        if len(data) <= _MOST_READ and not _is_heavy(data):
+            return events_of(data)
+        head, tail = data[:_HEAD], b""
+        for size in _TAILS:
+            tail = data[max(_HEAD, len(data) - size) :]
+            if not _is_heavy(tail):
+                break
+        begins = _BLANK.search(tail)  # the event that was cut in two is none
+        tail = b"" if begins is None else tail[begins.end() :]
+        self._share = (len(head) + len(tail), len(data))
+        return chain(events_of(head), events_of(tail))
+
+    def scaled(self, reply: Reply) -> Reply:
+        """Estimate from what was read of the events how much there was in all of them."""
+        usage, (read, size) = reply.usage, self._share
+        if usage is None or usage.source != "estimated" or read >= size:
+            return reply
+        return replace(reply, usage=replace(usage, output_tokens=usage.output_tokens * size // max(1, read)))
+
+    def _decoded(self) -> Iterator[bytes]:
+        """Undo the content's encodings by the HTTP library's own means; raises beyond the bound."""
+        if self._kept is None:
+            raise ValueError("not kept")
+        raw = b"".join(self._kept)
+        if "content-encoding" not in self._headers:
+            yield raw
+            return
+        size = 0
+        # Given as an iterator, so that nothing is opened before it is asked for.
+        pieces = (raw[at : at + _PIECE] for at in range(0, len(raw), _PIECE))
+        for data in self._kind(200, headers=self._headers, content=pieces).iter_bytes():
+            size += len(data)
+            if size > MOST_KEPT:
+                raise ValueError("too large")
+            yield data
+
+
+def _is_heavy(data: bytes) -> bool:
+    if data.count(b"data:") > _MOST_EVENTS:
+        return True
+    return data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_MARKS
+
+
+def _library_class(response: Any) -> Any:
+    """Return the HTTP library's class of a response: a subclass may be made in other ways."""
+    for cls in class_of(response).__mro__:
+        if cls.__name__ == "Response" and cls.__module__.startswith("httpx"):
+            return cls
+    return class_of(response)
+
+
+def content_of(response: Any) -> BodyCopy | None:
+    """Return a body its user has read whole, and the HTTP library keeps; None of one that was not."""
+    try:
+        return BodyCopy(response).put(response.content)
+    except Exception:  # noqa: BLE001 - not read
+        return None
+
+
+# -- connections: whoever is blocked reading from one is woken by its end ---------------------------------------------
+
+_HTTP_2: Final = (b"HTTP/2", b"HTTP/2.0")
+_LONGEST_WAIT_S: Final = 0.1
+_DEEPEST: Final = 4
+"""A connection, the tunnel it may be in, and what speaks HTTP on it."""
+
+_gate: Final = ForkLock()
+"""Lets no connection go back to its pool between being found open and being shut down: there it is somebody else's.
+
+It may be passed again by the thread that is in it: a finaliser that closes a response runs wherever it likes. Nothing is waited for in it.
+"""
+
+
+def wait_for_shutdown() -> None:
+    """Wait until nobody is shutting down a connection; right before a response is closed."""
+    with _gate.own:
+        pass
+
+
+def shut_down_response(response: Any) -> bool:
+    """Shut down the connection of an open response, so that whoever waits for more of it is woken by its end; whether that was done.
+
+    Nothing happens to one that is closed, to one that shares its connection with others (HTTP/2), or where there is no socket.
+    """
+    with _gate.own:
+        try:
+            if response.is_closed or response.extensions.get("http_version") in _HTTP_2:
+                return False
+            found = response.extensions["network_stream"].get_extra_info("socket")
+            # By a copy: an encrypted socket that is shut down itself goes on in plain text.
+            twin = socket.fromfd(found.fileno(), found.family, found.type)
+        except Exception:  # noqa: BLE001 - another transport, or gone by now: it ends at its next piece
+            return False
+        with twin, suppress(OSError):
+            twin.shutdown(socket.SHUT_RDWR)
+            return True
+    return False
+
+
+def shut_down_request(client: Any, request: Any) -> bool:
+    """Shut down the connection that carries `request` for `client`; False when it cannot be found.
+
+    The thread that reads there is told that the server hung up. The pool's lock is held meanwhile, so that the connection
+    cannot become somebody else's; the pool may hand on one that is free before it has forgotten the request it was on.
+    """
+    pool = _pool_of(client, request)
+    lock = get(get(pool, "_optional_thread_lock"), "_lock")
+    if lock is None or not lock.acquire(timeout=_LONGEST_WAIT_S):
+        return False
+    try:
+        connection = _connection_of(request, tuple(get(pool, "_requests") or ()))
+        found = None if connection is None else _socket_of(connection)
+        if found is None:
+            return False
+        with suppress(OSError):  # the other side was faster
+            socket.socket.shutdown(found, socket.SHUT_RDWR)  # not TLS's own, which takes its state from under the reader
+        return True
+    finally:
+        lock.release()
+
+
+def _pool_of(client: Any, request: Any) -> Any:
+    choose: Any = get(get(client, "_client"), "_transport_for_url")
+    return get(choose(request.url), "_pool") if callable(choose) else None
+
+
+def _connection_of(request: Any, queued: tuple[Any, ...]) -> Any:
+    """Return the connection that carries `request` and nothing else; None once it was answered, and may carry another's by now."""
+    waiting = [one for one in queued if get(get(one, "request"), "extensions") is request.extensions]
+    connection = get(waiting[0], "connection") if len(waiting) == 1 else None
+    if connection is None or sum(get(one, "connection") is connection for one in queued) > 1:
+        return None
+    is_idle: Any = get(connection, "is_idle")
+    return None if callable(is_idle) and is_idle() else connection
+
+
+def _socket_of(connection: Any) -> Any:
+    for _ in range(_DEEPEST):
+        if get(connection, "_h2_state") is not None:
+            return None
+        stream: Any = get(connection, "_network_stream")
+        if stream is not None:
+            found = stream.get_extra_info("socket")
+            return found if isinstance(found, socket.socket) else None
+        connection = get(connection, "_connection")
+    return None
+
+
+def close_all(*held: Any) -> None:
+    """Close what a cut stream was read from; whatever that raises, it is cut."""
+    for each in held:
+        with suppress(Exception):
+            each.close()
+
+
+async def close_all_async(*held: Any) -> None:
+    """Close what a cut stream was read from; whatever that raises, it is cut."""
+    for each in held:
+        with suppress(Exception):
+            await each.aclose()
+
+
+# -- methods of a response, replaced and put back; who still refers to it, and who runs while one is called -----------
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
+_TRAITS: Final = ("__name__", "__qualname__", "__doc__", "__module__")
+_STATE: Final = "__getstate__"
+_MOST_FRAMES: Final = 100
+_LOCKING: Final = (
+    *(
+        "ravi_otel._enforcement",
+        "ravi_otel.hooks",
+        "ravi_otel.local",
+        "ravi_otel._pricing",
+        "ravi_otel._runtime.model_call",
+        "ravi_otel._telemetry",
+    ),
+    *("opentelemetry.context", "opentelemetry.exporter", "opentelemetry.metrics", "opentelemetry.sdk", "opentelemetry.trace"),
+)
+"""Modules that hold locks while they run, and do not run the user's code meanwhile."""
+
+
+def replace_method(response: Any, name: str, ours: Any) -> None:
+    """Put a function of ours in the place of one method of a response; like the method, it holds the response, and looks like it."""
+    own, method = _attributes(response), getattr(response, name)
+    ours.ravi_original = own.get(name)
+    ours.__self__, ours.__wrapped__ = response, method
+    for trait in _TRAITS:
+        if isinstance(found := getattr(method, trait, None), str):
+            setattr(ours, trait, found)
+    setattr(response, name, ours)
+    if _STATE not in own:
+        setattr(response, _STATE, MethodType(_state, response))
+
+
+def _state(response: Any) -> Any:
+    """Return what a copy or a pickle of it is made of: what replaces its methods is bound to the original, and left out."""
+    found: Any = getattr(class_of(response), _STATE, None)  # none of an older Python's objects
+    state: Any = dict(_attributes(response)) if found is None else found(response)
+    if class_of(state) is tuple:  # with the values of slots
+        return tuple(map(_without_us, state))
+    return _without_us(state)
+
+
+def _without_us(state: Any) -> Any:
+    if not isinstance(state, dict):
+        return state
+    kept: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", state).items():
+        beneath = value
+        while _is_ours(beneath):
+            beneath = getattr(beneath, "ravi_original", None)
+        if beneath is not None or value is None:
+            kept[name] = beneath
+    return kept
+
+
+def _is_ours(value: Any) -> bool:
+    kind = class_of(value)
+    if kind is FunctionType:
+        return hasattr(value, "ravi_original")
+    return kind is MethodType and value.__func__ is _state
+
+
+def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None]) -> None:
+    """Have one method of a response run inside a block, as `sync_async.wrapper_of` does."""
+    method = getattr(response, name)
+
+    def surrounded(*args: Any, **kwargs: Any) -> Any:
+        return called_in(block_of(response, args, kwargs), method, args, kwargs)
+
+    async def surrounded_async(*args: Any, **kwargs: Any) -> Any:
+        return await awaited_in(block_of(response, args, kwargs), method, args, kwargs)
+
+    replace_method(response, name, surrounded_async if inspect.iscoroutinefunction(method) else surrounded)
+
+
+def restore_methods(response: Any, *names: str) -> None:
+    """Put back what was there, unless somebody has replaced ours by now."""
+    own = _attributes(response)
+    for name in names:
+        ours: Any = own.get(name)
+        if _is_ours(ours):
+            if ours.ravi_original is None:
+                del own[name]
+            else:
+                own[name] = ours.ravi_original
+    if _is_ours(own.get(_STATE)) and sum(map(_is_ours, list(own.values()))) == 1:  # nothing else is ours
+        del own[_STATE]
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    return cast("dict[str, Any]", vars(value))
+
+
+def interrupts_lock_holder() -> bool:
+    """Whether whoever closes a stream may have come in between somebody who holds a lock that settling needs.
+
+    A finaliser runs wherever the collector happens to start, and only the stack shows what it came upon.
+    """
+    frame: FrameType | None = inspect.currentframe()
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "__del__" or str(frame.f_globals.get("__name__", "")).startswith(_LOCKING):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def name_like(ours: Any, source: Any) -> Any:
+    """Return a generator of ours under the name of the one it reads, which its representation and warnings show."""
+    if isinstance(source, (GeneratorType, AsyncGeneratorType)):
+        ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
+    return ours
+
+
+def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
+    """Whether anybody besides us and the HTTP library refers to an object, or to a function that we put in the place of one of its methods.
+
+    `ours` is how many references to it came with those functions. One that is held for a moment only is held, too: look again.
+    """
+    value = held()
+    if value is None:
+        return False
+    before = [weakref.ref(each) for each in _attributes(value).values() if _is_ours(each)]
+    if any(_references(each) > 1 for each in before):  # the one is the object's own
+        return True
+    body = getattr(value, "stream", None)
+    inside = ours + (references_from(body, value) if hasattr(body, "__dict__") else 0)
+    del value
+    return _references(held) > inside
+
+
+def held_only_by_itself(held: weakref.ref[Any]) -> bool:
+    """Whether nothing refers to an object but generators of its own, to which nothing refers but the object and each other."""
+    value = held()
+    if value is None:
+        return True
+    found, inside = {id(value): held}, Counter[int]()
+    waiting: list[Any] = _of_its_own(_attributes(value).values(), value)
+    while waiting:
+        one = waiting.pop()
+        inside[id(one)] += 1
+        if id(one) not in found:
+            found[id(one)] = weakref.ref(one)
+            parts = gc.get_referents(one)
+            inside[id(value)] += sum(part is value for part in parts)
+            waiting += _of_its_own(parts, value)
+            del parts
+        del one
+    del value
+    return all(_references(each) <= inside[at] for at, each in found.items())
+
+
+def _of_its_own(parts: Iterable[Any], value: Any) -> list[Any]:
+    """Return those of some objects that are generators with this value in their variables, as a method's has its `self`."""
+    return [
+        part
+        for part in parts
+        if isinstance(part, (GeneratorType, AsyncGeneratorType)) and any(each is value for each in gc.get_referents(part))
+    ]
+
+
+def references_from(holder: Any, value: Any) -> int:
+    """Return how many of an object's attributes are this value."""
+    return sum(each is value for each in list(_attributes(holder).values()))
+
+
+def _references(held: weakref.ref[Any]) -> int:
+    return _counted(held) - _OF_COUNTING
+
+
+def _counted(held: weakref.ref[Any]) -> int:
+    value = held()
+    return sys.getrefcount(value)
+
+
+class _Held:
+    """An object that can be referred to weakly."""
+
+
+def _of_counting() -> int:
+    """Return how many of the references to an object are there because they are counted: Pythons differ in that."""
+    one = [_Held()]
+    return _counted(weakref.ref(one[0])) - 1
+
+
+_OF_COUNTING: Final = _of_counting()
+
+
+def locals_of(generator: Any) -> dict[str, Any]:
+    """Return what a generator has in its variables; nothing of one that is over, or of something else."""
+    frame: FrameType | None = getattr(generator, "gi_frame", None) or getattr(generator, "ag_frame", None)
+    return {} if frame is None else dict(frame.f_locals)
+
+
+def is_running(held: weakref.ref[Any] | None) -> bool:
+    """Whether a generator is being read at this moment, by whatever thread or task."""
+    iterator = None if held is None else held()
+    if isinstance(iterator, GeneratorType):
+        return iterator.gi_running
+    return isinstance(iterator, AsyncGeneratorType) and iterator.ag_running
