@@ -6,7 +6,7 @@ import httpx
 import openai
 import pytest
 from heard import Telemetry
-from ravi_otel.hooks.records import RetryRecord
+from ravi_otel.hooks._events import RetryRecord
 
 from ravi_otel._instrumentation.http_library import ending_of, failed_attempt
 from ravi_otel.policy._usage import Reply, Usage
