@@ -95,7 +95,7 @@ class Messages(WireFormat):
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
         told = isinstance(body.get("system"), (str, list, tuple))
-        given = [value for name in _INPUT_FIELDS if isinstance(value := body.get(name), (str, list, tuple, Mapping))]
+        given: list[Any] = [value for name in _INPUT_FIELDS if isinstance(value := body.get(name), (str, list, tuple, Mapping))]
         return request.describe(
             "chat",
             "messages",

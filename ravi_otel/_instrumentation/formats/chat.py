@@ -121,8 +121,8 @@ class ChatCompletions(WireFormat):
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
         told = as_mapping(result)
-        found: Any = told.get("choices")
-        choices: Sequence[Any] = found if isinstance(found, (list, tuple)) else ()
+        found = told.get("choices")
+        choices = cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
         reasons: list[str] = []
         for choice in choices:
             reason = as_mapping(choice).get("finish_reason")
