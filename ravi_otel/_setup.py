@@ -21,7 +21,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
-from ravi_otel._instrumentation.client_seam import is_known, is_sending
+from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
 from ravi_otel._instrumentation.streams import abandon_open
 from ravi_otel._instrumentation.uncovered import UNCOVERED, UNWRAPPED
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
@@ -66,7 +66,7 @@ _WRAPPED: tuple[Installed, ...] = (
     *HELPERS,
     *HTTP_LIBRARIES,
     *SOCKETS,
-    Clients(lambda extensions: is_sending() or is_known(extensions), UNCOVERED.requested),
+    Clients(lambda extensions: is_sending() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
     *UNWRAPPED,
     *WORKERS,
 )

@@ -20,16 +20,24 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, cast
-from weakref import WeakKeyDictionary, WeakSet, finalize
+from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._forksafe import renew_while_alive
+from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.client_profile import OTHERS_WRAP, ClientProfile, described_afterwards
 from ravi_otel._instrumentation.formats.fields import body_of, count, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat, read_body, read_result
-from ravi_otel._instrumentation.http_library import ending_of, failed_attempt, headers_of_error, is_timeout, read_headers, shut_down_request
+from ravi_otel._instrumentation.http_library import (
+    AttemptOutcome,
+    ending_of,
+    headers_of_error,
+    is_timeout,
+    outcome_of,
+    read_headers,
+    shut_down_request,
+)
 from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response, observed_parser
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import later
@@ -78,7 +86,6 @@ class ClientSeam:
         self._profile = profile
         self._base_client = base_client
         self._wraps = Wraps()
-        self._raw_requests = RawRequests()
         # Made beforehand: what a request that could not be read is sent with must not fail in turn.
         self._unread: tuple[Call, WireFormat] = (
             Call(operation="request", endpoint="request", provider=profile.provider, provider_assumed=True, unread=True),
@@ -90,8 +97,8 @@ class ClientSeam:
         """Wrap the methods of the client's base module."""
         base = self._base_client
         for owner, name, wrapper in (
-            (base.SyncAPIClient, "request", self.request),
-            (base.AsyncAPIClient, "request", self.request_async),
+            (base.SyncAPIClient, "request", partial(self.request, awaits=False)),
+            (base.AsyncAPIClient, "request", partial(self.request, awaits=True)),
             (base.BaseClient, "_build_request", self.build_request),
             (base.BaseClient, "_calculate_retry_timeout", self.retry_timeout),
             (base.SyncAPIClient, "_process_response", self.process_response),
@@ -107,15 +114,29 @@ class ClientSeam:
 
     # -- the wrappers -------------------------------------------------------------------------------------------------
 
-    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `SyncAPIClient.request`."""
-        sent = self._begin(wrapped, client, args, kwargs)
-        return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
+    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs, *, awaits: bool) -> Any:
+        """Wrap `request` of either colour; the awaiting one returns its coroutine, as the method itself does.
 
-    def request_async(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `AsyncAPIClient.request`; returns the coroutine, as the method itself does."""
-        sent = self._begin(wrapped, client, args, kwargs)
-        return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
+        One that is not watched, or has no options, goes as it is: the client raises its own TypeError. What cannot be read is still
+        counted as a request.
+        """
+        watched = self.active and (len(args) > 1 or "options" in kwargs)
+        if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
+            return wrapped(*args, **kwargs)
+        options = args[1] if len(args) > 1 else kwargs["options"]
+        try:
+            profile, stream = self._profile, bool(kwargs.get("stream"))
+            sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
+            if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
+                sent.leave_span_to(profile, client)
+            if callable(sent.options.post_parser):
+                sent.observe_parser()
+            if stream:
+                sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("prepare", error)
+            sent = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
+        return named_like(send_call_async(sent.call, sent), wrapped) if awaits else send_call(sent.call, sent)
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -136,35 +157,13 @@ class ClientSeam:
         try:
             sent, response = SENDING.get(), kwargs["response"]
             if sent is None:
-                self._raw_requests.answered(response)
+                RAW_REQUESTS.answered(response)
             elif sent.live is not None and (STATE.options.full or sent.live.record.retries or not response.is_success):
                 record = sent.live.record
                 record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
             swallow("answer", error)
         return wrapped(*args, **kwargs)
-
-    def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
-        """Read a request before it is sent; None for one that is not watched, or has no options: the client raises its own TypeError.
-
-        What cannot be read is still counted as a request.
-        """
-        if not self.active or not (len(args) > 1 or "options" in kwargs) or (STATE.options.clients and not STATE.options.concerns(client)):
-            return None
-        options = args[1] if len(args) > 1 else kwargs["options"]
-        try:
-            profile, stream = self._profile, bool(kwargs.get("stream"))
-            sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
-            if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
-                sent.leave_span_to(profile, client)
-            if callable(sent.options.post_parser):
-                sent.observe_parser()
-            if stream:
-                sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("prepare", error)
-            return ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
-        return sent
 
     def _build_raw_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Build the request of a call that did not come through `request` as we wrapped it."""
@@ -173,7 +172,7 @@ class ClientSeam:
             with Guarded("around", RaviError):  # our own bug never stops a request
                 options = args[0] if args else kwargs["options"]
                 call = _read(self._profile, client, options, wrapped, args, kwargs, stream=get(options.json_data, "stream") is True)
-                raw = self._raw_requests.begin(call, first=not kwargs.get("retries_taken"))
+                raw = RAW_REQUESTS.begin(call, first=not kwargs.get("retries_taken"))
                 if call.options is not options:
                     args, kwargs = ((call.options, *args[1:]), kwargs) if args else (args, {**kwargs, "options": call.options})
         try:
@@ -183,7 +182,7 @@ class ClientSeam:
                 raw.refused(error)
             raise
         if raw is not None:
-            self._raw_requests.sent(built, raw)
+            RAW_REQUESTS.sent(built, raw)
         return built
 
 
@@ -257,8 +256,8 @@ class ClientCall:
     """The status of the latest answer."""
     _in_transit: Any = None
     """The request that is on its way."""
-    _transport_result: tuple[int | None, str, bool] | None = None
-    """Of its last send: status, error type, whether bytes left."""
+    _outcome: AttemptOutcome | None = None
+    """What became of it when a transport sent it last."""
 
     @property
     def url(self) -> str:
@@ -319,21 +318,17 @@ class ClientCall:
 
     def bound(self) -> None:
         """Write on the call how large its input can be, or what hides that; what we fail to read has no bound either."""
-        call = self.call
+        call, given = self.call, self.options
         if self._request is None:
             return
         try:
             self.format.bound(self._request, call)
-            if call.least_cap and call.output_cap != 0 and not self._can_cap():
+            written = isinstance(given.json_data, Mapping) or (given.json_data is None and isinstance(given.extra_json, Mapping))
+            if call.least_cap and call.output_cap != 0 and not written:
                 call.unbounded, call.least_cap = "a body of the program's own bytes", 0
         except Exception as error:  # noqa: BLE001 - our own bug loosens no strict limit
             swallow("bound", error)
             call.unbounded = call.unbounded or "what could not be read"
-
-    def _can_cap(self) -> bool:
-        """Whether the body is a mapping the client writes, and not bytes of the program's own."""
-        options = self.options
-        return isinstance(options.json_data, Mapping) or (options.json_data is None and isinstance(options.extra_json, Mapping))
 
     def cap(self, tokens: int) -> None:
         """Cap the output, whatever the caller's fields say."""
@@ -412,8 +407,8 @@ class ClientCall:
         # Whether anything was sent, the client's own error knows.
         caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
-            status, _, sent = (self._last_status, "", True) if self._transport_result is None else self._transport_result
-            return Ending(type(error).__qualname__, billed=sent and status is None, status=status)
+            last = self._outcome or AttemptOutcome(self._last_status, None, sent=True)
+            return Ending(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
         seen = None if self._unparsed is None else self._reply(self._unparsed)
         return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
@@ -541,7 +536,7 @@ class ClientCall:
         if live is None:
             return wait_s
         wait_s = shortest_pause(wait_s, live.scope)
-        failed = failed_attempt(error, self._last_paid)
+        failed = outcome_of(error, self._last_paid)
         waits = wait_s if isinstance(wait_s, (int, float)) else None
         request_id, limits = headers_of_error(error)
         retry = RetryRecord(len(live.record.retries) + 1, failed.status, waits, failed.error_type, request_id, limits)
@@ -572,60 +567,50 @@ class ClientCall:
 
     @contextmanager
     def around_client_send(self, request: Any, sender: object) -> Generator[Callable[[Any], None]]:
-        """Wrap the sending of one request by an HTTP library's client; raises the refusal of one that follows."""
-        self.pay_for_follower(request, sender)
-        yield partial(self.note_status, request)
+        """Wrap the sending of one request by an HTTP library's client.
+
+        One that follows the answer to this attempt's own, such as a redirect, is paid for; raises its refusal.
+        """
+        live = self.live
+        if live is not None and self._is_ours(request, sender):
+            _IN_TRANSIT.pop(id(self._in_transit), None)
+            self._in_transit, self._outcome, self.seen_leaving = request, None, False
+            _IN_TRANSIT[id(request)] = self
+            if self._last_status is not None and self._pay(live, self._last_status, str(self._last_status)):
+                self._last_paid = request
+        yield partial(self._note_status, request)
+
+    def _note_status(self, request: Any, response: Any) -> None:
+        """Note the answer to a request of this attempt: another may follow it."""
+        if request is self._built or self._last_status is not None:
+            self._last_status = count(get(response, "status_code")) or 0
 
     @contextmanager
     def around_transport_send(self, request: Any) -> Generator[Callable[[Any], None]]:
-        """Wrap its sending by a transport, which may be the program's and send it from another thread."""
-        self.pay_for_resend(request)
+        """Wrap its sending by a transport, which may be the program's and send it from another thread.
+
+        One that a transport of the program's sends once more is paid for; raises its refusal.
+        """
+        live, before = self.live, self._outcome
+        if live is not None and before is not None and request is self._in_transit:
+            if self._refused is not None:
+                raise self._refused
+            self._pay(live, before.status, str(before.error_type), sent=before.sent)
         token = SENDING.set(self)
         try:
-            yield partial(self.note_transport_result, request)
+            yield partial(self._note_outcome, request)
         except BaseException as error:
-            self.note_transport_result(request, None, error)
+            self._note_outcome(request, None, error)
             raise
         finally:
             with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
                 SENDING.reset(token)
 
-    def pay_for_follower(self, request: Any, sender: object) -> None:
-        """Pay for a request that follows the answer to this attempt's own, such as a redirect; raises its refusal."""
-        live = self.live
-        if live is None or not self._is_ours(request, sender):
-            return
-        _IN_TRANSIT.pop(id(self._in_transit), None)
-        self._in_transit, self._transport_result, self.seen_leaving = request, None, False
-        _IN_TRANSIT[id(request)] = self
-        if self._last_status is not None and self._pay(live, self._last_status, str(self._last_status)):
-            self._last_paid = request
-
-    def note_status(self, request: Any, response: Any) -> None:
-        """Note the answer to a request of this attempt: another may follow it."""
-        if request is self._built or self._last_status is not None:
-            self._last_status = count(get(response, "status_code")) or 0
-
-    def pay_for_resend(self, request: Any) -> None:
-        """Pay for a request that a transport of the program's sends once more; raises its refusal."""
-        live, before = self.live, self._transport_result
-        if live is None or before is None or request is not self._in_transit:
-            return
-        if self._refused is not None:
-            raise self._refused
-        status, why, sent = before
-        self._pay(live, status, why, sent=sent)
-
-    def note_transport_result(self, request: Any, response: Any, error: BaseException | None = None) -> None:
+    def _note_outcome(self, request: Any, response: Any, error: BaseException | None = None) -> None:
         """Note what became of a request that a transport has sent; one that met no server is not paid for again."""
-        if request is not self._in_transit:
-            return
-        if error is None:
+        if request is self._in_transit:
             status = count(get(response, "status_code")) or 0
-            self._transport_result = status, str(status), True
-        else:
-            failed = failed_attempt(error, request)
-            self._transport_result = failed.status, str(failed.error_type), failed.sent
+            self._outcome = AttemptOutcome(status, str(status), sent=True) if error is None else outcome_of(error, request)
 
     def _pay(self, live: ModelCall, status: int | None, why: str, *, sent: bool = True) -> bool:
         """Pay for one more request after the answer `status`; return whether that worked. Raises its refusal."""
@@ -700,17 +685,13 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
 
 # -- what comes around our wrapper of `request` -------------------------------------------------------------------------
 
-_all: WeakSet[RawRequests] = WeakSet()
-
 
 class RawRequests:
-    """What is on its way, by the request that was built for it."""
+    """The calls of the process that came around our wrapper and are on their way, by the request that was built for each."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
         self._lock = threading.RLock()
-        _all.add(self)
-        renew_while_alive(self, RawRequests.leave_to_parent)
 
     def leave_to_parent(self) -> None:
         """Forget, in a forked child, what is on its way: it is the parent's to end."""
@@ -737,9 +718,9 @@ class RawRequests:
         finalize(request, raw.lost).atexit = False
 
     def knows(self, extensions: object) -> bool:
-        """Whether a request with these very extensions is on its way."""
+        """Whether a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
         with self._lock:
-            return any(get(request, "extensions") is extensions for request in self._sent)
+            return extensions is not None and any(get(request, "extensions") is extensions for request in self._sent)
 
     def answered(self, response: Any) -> None:
         """Settle by the answer, or follow its body while the program reads it."""
@@ -785,6 +766,7 @@ class RawRequest:
             self.live.fail(error, Ending(type(error).__qualname__, sent=False))
 
 
-def is_known(extensions: object) -> bool:
-    """Whether a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
-    return extensions is not None and any(requests.knows(extensions) for requests in list(_all))
+RAW_REQUESTS: Final = RawRequests()
+"""Those of this process."""
+
+renew_in_child(RAW_REQUESTS.leave_to_parent)

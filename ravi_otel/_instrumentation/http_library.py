@@ -45,8 +45,8 @@ _ANSWERED_ATTEMPT: Final = (*_ANSWERED, ("httpx", "HTTPStatusError"), ("httpx2",
 
 
 @dataclass(frozen=True, slots=True)
-class FailedAttempt:
-    """Describe one failed attempt."""
+class AttemptOutcome:
+    """Describe what became of one attempt."""
 
     status: int | None
     error_type: str | None
@@ -70,13 +70,13 @@ def ending_of(error: BaseException, *, built: object, seen: Reply | None) -> End
     )
 
 
-def failed_attempt(error: BaseException | None, built: object) -> FailedAttempt:
+def outcome_of(error: BaseException | None, built: object) -> AttemptOutcome:
     """Return how an attempt failed that is about to be retried."""
     if error is None:
-        return FailedAttempt(None, None, sent=True)
+        return AttemptOutcome(None, None, sent=True)
     status = _status(error, _ANSWERED_ATTEMPT)
     name = type(error).__qualname__ if status is None else str(status)  # not the class: what is raised inside a client is its own affair
-    return FailedAttempt(status, name, sent=not _never_left(error, built))
+    return AttemptOutcome(status, name, sent=not _never_left(error, built))
 
 
 def is_timeout(error: BaseException) -> bool:

@@ -250,7 +250,7 @@ class FollowedStream:
             return False
         self._body = content_of(response)
         if self._body is not None:
-            self.finished()
+            self._settle()
         return self._over
 
     def _parsed(self, raw: Any, found: Any) -> None:
@@ -420,7 +420,7 @@ class FollowedStream:
             self._broke(error)
         elif body is not None:
             body.ended = True
-            self.finished()
+            self._settle()
 
     # -- cutting ------------------------------------------------------------------------------------------------------
 
@@ -515,20 +515,13 @@ class FollowedStream:
                 restore_methods(response, *_CLOSERS, *_READERS, *_ITERATORS)
         return True
 
-    def _settle(self, error: BaseException | None) -> None:
+    def _settle(self, error: BaseException | None = None) -> None:
+        """Settle a stream that was read to its end, or that broke, with what came until then."""
+        if not self._end():
+            return
         if error is None:
-            self.finished()
-        else:
-            self.failed(error)
-
-    def finished(self) -> None:
-        """Settle a stream that was read to its end."""
-        if self._end():
             self._live.answered(self._reply())
-
-    def failed(self, error: BaseException) -> None:
-        """Settle a stream that broke, with what came until then."""
-        if self._end():
+        else:
             self._fail(error, type(error).__qualname__, self._reply())
 
     def _reading_whole(self, response: Any, args: object, kwargs: object) -> Block | None:
@@ -549,7 +542,7 @@ class FollowedStream:
 
     def _broke(self, error: BaseException) -> None:
         if not isinstance(error, RuntimeError):  # read twice, or in the wrong colour: nothing of the answer's
-            self.failed(error)
+            self._settle(error)
 
     @contextmanager
     def _closing(self, response: Any, _args: object, _kwargs: object) -> Generator[Callable[[Any], None]]:
@@ -568,7 +561,7 @@ class FollowedStream:
             return
         if not self._end():
             return
-        later(self._ended if self._is_whole(response) else self._abandoned)
+        later(functools.partial(self._settle_closed, whole=self._is_whole(response)))
         if not interrupts_lock_holder():
             drain()
 
@@ -584,7 +577,7 @@ class FollowedStream:
         """Queue a stream nobody holds any more; runs in finalisers and takes no lock."""
         if self._end():
             self._live.ended_ns = self._heard_ns
-            later(self._abandoned)
+            later(self._settle_closed)
 
     def _lost(self, _: object) -> None:
         _guarded(self.dropped)
@@ -644,13 +637,10 @@ class FollowedStream:
             self._fail(GeneratorExit(f"the stream was not read for {LONGEST_IDLE_NS // NANO} s"), IDLE, self._reply(), at_grant=True)
         return LONGEST_IDLE_NS
 
-    def _ended(self) -> None:
-        self._live.answered(self._reply())
-
-    def _abandoned(self) -> None:
+    def _settle_closed(self, *, whole: bool = False) -> None:
         """Settle what was received; a stream closed after its last event is whole."""
         reply = self._reply()
-        if self._collector.complete:
+        if whole or self._collector.complete:
             self._live.answered(reply)
         else:
             self._fail(GeneratorExit("the stream was closed or dropped before its end"), ABANDONED, reply)

@@ -176,26 +176,19 @@ def _unbound(held: Any) -> tuple[Any, Any]:
 
 def _in_mapping(mapping: MutableMapping[Any, Any], *, gated: bool) -> Found:
     chain: Any = mapping
-    if type(chain) is _CHAIN:
-        seen: set[Any] = set()
-        for one in chain.maps:  # each is changed where it has the name: the first would get what another holds
-            yield from _in_one_mapping(one, seen, gated=gated)
-            seen.update(one)
-    else:
-        yield from _in_one_mapping(mapping, (), gated=gated)
-
-
-def _in_one_mapping(mapping: MutableMapping[Any, Any], hidden: Collection[Any], *, gated: bool) -> Found:
-    for key, value in list(mapping.items()):
-        if key in hidden:
-            continue
-        name = key if isinstance(key, str) and key else _name_of(value)
-        reason = _left_alone(value, _PLAIN, gated=gated)
-        if reason is not None or name is None:
-            yield (name or show(key)), reason or "without a name"
-        else:
-            now = functools.partial(mapping.get, key)
-            yield Place(name, value, value, functools.partial(mapping.__setitem__, key), now, functools.partial(StandIn, value))
+    hidden: set[Any] = set()
+    for one in chain.maps if type(chain) is _CHAIN else [chain]:  # each is changed where it has the name, not the first alone
+        for key, value in list(one.items()):
+            if key in hidden:
+                continue
+            name = key if isinstance(key, str) and key else _name_of(value)
+            reason = _left_alone(value, _PLAIN, gated=gated)
+            if reason is not None or name is None:
+                yield (name or show(key)), reason or "without a name"
+            else:
+                now = functools.partial(one.get, key)
+                yield Place(name, value, value, functools.partial(one.__setitem__, key), now, functools.partial(StandIn, value))
+        hidden.update(one)
 
 
 def _in_list(functions: list[Any], *, gated: bool) -> Found:

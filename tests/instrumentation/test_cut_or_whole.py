@@ -178,7 +178,7 @@ def test_what_ends_the_program_while_a_cut_stream_is_closed_passes(kind: type[Ba
 
 
 FAULTS: list[tuple[Any, str]] = [
-    *((streams.FollowedStream, name) for name in ("_response", "_end", "finished", "_reply", "_cut_with", "dropped", "closed")),
+    *((streams.FollowedStream, name) for name in ("_response", "_end", "_settle", "_reply", "_cut_with", "dropped", "closed")),
     *((streams, name) for name in ("blame", "why_over", "shut_down_response", "restore_methods", "is_running")),
     *((streams, name) for name in ("wait_for_shutdown", "close_all", "close_all_async")),
     (http_library, "_is_ours"),

@@ -8,7 +8,7 @@ import pytest
 from heard import Telemetry
 from ravi_otel.hooks._events import RetryRecord
 
-from ravi_otel._instrumentation.http_library import ending_of, failed_attempt
+from ravi_otel._instrumentation.http_library import ending_of, outcome_of
 from ravi_otel.policy._usage import Reply, Usage
 
 OPT_INS = ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental/dup"]
@@ -86,7 +86,7 @@ def test_an_answer_that_is_an_error_ends_a_call_with_its_status_and_a_retry_with
     request = httpx.Request("POST", "http://h/v1/chat/completions")
     response = httpx.Response(status, request=request)
     ending = ending_of(openai.APIStatusError("no", response=response, body=None), built=request, seen=None)
-    failed = failed_attempt(httpx.HTTPStatusError("no", request=request, response=response), request)
+    failed = outcome_of(httpx.HTTPStatusError("no", request=request, response=response), request)
     assert (ending.status, ending.error_type) == (status, "APIStatusError")
     assert (failed.status, failed.error_type) == (status, str(status))
 
