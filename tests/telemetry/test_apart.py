@@ -6,9 +6,9 @@ import httpx
 import openai
 import pytest
 from heard import Telemetry
-from ravi_otel.hooks._events import RetryRecord
 
 from ravi_otel._instrumentation.http_library import ending_of, outcome_of
+from ravi_otel.hooks._events import RetryRecord
 from ravi_otel.policy._usage import Reply, Usage
 
 OPT_INS = ["", "gen_ai_latest_experimental", "gen_ai_latest_experimental/dup"]
