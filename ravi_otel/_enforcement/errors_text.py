@@ -524,18 +524,18 @@ def late(account: Account) -> DeadlineExceededError:
     )
 
 
-def parameter_of_tracker(kind: Kind) -> str:
-    """Name the limit of an ExecutionTracker: `ExecutionTracker.max_tokens`."""
-    return f"ExecutionTracker.{_OF_TRACKER[kind][1]}"
+def parameter_of(kind: str) -> str:
+    """Name what allows more of a kind in an ExecutionBudget and its tracker: `max_tokens`."""
+    return _OF_TRACKER[Kind(kind)][1]
 
 
-def consumed(kind: Kind, used: int, limit: int, bound: ScopeFacts | None) -> BudgetExhaustedError:
+def consumed(kind: str, used: int, limit: int, bound: ScopeFacts | None) -> BudgetExhaustedError:
     """Write the error of an ExecutionTracker that was given more than its budget; programs know how it begins."""
-    title, field = _OF_TRACKER[kind]
+    title, field = _OF_TRACKER[Kind(kind)]
     where = "" if bound is None else f" in {place(bound)}"
     return BudgetExhaustedError(
         f"{title} budget exceeded: {shown(kind, used)} > {shown(kind, limit)}{where}. Raise ExecutionTracker({field}=…) or pass None.",
-        limit_kind=kind.value,
+        limit_kind=str(kind),
         threshold=public_amount(kind, limit),
         used=public_amount(kind, used),
         remaining=0,

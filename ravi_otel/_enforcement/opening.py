@@ -26,7 +26,7 @@ from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind, cost_limit, time_limit, token_limit, turn_limit
+from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind, time_limit
 from ravi_otel.policy._runs import (
     UNLIMITED_AGENTS,
     CancellationToken,
@@ -187,7 +187,7 @@ class _Opener:
         if ask.started_ns is not None:
             scope.clock.started_ns = ask.started_ns
         tracker = scope.tracker
-        used = (0, 0, 0) if tracker is None else tracker.bind(scope, ask.owner)
+        used: Mapping[str, int] = {} if tracker is None else tracker.bind(scope, ask.owner)
         try:
             self._declare(tracker, used)
             if ask.resume is not None:
@@ -327,7 +327,7 @@ class _Opener:
 
     # -- its limits, and its part of others' -----------------------------------------------------------------------------
 
-    def _declare(self, tracker: ExecutionTracker | None, used: tuple[int, int, int]) -> None:
+    def _declare(self, tracker: ExecutionTracker | None, used: Mapping[str, int]) -> None:
         """Give it its own limits, those of its tab and its slots, and those that scopes around have for scopes like it."""
         ask, scope = self._ask, self._scope
         if ask.limits:
@@ -338,16 +338,12 @@ class _Opener:
         if ask.spawn_budget is not None:
             scope.declare_slots(ask.spawn_budget)
 
-    def _declare_budget(self, tracker: ExecutionTracker, used: tuple[int, int, int]) -> None:
+    def _declare_budget(self, tracker: ExecutionTracker, used: Mapping[str, int]) -> None:
         """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
-        ask, budget, (tokens, cost, turns) = self._ask, tracker.budget, used
-        title = ask.budget_title or ("ExecutionTracker" if tracker is ask.budget else "ExecutionBudget")
-        if budget.max_tokens is not None:
-            self._keep(tracker, token_limit(budget.max_tokens), f"{title}.max_tokens", tokens)
-        if budget.max_cost_usd is not None:
-            self._keep(tracker, cost_limit(budget.max_cost_usd), f"{title}.max_cost_usd", cost)
-        if budget.max_turns is not None:
-            self._keep(tracker, turn_limit(budget.max_turns), f"{title}.max_turns", turns)
+        budget = tracker.budget
+        title = self._ask.budget_title or ("ExecutionTracker" if tracker is self._ask.budget else "ExecutionBudget")
+        for limit in tracker.limits():
+            self._keep(tracker, limit, f"{title}.{errors_text.parameter_of(limit.kind)}", used[limit.kind])
         if budget.deadline_s is not None:
             self._scope.open_account(time_limit(budget.deadline_s), f"{title}.deadline_s")
 
@@ -547,10 +543,10 @@ class _Resumption:
         for name, amount in snapshot.tally.items():
             setattr(usage, name, amount)
         usage.charged = dict(snapshot.charged)
-        scope.remembered.update(snapshot.op_ids)
+        scope.remembered.add_all(snapshot.op_ids)
         told_at = {counter.kind: counter.told_at for counter in snapshot.counters if counter.scope == ScopeKind.RUN}
         raised = any(account.kept_back and account.value > told_at.get(account.kind, 0) for account in scope.accounts)
         scope.last_call.taken = snapshot.wrapped and not raised
         if scope.tracker is not None:
-            scope.tracker.resume(usage.tokens, usage.cost_nano, usage.turns)
+            scope.tracker.resume(usage.spent())
         scope.clock.watch_again()

@@ -38,7 +38,7 @@ from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
 from ravi_otel._enforcement.spawn_limits import AgentAdmission
 from ravi_otel._enforcement.spawn_tracker import Lease, Seat, SpawnTracker
-from ravi_otel._enforcement.tracker import ExecutionTracker, end_turns
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
@@ -476,7 +476,7 @@ class Scope(LimitedScope):
             elapsed_ns=now - self.clock.started_ns,
             waited_ns=self.clock.waited_ns(now),
             counters=[Counter.of(account, owner.clock.elapsed_ns(account, now)) for owner, account in declared[:MOST_ENTRIES]],
-            op_ids=self.remembered.keys(),
+            op_ids=tuple(self.remembered),
             wrapped=self.last_call.taken,
         )
 
@@ -520,7 +520,7 @@ class Scope(LimitedScope):
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
         quiet = isinstance(error, GeneratorExit)
         if self.turns_told:
-            end_turns(self, quiet=quiet)
+            self.end_turns(quiet=quiet)
         swallowed = self.end(error, catch=catch)
         if self.rules.suspended:  # tasks, threads and generators that go on in a block after its end are refused again
             self.change_rules(suspended=frozenset())

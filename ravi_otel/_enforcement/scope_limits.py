@@ -22,7 +22,7 @@ from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, Pl
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.spawn_tracker import SpawnTracker
-from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters
+from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_consumed, whole
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
@@ -97,8 +97,8 @@ class LimitedScope:
         self.clock = ScopeClock(engine.deadlines)
         self.wrapping: LastCall | None = None if parent is None else parent.wrapping
         self.last_call = LastCallState()
-        self.turns_told: dict[object, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
-        self._remembered: Remembered | None = None
+        self.turns_told: dict[Any, tuple[int, Key | None]] = {}  # by tracker: told by hand, of calls that may still charge them
+        self._remembered = Remembered()
         self._plan: Plan | None = None
         self._outer: tuple[Self, ...] = (*also, *(() if parent is None else (parent, *parent._outer)))  # noqa: SLF001 - of this class
         self.tallies: Tallies = tuple([scope.usage for scope in self.charged()])
@@ -395,6 +395,27 @@ class LimitedScope:
 
         return tell
 
+    def absorb_consumed(self, amounts: Mapping[str, int], key: Key | None) -> list[Callable[[], None]]:
+        """Charge what a program reported by hand, unless the run has charged it before; return what tells what was crossed."""
+        memory = None if key is None else self.remembered
+        with whole():
+            if memory is not None and key in memory:
+                return []
+            add_consumed(self.tallies, self.reported_in(), amounts)
+            tell = self.absorb_untold(amounts)
+            if memory is not None and key is not None:
+                memory.add(key)
+        return [tell]
+
+    def end_turns(self, *, quiet: bool) -> None:
+        """Charge the turns that trackers have waiting in here; when quiet, nobody is told what was crossed."""
+        tell: list[Callable[[], None]] = []
+        with whole():
+            for tracker in list(self.turns_told):
+                tell += tracker.end_turns(self)
+        for each in () if quiet else tell:
+            each()
+
     def is_charged_by_calls(self) -> bool:
         """Whether a model call was begun, in the run around or else in the outermost agent, that is charged by itself."""
         around = [scope for scope in self.upwards() if scope.facts.kind is not ScopeKind.PROCESS] or [self]
@@ -408,14 +429,7 @@ class LimitedScope:
     @property
     def remembered(self) -> Remembered:
         """Return the operation ids that the innermost run around has charged, or the process outside any run."""
-        owner = self.innermost(ScopeKind.RUN) or self.upwards()[-1]
-        with self.engine.lock:
-            return owner._own_memory()  # noqa: SLF001 - another scope of this class
-
-    def _own_memory(self) -> Remembered:
-        if self._remembered is None:
-            self._remembered = Remembered()
-        return self._remembered
+        return (self.innermost(ScopeKind.RUN) or self.upwards()[-1])._remembered  # noqa: SLF001 - another scope of this class
 
     # -- time -------------------------------------------------------------------------------------------------------
 

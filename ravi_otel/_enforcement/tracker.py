@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any, Final, cast
@@ -14,16 +14,16 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Crossing
 from ravi_otel._enforcement.ledger.judge import rise
 from ravi_otel._enforcement.scope_limits import LimitedScope
-from ravi_otel._enforcement.usage_counters import Key, Remembered, UsageCounters, add_consumed, whole
+from ravi_otel._enforcement.usage_counters import NOTHING_USED, SPENT, Key, Remembered, UsageCounters, whole
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._limits import NANO, Kind, cost_limit, token_limit, turn_limit
+from ravi_otel.policy._limits import NANO, Kind, Limit, cost_limit, token_limit, turn_limit
 from ravi_otel.policy._runs import ExecutionBudget
 
 _CONSUMED = "consume"
 _UNLIMITED = ExecutionBudget()
-_KINDS = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+_LIMITS: Final[Mapping[str, Callable[[Any], Limit]]] = {"max_tokens": token_limit, "max_cost_usd": cost_limit, "max_turns": turn_limit}
 _log = logging.getLogger("ravi_otel")
 _lock: Final = ForkLock()
 """One lock for all trackers: an agent's is made and dropped with it, and nothing waits while it has the lock."""
@@ -43,8 +43,7 @@ class ExecutionTracker:
     """
 
     __slots__ = (
-        "_bare", "_cost", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_tokens", "_turns", "_unadded", "accounts",
-        "budget",
+        "_bare", "_counted", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_unadded", "accounts", "budget",
     )  # fmt: skip
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
@@ -54,12 +53,10 @@ class ExecutionTracker:
         self._tallies: list[UsageCounters] = []  # of those that live, and of the last that lived, whose streams may go on
         self._owner: object = None
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
-        self._remembered: Remembered | None = None  # made by the first that brings an id
-        self._tokens = 0
-        self._cost = 0
-        self._turns = 0
-        self._bare: dict[Kind, Account] = {}  # what tells that a limit is near or passed while it serves no scope
-        self._unadded = [0, 0]  # tokens and turns that were brought to scopes whose calls are charged by themselves
+        self._remembered = Remembered()
+        self._counted: Mapping[str, int] = NOTHING_USED  # by hand, and by scopes that are over
+        self._bare: dict[str, Account] = {}  # what tells that a limit is near or passed while it serves no scope
+        self._unadded: Mapping[str, int] = NOTHING_USED  # what was brought to scopes whose calls are charged by themselves
         self._said = False
 
     @classmethod
@@ -72,44 +69,47 @@ class ExecutionTracker:
     @classmethod
     def current(cls) -> ExecutionTracker | None:
         """Return the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
-        scope: Any = _current.leaf()
-        while scope is not None:
-            tracker: ExecutionTracker | None = scope.tracker
-            if tracker is not None:
-                return tracker
-            scope = scope.parent
-        return None
+        return next((scope.tracker for scope in _upwards() if scope.tracker is not None), None)
 
     def __repr__(self) -> str:
         return f"<ExecutionTracker tokens={self.tokens} cost_usd={self.cost_usd} turns={self.turns} of {self.budget}>"
 
-    def _used(self) -> tuple[int, int, int]:
-        tallies = self._tallies
-        if not tallies:
-            return self._tokens, self._cost, self._turns
-        # A call whose use was never told is in the account, at what was held for it, and not in the tally.
-        charged = {account.kind: account.used for account in self.accounts.values()}
-        told = sum(each.turns_told[self][0] for each in self._scopes if self in each.turns_told and not each.is_charged_by_calls())
-        return (
-            max(self._tokens + sum(each.tokens for each in tallies), charged.get(Kind.TOKENS, 0)),
-            max(self._cost + sum(each.cost_nano for each in tallies), charged.get(Kind.COST, 0)),
-            max(self._turns + sum(each.turns for each in tallies), charged.get(Kind.TURNS, 0)) + told,
-        )
+    def limits(self) -> Sequence[Limit]:
+        """Return what the budget allows of tokens, cost and turns, as limits."""
+        found: list[Limit] = []
+        for name, limit in _LIMITS.items():
+            allowed = getattr(self.budget, name)
+            if allowed is not None:
+                found.append(limit(allowed))
+        return found
+
+    def _used(self) -> dict[str, int]:
+        """Return what was used of each kind."""
+        used = dict(self._counted)
+        for tally in self._tallies:
+            used = _sum(used, tally.spent())
+        if self._tallies:
+            # A call whose use was never told is in the account, at what was held for it, and not in the tally.
+            for kind, account in self.accounts.items():
+                used[kind] = max(used[kind], account.used)
+            told = (each.turns_told[self][0] for each in self._scopes if self in each.turns_told and not each.is_charged_by_calls())
+            used[Kind.TURNS] += sum(told)
+        return used
 
     @property
     def tokens(self) -> int:
         """Return the tokens used so far."""
-        return self._used()[0]
+        return self._used()[Kind.TOKENS]
 
     @property
     def cost_usd(self) -> float:
         """Return the USD used so far, as far as prices are known."""
-        return self._used()[1] / NANO
+        return self._used()[Kind.COST] / NANO
 
     @property
     def turns(self) -> int:
         """Return the turns used so far."""
-        return self._used()[2]
+        return self._used()[Kind.TURNS]
 
     def consume(self, tokens: int = 0, cost: float = 0.0, turns: int = 0, *, external: bool = False, op_id: str | None = None) -> None:
         """Add what was used, then raise BudgetExhaustedError at the first limit that is passed: tokens, cost, turns.
@@ -121,44 +121,42 @@ class ExecutionTracker:
         cost are added to the run with the next `consume()`, or as the scope ends, unless a call was begun by then that is charged by
         itself, and at once where they pass a limit. Where limits only observe, a bound tracker raises nothing.
         """
-        added = _amounts(tokens, cost, turns)
+        added: Mapping[str, int] = _amounts(tokens, cost, turns)
         key = None if op_id is None else (_CONSUMED, checks.name("consume(op_id)", op_id))
         tell: Callable[[], None] | None = None
         with _lock.own:
             bound = self._bound_here()
-            if key is not None and self._remembered is None:
-                self._remembered = Remembered()
             if bound is None:
-                if _seen(self._remembered, key):
-                    added = (0, 0, 0)
-                self._tokens += added[0]
-                self._cost += added[1]
-                self._turns += added[2]
+                if key is not None:
+                    added = NOTHING_USED if key in self._remembered else added
+                    self._remembered.add(key)
+                self._counted = _sum(self._counted, added)
                 tell = self._risen()
         if tell is not None:  # before a limit around may raise, which would be the last that is heard of it
             tell()
-        around = _around() if bound is None else bound
-        if around is not None and any(added):
+        around = cast("LimitedScope | None", _current.leaf()) if bound is None else bound
+        if around is not None and any(added.values()):
             self._charge(around, added, key, external=external)
         if bound is None or not bound.observes:
             self._check()
 
-    def _charge(self, scope: LimitedScope, added: tuple[int, int, int], key: Key | None, *, external: bool) -> None:
+    def _charge(self, scope: LimitedScope, added: Mapping[str, int], key: Key | None, *, external: bool) -> None:
         """Charge a scope what its calls are not charged with by themselves, and hold it to the limits around."""
         tell: list[Callable[[], None]] = []
         with whole():
             if not external:
-                tell.extend(self.end_turns(scope))
+                tell += self.end_turns(scope)
             by_calls = not external and scope.is_charged_by_calls()
             if not by_calls and (external or not self._waits(scope, added, key)):
-                tell.extend(_absorb(scope, added, key))
+                tell += scope.absorb_consumed(added, key)
         for each in tell:
             each()
         if not by_calls:
-            scope.refuse_passed(_KINDS, tuple(self.accounts.values()))
+            scope.refuse_passed(SPENT, tuple(self.accounts.values()))
             return
-        more_than_calls = self._unadded[0] > scope.usage.tokens or self._unadded[1] > scope.usage.turns
-        self._unadded = [self._unadded[0] + added[0], self._unadded[1] + added[2]]  # the last one's call may be a stream still to settle
+        calls = scope.usage.spent()
+        more_than_calls = any(self._unadded[kind] > calls[kind] for kind in (Kind.TOKENS, Kind.TURNS))
+        self._unadded = _sum(self._unadded, added)  # the last one's call may be a stream still to settle
         if more_than_calls and not self._said:
             self._said = True
             _log.warning(
@@ -167,12 +165,12 @@ class ExecutionTracker:
                 errors_text.place(scope.facts),
             )
 
-    def _waits(self, scope: LimitedScope, added: tuple[int, int, int], key: Key | None) -> bool:
+    def _waits(self, scope: LimitedScope, added: Mapping[str, int], key: Key | None) -> bool:
         """Have turns wait that are told alone, where they fit; until the next of them nobody knows whether calls are charged here."""
-        turns, most, bound = added[2], self.budget.max_turns, any(each is scope for each in self._scopes)
-        if any(added[:2]) or (key is not None and key in scope.remembered):
+        turns, most, bound = added[Kind.TURNS], self.budget.max_turns, any(each is scope for each in self._scopes)
+        if added[Kind.TOKENS] or added[Kind.COST] or (key is not None and key in scope.remembered):
             return False
-        if bound and most is not None and not scope.observes and self._used()[2] + turns > most:
+        if bound and most is not None and not scope.observes and self._used()[Kind.TURNS] + turns > most:
             return False
         if not scope.leaves_room(Kind.TURNS, turns):
             return False
@@ -184,9 +182,10 @@ class ExecutionTracker:
         turns, key = scope.turns_told.pop(self, (0, None))
         if not turns:
             return []
+        waited = {**NOTHING_USED, Kind.TURNS: turns}
         if not scope.is_charged_by_calls():
-            return _absorb(scope, (0, 0, turns), key)
-        self._unadded = [self._unadded[0], self._unadded[1] + turns]
+            return scope.absorb_consumed(waited, key)
+        self._unadded = _sum(self._unadded, waited)
         return []
 
     def _risen(self) -> Callable[[], None] | None:
@@ -194,37 +193,25 @@ class ExecutionTracker:
         scope: Any = _current.leaf() or _current.root()
         if scope is None:
             return None
-        budget, engine = self.budget, scope.engine
-        limits = (
-            None if budget.max_tokens is None else token_limit(budget.max_tokens),
-            None if budget.max_cost_usd is None else cost_limit(budget.max_cost_usd),
-            None if budget.max_turns is None else turn_limit(budget.max_turns),
-        )
+        engine, used = scope.engine, self._used()
         crossings: list[Crossing] = []
-        for kind, limit, used in zip(_KINDS, limits, self._used(), strict=True):
-            if limit is not None:
-                name = errors_text.parameter_of_tracker(kind)
-                account = self._bare.get(kind) or Account(limit, scope.facts, origin=name, warn_at=engine.warn_at)
-                account.facts = scope.facts  # it may have been fed elsewhere before
-                crossings.extend(replace(each, tracker=name) for each in rise(self._bare.setdefault(kind, account), used))
+        for limit in self.limits():
+            kind, name = limit.kind, f"ExecutionTracker.{errors_text.parameter_of(limit.kind)}"
+            account = self._bare.setdefault(kind, Account(limit, scope.facts, origin=name, warn_at=engine.warn_at))
+            account.facts = scope.facts  # it may have been fed elsewhere before
+            crossings.extend(replace(each, tracker=name) for each in rise(account, used[kind]))
         return (lambda: engine.emit_crossings(crossings)) if crossings else None
 
     def _check(self) -> None:
-        tokens, cost, turns = self._used()
-        budget = self.budget
-        bound = self._bound_here()
-        facts = None if bound is None else bound.facts
-        if budget.max_tokens is not None and tokens > budget.max_tokens:
-            raise errors_text.consumed(Kind.TOKENS, tokens, budget.max_tokens, facts)
-        if budget.max_cost_usd is not None and cost > _nano(budget.max_cost_usd):
-            raise errors_text.consumed(Kind.COST, cost, _nano(budget.max_cost_usd), facts)
-        if budget.max_turns is not None and turns > budget.max_turns:
-            raise errors_text.consumed(Kind.TURNS, turns, budget.max_turns, facts)
+        used, bound = self._used(), self._bound_here()
+        for limit in self.limits():
+            if used[limit.kind] > limit.value:
+                raise errors_text.consumed(limit.kind, used[limit.kind], limit.value, None if bound is None else bound.facts)
 
-    def resume(self, tokens: int, cost: int, turns: int) -> None:
+    def resume(self, begun: Mapping[str, int]) -> None:
         """Note that the scope's own tally begins at this, so that what this tracker has counted of the same work counts once."""
         with _lock.own:
-            self._tokens, self._cost, self._turns = max(0, self._tokens - tokens), max(0, self._cost - cost), max(0, self._turns - turns)
+            self._counted = {kind: max(0, self._counted[kind] - begun[kind]) for kind in SPENT}
 
     # -- binding, for the runtime ---------------------------------------------------------------------------------
 
@@ -241,8 +228,8 @@ class ExecutionTracker:
                 )
             self._owner = owner
 
-    def bind(self, scope: LimitedScope, owner: object = None) -> tuple[int, int, int]:
-        """Become this scope's tab; return the tokens, nano-USD and turns used before. `owner` is the agent object that opens it."""
+    def bind(self, scope: LimitedScope, owner: object = None) -> Mapping[str, int]:
+        """Become this scope's tab; return what was used of each kind before. `owner` is the agent object that opens it."""
         with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
@@ -259,26 +246,20 @@ class ExecutionTracker:
     def _fold(self) -> None:
         """Add up what scopes used that are over, so that only living ones are looked at."""
         if not self._scopes:
-            self._tokens, self._cost, self._turns = self._used()
-            self._tallies = []
+            self._counted, self._tallies = self._used(), []
             return
         living = [each.usage for each in self._scopes]
         for tally in self._tallies:
-            if not any(tally is one for one in living):
-                self._tokens += tally.tokens
-                self._cost += tally.cost_nano
-                self._turns += tally.turns
+            if tally not in living:
+                self._counted = _sum(self._counted, tally.spent())
         self._tallies = living
 
     def _bound_here(self) -> LimitedScope | None:
         """Return the scope it is the tab of: of several the one around the caller."""
         if len(self._scopes) > 1:
-            scope: Any = _current.leaf()
-            while scope is not None:
+            for scope in _upwards():
                 if scope.tracker is self:
-                    found: LimitedScope = scope
-                    return found
-                scope = scope.parent
+                    return cast("LimitedScope", scope)
         return self._scopes[-1] if self._scopes else None
 
     def unbind(self, scope: LimitedScope) -> None:
@@ -287,49 +268,20 @@ class ExecutionTracker:
             self._scopes = [each for each in self._scopes if each is not scope]
 
 
-def _seen(memory: Remembered | None, key: Key | None) -> bool:
-    """Return whether it was charged before, and remember it."""
-    if key is None or memory is None:
-        return False
-    with whole():
-        known = key in memory
-        memory.add(key)
-        return known
+def _upwards() -> Sequence[Any]:
+    """Return the scopes around the caller, from the innermost on."""
+    leaf: Any = _current.leaf()
+    return () if leaf is None else leaf.upwards()
 
 
-def _around() -> LimitedScope | None:
-    """Return the scope around the caller; None outside any."""
-    return cast("LimitedScope | None", _current.leaf())
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {kind: one[kind] + other[kind] for kind in SPENT}
 
 
-def end_turns(scope: LimitedScope, *, quiet: bool) -> None:
-    """Charge a scope that ends the turns that wait in it; when quiet, nobody is told what was crossed."""
-    tell: list[Callable[[], None]] = []
-    with whole():
-        for tracker in list(scope.turns_told):
-            if isinstance(tracker, ExecutionTracker):
-                tell.extend(tracker.end_turns(scope))
-    for each in () if quiet else tell:
-        each()
-
-
-def _absorb(bound: LimitedScope, added: tuple[int, int, int], key: Key | None) -> list[Callable[[], None]]:
-    """Charge a scope what was spent elsewhere, unless its run has charged it before; return what tells what was crossed."""
-    memory = None if key is None else bound.remembered
-    with whole():
-        if memory is not None and key in memory:
-            return []
-        add_consumed(bound.tallies, bound.reported_in(), *added)
-        tell = bound.absorb_untold({Kind.TOKENS: added[0], Kind.COST: added[1], Kind.TURNS: added[2]})
-        if memory is not None and key is not None:
-            memory.add(key)
-    return [tell]
-
-
-def _amounts(tokens: int, cost: float | Decimal, turns: int) -> tuple[int, int, int]:
+def _amounts(tokens: int, cost: float | Decimal, turns: int) -> dict[str, int]:
     told = "what was used, 0 or more"
     counted = checks.count("consume(tokens)", tokens, way_out=told), checks.count("consume(turns)", turns, way_out=told)
-    return counted[0], _consumed(cost), counted[1]
+    return {Kind.TOKENS: counted[0], Kind.COST: _consumed(cost), Kind.TURNS: counted[1]}
 
 
 def _consumed(cost: object) -> int:
@@ -339,8 +291,5 @@ def _consumed(cost: object) -> int:
         amount = None
     if amount is None or not amount.is_finite() or not 0 <= amount <= _MOST_USD:
         raise ConfigurationError(f"consume(cost)={checks.show(cost)} must be an amount of USD such as 0.02, from 0 to 9 billion.")
-    return _nano(amount) or int(amount > 0)  # the least that was spent is something
-
-
-def _nano(usd: float | Decimal) -> int:
-    return int((Decimal(str(usd)) * NANO).to_integral_value())
+    nano = int((amount * NANO).to_integral_value())
+    return nano or int(amount > 0)  # the least that was spent is something

@@ -12,7 +12,7 @@ from typing import Final
 
 from ravi_otel._forksafe import ForkLock, Turns, renew_while_alive
 from ravi_otel.hooks._events import Consumed, Spend
-from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._limits import NANO, Kind
 from ravi_otel.policy._usage import Usage
 
 _lock: Final = ForkLock()
@@ -20,6 +20,10 @@ _lock: Final = ForkLock()
 
 
 _MOST_KINDS = 1_000
+SPENT: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS)
+"""Kinds that an ExecutionBudget limits."""
+NOTHING_USED: Final[Mapping[str, int]] = dict.fromkeys(SPENT, 0)
+
 OTHER: Final = "_other"
 """What a scope's kinds beyond 1,000 are counted as, together: names may come from a model."""
 
@@ -46,6 +50,10 @@ class UsageCounters:
     charged: Mapping[str, int] = field(default_factory=dict[str, int])
     consumed: tuple[int, int, int] = (0, 0, 0)
 
+    def spent(self) -> dict[str, int]:
+        """Return what an ExecutionBudget limits, by kind: tokens, nano-USD and turns."""
+        return {Kind.TOKENS: self.tokens, Kind.COST: self.cost_nano, Kind.TURNS: self.turns}
+
     @property
     def tokens(self) -> int:
         """Return all tokens: input, output, and those that nobody told apart."""
@@ -64,6 +72,14 @@ class UsageCounters:
 Tallies = tuple[UsageCounters, ...]
 
 
+def add_counts(tallies: Tallies, **amounts: int) -> None:
+    """Add to the counters of these names in all of the tallies at once; negative gives back what was never sent."""
+    with _lock.own:
+        for tally in tallies:
+            for name, amount in amounts.items():
+                setattr(tally, name, getattr(tally, name) + amount)
+
+
 def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
     """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
     given, made, cached, estimated = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.source == "estimated"
@@ -80,54 +96,13 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
                 tally.priced_calls += 1
 
 
-def add_consumed(tallies: Tallies, own: UsageCounters, tokens: int, cost_nano: int, turns: int) -> None:
+def add_consumed(tallies: Tallies, own: UsageCounters, amounts: Mapping[str, int]) -> None:
     """Add what a program reported by hand, which says no input and output apart; `own` is that of the run or agent in which it did."""
+    tokens, cost_nano, turns = (amounts[kind] for kind in SPENT)
     with _lock.own:
-        add_total(tallies, tokens)
-        for tally in tallies:
-            tally.cost_nano += cost_nano
-            tally.priced_calls += 1  # its cost is known
-        add_counts(tallies, turns=turns)
+        add_counts(tallies, unsplit_tokens=tokens, cost_nano=cost_nano, priced_calls=1, turns=turns)  # its cost is known
         before = own.consumed
         own.consumed = (before[0] + tokens, before[1] + cost_nano, before[2] + turns)
-
-
-def add_total(tallies: Tallies, tokens: int) -> None:
-    """Add tokens of which only the total was told."""
-    with _lock.own:
-        for tally in tallies:
-            tally.unsplit_tokens += tokens
-
-
-def add_request(tallies: Tallies, *, turn: bool) -> None:
-    """Count one call that was admitted."""
-    with _lock.own:
-        for tally in tallies:
-            tally.requests += 1
-            tally.turns += turn
-
-
-def add_counts(  # one keyword a counter
-    tallies: Tallies,
-    *,
-    requests: int = 0,
-    turns: int = 0,
-    tool_calls: int = 0,
-    refused: int = 0,
-    errors: int = 0,
-    unreported: int = 0,
-    agents: int = 0,
-) -> None:
-    """Add to the plain counters; negative gives back what was never sent."""
-    with _lock.own:
-        for tally in tallies:
-            tally.requests += requests
-            tally.turns += turns
-            tally.tool_calls += tool_calls
-            tally.refused += refused
-            tally.errors += errors
-            tally.unreported_calls += unreported
-            tally.agents += agents
 
 
 def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
@@ -160,37 +135,23 @@ def whole() -> AbstractContextManager[object]:
     return _charging.own
 
 
-class Remembered:
+class Remembered(dict[Key, None]):
     """The last 10,000 operation ids that were charged; to ask and charge in one step, hold `whole()`."""
 
-    __slots__ = ("_known",)
-
-    def __init__(self) -> None:
-        self._known: dict[Key, None] = {}
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._known
-
-    def __len__(self) -> int:
-        return len(self._known)
+    __slots__ = ()
 
     def add(self, key: Key) -> None:
         """Remember one, as the newest."""
-        self._known.pop(key, None)
-        self._known[key] = None
-        if len(self._known) > MOST_REMEMBERED:
-            del self._known[next(iter(self._known))]
+        self.pop(key, None)
+        self[key] = None
+        if len(self) > MOST_REMEMBERED:
+            del self[next(iter(self))]
 
-    def update(self, keys: Iterable[Key]) -> None:
+    def add_all(self, keys: Iterable[Key]) -> None:
         """Remember several, oldest first."""
         with whole():
             for key in keys:
                 self.add(key)
-
-    def keys(self) -> tuple[Key, ...]:
-        """Return them, oldest first."""
-        with whole():
-            return tuple(self._known)
 
 
 # -- how long answers are ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import NOTHING, Estimate, Plan
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_total, add_usage
+from ravi_otel._enforcement.usage_counters import add_counts, add_usage
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledUsage, key_of, settled_usage, write_usage
 from ravi_otel._runtime.charging import (
@@ -394,7 +394,7 @@ class ModelCall(UnderWay):
             if record.call.stream or self.capped is not None:
                 self.holds = answer.holds
         if record.call.generative:
-            add_request(scope.tallies, turn=record.call.turn)
+            add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
         record.decision = record.decision or "admitted"
         self._stage = _ADMITTED
 
@@ -634,7 +634,7 @@ class ModelCall(UnderWay):
         """Charge an answer without input and output tokens: by a total alone, by another measure, or as unknown."""
         record, tallies = self.record, self.scope.tallies
         if spent is not None and spent.total_only:
-            add_total(tallies, spent.total_tokens)
+            add_counts(tallies, unsplit_tokens=spent.total_tokens)
             if self._held:  # what limits of a part of it are charged
                 record.charged, record.charged_nano = self._expectation().usage(), self._expectation().cost
             spent = None
@@ -642,7 +642,7 @@ class ModelCall(UnderWay):
             if is_free(record, self.scope.engine.prices, reply):
                 add_usage(tallies, _NOTHING, 0)
                 return 0
-            add_counts(tallies, unreported=1)
+            add_counts(tallies, unreported_calls=1)
             return None
         if not spent.tokenless:
             return 0  # the provider refused the call, and billed nothing
@@ -767,7 +767,7 @@ class ModelCall(UnderWay):
         self._emit_ended(status)  # first: from here on a look in another thread may write its usage into the record
         if early is None:
             self._unknown = 1
-            add_counts(self.scope.tallies, unreported=1)  # unknown is not 0
+            add_counts(self.scope.tallies, unreported_calls=1)  # unknown is not 0
             AWAITED.keep(key, self)
         self._settled = True  # by `collect`, later: nothing is given back here
 
@@ -778,7 +778,7 @@ class ModelCall(UnderWay):
         cost = self._charge(reply, reply.usage)
         if record.call.endpoint == _CHAINED:
             CONVERSATIONS.heard(record.call, reply.id, reply.answers)
-        add_counts(self.scope.tallies, unreported=-self._unknown)
+        add_counts(self.scope.tallies, unreported_calls=-self._unknown)
         if self._held:
             actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
             self.scope.engine.settle(self.op_id, actual, at or record)

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.usage_counters import add_counts, add_request
+from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Flow, Step, cause, run_sync
 from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.model_call import GIVE_WAY, CallState, Ending, ModelCall
@@ -139,7 +139,7 @@ class Unasked(ModelCall):
         if not request:
             record.requests = 0
             return
-        add_request(scope.tallies, turn=record.call.turn)
+        add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
         try:
             scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)}, record.call.model)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives

@@ -244,9 +244,9 @@ class EngineMachine(RuleBasedStateMachine):
         taken, refused, observed = self.model.reserve(leaf, asks)
         if refused is not None:
             with pytest.raises(BudgetExhaustedError):
-                leaf.scope.charge_lines(lines)
+                leaf.scope.charge_lines(lines, None, new_op_id())
         else:
-            op_id = leaf.scope.charge_lines(lines)
+            op_id = leaf.scope.charge_lines(lines, None, new_op_id())
             assert (op_id is None) == (not asks)
             if op_id is not None:
                 self.model.begin(Operation(op_id, leaf, taken, observed))
