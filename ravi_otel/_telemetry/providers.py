@@ -31,9 +31,6 @@ _log = logging.getLogger("ravi_otel")
 EXIT_S: Final = 2.0
 """How long the end of a process waits for the collector."""
 
-_CUT_S: Final = 0.5
-"""Before its end a request under way is broken off, so that there is time to keep what it held."""
-
 _SIGNALS: Final = ("traces", "metrics", "logs")
 _TAP: Final = "_ravi_otel_store_tap"
 _UNKNOWN: Final = object()
@@ -189,10 +186,7 @@ class Pipeline:
             for closer in closers:  # the store's metrics are collected by these, into the sink
                 closer.begin()
             written = sink is None or sink.close(timeout_s)
-            closed = close(closers, deadline - _CUT_S - time.monotonic())
-            if not closed and self._exports is not None:
-                self._exports.cut()
-                closed = close(closers, deadline - time.monotonic())
+            closed = close(closers, deadline - time.monotonic())
         finally:  # a second Ctrl-C cuts the waiting, not the word about what is lost by it
             if self._exports is not None:
                 self._exports.finish()

@@ -29,7 +29,7 @@ class DropCounters:
 
     def __init__(self, dropped: Callable[[str, int], object], wake: Callable[[], object]) -> None:
         self._dropped = dropped
-        self._wake = wake
+        self.wake = wake
         self.renew()
 
     def renew(self) -> None:
@@ -50,7 +50,7 @@ class DropCounters:
             self._unreported[reason] += amount
             self.at_the_end += amount if reason == "shutdown" else 0
         if first:
-            self._wake()
+            self.wake()
 
     def note(self, trouble: str) -> None:
         """Note what goes wrong although nothing is lost by it yet: a clause for the log, without anything secret in it."""

@@ -216,17 +216,18 @@ class Exports:
             sender = GrpcSender(signal, exporter)
         else:
             sender = HttpSender(signal, exporter, MetricsData([]) if signal == "metrics" else ())
-        queue = RetryQueue(sender, self._spool(signal, sender), self.drops, _ENCODED_BYTES[signal], self.wake)
-        end: _Spans | _Records | _Reader
+        stock = None
         if signal == "metrics":
             with suppressed():  # a provider of credentials may ask for them
                 stock = exporter()
                 stock.shutdown()
+        queue = RetryQueue(signal, sender, self._spool(signal, sender), self.drops, _ENCODED_BYTES[signal])
+        end: _Spans | _Records | _Reader
+        if signal == "metrics":
             end = _Reader(_Metrics(queue, stock), queue, self)
         else:
             end = (_Spans if signal == "traces" else _Records)(_Intake(signal, queue, self.drops), self)
             self._processors.append(end)
-        sender.start()
         self.queues.append(queue)
         if len(self.queues) == 1:
             self._start()
@@ -245,11 +246,6 @@ class Exports:
         """Have a queue take no longer than what is left."""
         queue.end_s = time.monotonic() + _END_S if self._end_s is None else self._end_s
         self.wake()
-
-    def cut(self) -> None:
-        """Break off what is under way, where `end_by` has passed: it is kept on the disk, or counted."""
-        for queue in self.queues:
-            queue.cut()
 
     def finish(self) -> None:
         """Count what nobody has come to in time, and log what was lost, whatever was logged in the last minute."""
@@ -281,21 +277,20 @@ class Exports:
             threading.Thread(target=self._run, args=(self._awake,), name="ravi-otel-export", daemon=True).start()
 
     def _run(self, awake: threading.Event) -> None:
-        while not all(queue.over for queue in self.queues):
-            due_s = min([queue.due_s() for queue in self.queues if not queue.over] + [self.drops.due_s() or float("inf")], default=0.0)
-            awake.wait(min(max(0.0, due_s - time.monotonic()), 3_600.0))
-            awake.clear()
+        while queues := [queue for queue in self.queues if not queue.over]:
+            due_s = float("inf")
             try:
                 for processor in self._processors:
                     if processor.intake.crowded:
                         processor.export_now()
-                for queue in self.queues:
-                    queue.work()
+                due_s = min(queue.supervise() for queue in queues)
                 self.drops.report()
             except Exception as error:
                 self.drops.note(f"a bug of ours: {type(error).__name__}")
                 if "RAVI_RAISE_BUGS" in os.environ:
                     raise
+            awake.wait(min(max(0.0, min(due_s, self.drops.due_s() or due_s) - time.monotonic()), 3_600.0))
+            awake.clear()
 
     def _spool(self, signal: Signal, sender: Sender) -> Spool | None:
         if self._spooling is None:

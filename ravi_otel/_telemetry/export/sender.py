@@ -1,8 +1,8 @@
 """Send encoded batches through the stock exporters, and read what a collector answers.
 
-The stock exporter reads the environment and makes each request: address, headers, certificates, timeout. Over HTTP it is given a
-session (a parameter that it has), which puts the batch into the request as its body: what comes from the disk cannot be encoded anew.
-Ours are one deadline for the whole answer, a bound on its size, and the verdict.
+The stock exporter reads the environment and says how a request is made: address, headers, certificates, timeout. Over HTTP it is given a
+session (a parameter that it has), which keeps the request that it makes of nothing; each batch goes the same way. Ours are a bound on the
+answer's size, and the verdict.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ import time
 import zlib
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from http.cookiejar import DefaultCookiePolicy
 from importlib.metadata import entry_points
-from queue import SimpleQueue
 from typing import Any, Final, Literal
 
 from opentelemetry import context as otel_context
@@ -35,7 +33,6 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest, ExportTraceServiceResponse
 
 from ravi_otel._extras import load
-from ravi_otel._forksafe import without_signals
 from ravi_otel._http import UNSEEN, seconds_until
 from ravi_otel._telemetry.export.drop_counters import DropCounters
 
@@ -51,8 +48,6 @@ LONGEST_WAIT_S: Final = 300.0
 
 _DEFAULT_TIMEOUT_S: Final = 10.0
 _LONGEST_TIMEOUT_S: Final = 3_600.0
-_GRACE_S: Final = 1.0
-_MOST_LEFT_ALONE: Final = 4
 _ENDED: Final = frozenset({"content-length", "transfer-encoding", "connection"})
 """One of these says where an answer of HTTP/1.1 ends."""
 _MOST_ANSWER: Final = 1 << 20
@@ -225,22 +220,10 @@ def _timeout_s(wanted: Any, most_s: float | None) -> float:
     return timeout if most_s is None else max(0.01, min(timeout, most_s))
 
 
-class _Exchange:
-    """One request under way: `done` is set with the answer, or without one to break it off."""
-
-    def __init__(self, body: bytes, timeout_s: float) -> None:
-        self.body = body
-        self.timeout_s = timeout_s
-        self.answer: Answer | None = None
-        self.done = threading.Event()
-
-
 class HttpSender:
     """Send requests of one signal; `exporter` makes the stock exporter with a session, `empty` is a batch of nothing.
 
     `place` tells where they go, and whom we are there, from all others; nothing can be read from it.
-    Requests are made in a thread of its own, and one that takes too long is left alone with it: what a server sends byte by byte has no
-    end that a timeout of its socket could find.
     """
 
     def __init__(self, signal: str, exporter: Any, empty: Any) -> None:
@@ -248,118 +231,66 @@ class HttpSender:
         self._exporter = exporter
         self._empty = empty
         self._requests: Any = load("requests")
-        self._thread: threading.Thread | None = None
-        self._asked: SimpleQueue[_Exchange | None] = SimpleQueue()
-        self._left_alone: list[threading.Thread] = []
         self._of_the_parent: list[Any] = []
-        self._exchange = _Exchange(b"", 0.0)
-        self._timeout_s = _DEFAULT_TIMEOUT_S
         self.place = ""
+        self.timeout_s = _DEFAULT_TIMEOUT_S
         with suppressed() as warned:
-            self._session, self._stock = self._opened()
-            self._stock.export(empty)  # nothing is sent: it tells where and how it would
+            self._session: Any = self._open()
         _log_warned(signal, warned)
+        with contextlib.suppress(Exception):
+            there = self._session.prepare_request(self._requests.Request(self._method, self._url, headers=self._how.get("headers"))).url
+            self._session.get_adapter(there)
+            lines = [f"{name.lower()}:{value!r}" for name, value in self._headers.items() if name.lower() not in _NOT_OF_THE_PLACE]
+            self.place = _digest([there, *sorted(lines)])
         if not self.place:
             raise ValueError(
                 "the endpoint of OTEL_EXPORTER_OTLP_* is no http or https URL, or a header is not valid; give one such as http://localhost:4318"
             )
 
     def send(self, body: bytes, most_s: float | None = None) -> Answer:
-        """Send one request, within the timeout of the environment and `most_s`; never raises."""
-        late = Answer("retry", "the collector did not answer in time")
-        self._left_alone = [each for each in self._left_alone if each.is_alive()]
-        if len(self._left_alone) >= _MOST_LEFT_ALONE:
-            return late
-        exchange = self._exchange = _Exchange(body, _timeout_s(self._timeout_s, most_s))
-        thread = self.start()
-        if thread is None:
-            return late
-        self._asked.put(exchange)
-        exchange.done.wait(exchange.timeout_s + _GRACE_S)
-        if exchange.answer is None:
-            self._asked.put(None)
-            self._left_alone.append(thread)
-            self._thread = self._stock = None
-        return exchange.answer or late
-
-    def start(self) -> threading.Thread | None:
-        """Start the thread, before the interpreter exits: then it starts none any more, and None is returned."""
-        if self._thread is None:
-            self._asked = SimpleQueue()
-            thread = threading.Thread(target=self._serve, args=(self._asked,), name=f"ravi-otel-{self._signal}", daemon=True)
-            try:
-                with without_signals():
-                    thread.start()
-            except RuntimeError:
-                return None
-            self._thread = thread
-        return self._thread
-
-    def cut(self) -> None:
-        """Break off what is under way."""
-        self._exchange.done.set()
+        """Send one request, within the timeout of the environment and `most_s` for each of its steps; never raises."""
+        encoding = next((str(value).lower() for name, value in self._headers.items() if name.lower() == "content-encoding"), "")
+        how = {"data": _compressed(body, encoding), "timeout": _timeout_s(self.timeout_s, most_s), "stream": True, "allow_redirects": False}
+        try:
+            with suppressed():
+                session = self._session = self._session or self._open()
+                verify = session.verify if isinstance(session.verify, str) else self._how.get("verify")  # before REQUESTS_CA_BUNDLE
+                with session.request(self._method, self._url, **{**self._how, **how, "verify": verify}) as response:
+                    return self._read(response)
+        except Exception as error:  # noqa: BLE001 - whatever a session of anybody's raises
+            return self._broken(error)
 
     def renew(self) -> None:
-        """Open connections with the next request in a forked child, without a word to the server on those that are the parent's."""
-        self._of_the_parent += [self._stock, self._session]
-        self._stock, self._thread, self._left_alone = None, None, []
-        self.start()
+        """Open connections with the next request, in a forked child without a word to the server on those that are the parent's."""
+        self._of_the_parent.append(self._session)
+        self._session = None
 
     def close(self) -> None:
         """Let go of connections."""
-        self._asked.put(None)
-        self._session.close()
+        if self._session is not None:
+            self._session.close()
 
-    def _serve(self, asked: SimpleQueue[_Exchange | None]) -> None:
-        while (exchange := asked.get()) is not None:
-            self._export(exchange)
+    def _open(self) -> Any:
+        """Return a session, which the credential provider makes that the environment names, and keep the request that the exporter makes.
 
-    def _export(self, exchange: _Exchange) -> None:
-        try:
-            with suppressed():
-                if self._stock is None:
-                    self._session, self._stock = self._opened()
-                _here.exchange = exchange
-                self._stock.export(self._empty)
-        except Exception as error:  # noqa: BLE001 - whatever a session of anybody's, or the exporter, raises
-            exchange.answer = Answer("retry", f"the exporter failed: {type(error).__name__}")
-        exchange.done.set()
-
-    def _opened(self) -> tuple[Any, Any]:
-        """Return a session, which the credential provider makes that the environment names, and the exporter with it."""
+        The exporter sends a batch of nothing, which goes nowhere: what comes from the disk cannot be encoded anew.
+        """
         session = _session(self._requests, self._signal)
         session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
         session.headers["Accept-Encoding"] = "identity"
         session.hooks["response"].append(_leads_nowhere_else)
-        session.request = partial(self._made, session)
-        return session, self._exporter(session=session)
+        session.request = self._keep_request
+        self._exporter(session=session).export(self._empty)
+        del session.request
+        self._headers: dict[str, Any] = {**session.headers, **(self._how.get("headers") or {})}
+        return session
 
-    def _made(self, session: Any, method: str, url: str, **how: Any) -> Any:
-        """Be the session's `request`: send the batch in the body's place. The exporter is told that all is well: what is not is ours."""
+    def _keep_request(self, method: str, url: str, **how: Any) -> Any:
+        """Be the session's `request`: keep how it is made, and say that all is well."""
+        self._method, self._url, self._how = method, url, how
+        self.timeout_s = _timeout_s(how.get("timeout"), None)
         well = self._requests.Response()
         well.status_code, well.raw = 200, io.BytesIO()
-        exchange: _Exchange | None = getattr(_here, "exchange", None)
-        headers: dict[str, Any] = {**session.headers, **(how.get("headers") or {})}
-        if exchange is None:
-            self._timeout_s = _timeout_s(how.get("timeout"), None)
-            with contextlib.suppress(Exception):
-                there = session.prepare_request(self._requests.Request(method, url, headers=headers)).url
-                session.get_adapter(there)
-                lines = sorted(f"{name.lower()}:{value!r}" for name, value in headers.items() if name.lower() not in _NOT_OF_THE_PLACE)
-                self.place = hashlib.sha256("\n".join([there, *lines]).encode("utf-8", "replace")).hexdigest()[:16]
-            return well
-        _here.exchange = None
-        encoding = next((str(value).lower() for name, value in headers.items() if name.lower() == "content-encoding"), "")
-        verify = session.verify if isinstance(session.verify, str) else how.get("verify")  # before REQUESTS_CA_BUNDLE
-        how |= {"data": _compressed(exchange.body, encoding), "timeout": exchange.timeout_s, "verify": verify}
-        try:
-            kind: Any = session.__class__  # a provider of credentials may have its own
-            response = kind.request(session, method, url, **(how | {"stream": True, "allow_redirects": False}))
-        except Exception as error:  # noqa: BLE001 - whatever a session of anybody's raises
-            exchange.answer = self._broken(error)
-        else:
-            with response:
-                exchange.answer = self._read(response)
         return well
 
     def _broken(self, error: Exception) -> Answer:
@@ -390,6 +321,10 @@ class HttpSender:
         if status == 413 or (status == 400 and b"too large" in body):  # noqa: PLR2004 - HTTP's; the collector says 400 in some versions
             return Answer("too_large", why)
         return Answer("refused", why)
+
+
+def _digest(lines: Sequence[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _compressed(body: bytes, encoding: str) -> bytes:
@@ -436,7 +371,8 @@ class GrpcSender:
         _log_warned(signal, warned)
         stock = self._stock
         lines = [stock._endpoint, str(stock._insecure), *sorted(f"{name}:{value}" for name, value in stock._headers)]  # noqa: SLF001 - no other way
-        self.place = hashlib.sha256("\n".join(lines).encode("utf-8", "replace")).hexdigest()[:16]
+        self.place = _digest(lines)
+        self.timeout_s = _timeout_s(stock._timeout, None)  # noqa: SLF001 - the same
 
     def send(self, body: bytes, most_s: float | None = None) -> Answer:
         """Send one request, within the timeout of the environment and `most_s`; never raises."""
@@ -444,19 +380,13 @@ class GrpcSender:
             with suppressed():
                 stock = self._stock = self._stock or self._exporter(channel_options=_GRPC_OPTIONS)
                 request = _OTLP[self._signal][0].FromString(body)
-                timeout_s = _timeout_s(stock._timeout, most_s)  # noqa: SLF001 - the exporter itself tells nobody what was answered
-                answered = stock._client.Export(request=request, metadata=stock._headers, timeout=timeout_s)  # noqa: SLF001 - the same
+                timeout_s = _timeout_s(self.timeout_s, most_s)
+                answered = stock._client.Export(request=request, metadata=stock._headers, timeout=timeout_s)  # noqa: SLF001 - the exporter itself tells nobody what was answered
         except self._grpc.RpcError as error:
             return self._refused(error)
         except Exception:  # noqa: BLE001 - a channel that was closed raises a ValueError
             return Answer("retry", "the channel to the collector is closed")
         return Answer("sent", rejected=max(0, int(getattr(answered.partial_success, _OTLP[self._signal][2]))))
-
-    def start(self) -> None:
-        """Do nothing: gRPC has threads of its own."""
-
-    def cut(self) -> None:
-        """Do nothing: gRPC keeps to its deadlines."""
 
     def renew(self) -> None:
         """Open a channel with the next request in a forked child; the parent's is kept, since closing it there may hang."""

@@ -113,15 +113,13 @@ def test_half_a_head_is_no_acknowledgement(collector, sender):
     assert [sender.send(b"", 5.0).verdict for _ in range(2)] == ["retry", "sent"]
 
 
-def test_a_head_that_trickles_is_no_acknowledgement_once_it_is_broken_off(collector, sender):
-    collector.answers.append(collector.trickle(b"HTTP/1.1 200 OK\r\nX: "))
-    answers = []
-    sending = threading.Thread(target=lambda: answers.append(sender.send(b"", 5.0)), daemon=True)
-    sending.start()
+def test_a_head_that_trickles_is_no_acknowledgement_once_it_is_given_up(collector, exporting):
+    collector.otherwise = collector.trickle(b"HTTP/1.1 200 OK\r\nX: ")
+    exports = exporting(OTEL_BSP_SCHEDULE_DELAY="1")
+    exports.spans("one")
     collector.wait(lambda: collector.requests)
-    sender.cut()
-    sending.join(5.0)
-    assert [(answer.verdict, answer.why) for answer in answers] == [("retry", "the collector did not answer in time")]
+    exports.end(within_s=0.8)
+    assert exports.lost == {"shutdown": 1}
 
 
 def test_a_web_page_is_no_acknowledgement_and_what_it_was_sent_is_counted(collector, exporting):
@@ -132,19 +130,14 @@ def test_a_web_page_is_no_acknowledgement_and_what_it_was_sent_is_counted(collec
     assert exports.lost == {"export_failed": 2}
 
 
-def test_a_proxy_that_trickles_its_answer_to_connect_is_broken_off(monkeypatch):
-    answers = []
+def test_a_proxy_that_trickles_its_answer_to_connect_holds_up_no_end(exporting, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as proxy:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "https://collector.invalid:4318")
         monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.getsockname()[1]}")
-        sender = HttpSender("traces", OTLPSpanExporter, ())
-        sending = threading.Thread(target=lambda: answers.append(sender.send(b"", 20.0)), daemon=True)
-        sending.start()
+        exports = exporting(OTEL_EXPORTER_OTLP_ENDPOINT="https://collector.invalid:4318", OTEL_BSP_SCHEDULE_DELAY="1")
+        exports.spans("one")
         connection, _ = proxy.accept()
         with connection:
             assert connection.recv(1_000).startswith(b"CONNECT collector.invalid:4318 ")
             connection.sendall(b"HTTP/1.1 200 OK\r\nX: ")
-            sender.cut()
-            sending.join(5.0)
-        sender.close()
-    assert [(answer.verdict, answer.why) for answer in answers] == [("retry", "the collector did not answer in time")]
+            exports.end(within_s=0.8)
+            assert exports.lost == {"shutdown": 1}
