@@ -26,7 +26,6 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
@@ -119,7 +118,7 @@ class Lease:
 
         While an agent runs on it, the agent stays counted, or paused, and the slot is free when the agent ends.
         """
-        self.tracker.give_back(self)
+        self.tracker.post(Slots.release, self)
 
     def leave(self, *, quiet: bool = False) -> None:
         """Note that the agent which `SpawnTracker.enter` let in is over.
@@ -127,7 +126,7 @@ class Lease:
         Ends a lease that `enter` took; one that was acquired before goes back to whoever acquired it. `quiet` is for finalisers:
         events wait for the tracker's next operation.
         """
-        self.tracker.leave(self, quiet=quiet)
+        self.tracker.post(Slots.leave, self, quiet=quiet)
 
     async def resumed(self, timeout_s: float | None = None) -> None:
         """Wait in line until the lease is active again; raise SpawnDeniedError after `timeout_s` seconds, or if released."""
@@ -148,7 +147,7 @@ class Lease:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None) -> None:
         # GeneratorExit is how garbage collection closes a generator: nothing of the program's may be called then.
-        self.tracker.give_back(self, quiet=kind is GeneratorExit)
+        self.tracker.post(Slots.release, self, quiet=kind is GeneratorExit)
 
     def __repr__(self) -> str:
         state = "ended" if self.ended else "paused" if self.paused else "active"
@@ -333,6 +332,8 @@ class Slots:
 
     def arrive(self, waiter: Waiter, timeout_s: float | None) -> bool:
         """Grant, deny, or put in line (True) somebody who wants a slot; who may wait for no time is not put there."""
+        if waiter.paused is not None:
+            return self._rejoin(waiter, waiter.paused, timeout_s)
         if waiter.enters and self._enter_free(waiter):
             return False
         if self._has_room() or self._preempt(waiter):
@@ -471,7 +472,8 @@ class Slots:
             del self._by_agent[lease.agent_id]
         self._released += 1
         self._note("released", lease)
-        self.hand_out()
+        if self._line.items:
+            self.hand_out()
 
     def end_newest(self, agent_id: str) -> None:
         """End an id's newest lease; one that an agent adopted ends with the agent."""
@@ -575,7 +577,7 @@ class Slots:
         # priority + (now - since) / AGING_S orders any two waiters the same way at any time: `now` can be left out.
         return (1, since - priority * AGING_S)
 
-    def rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
+    def _rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
         """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
         waiter.since = self._clock()
         if lease.paused and not lease.on_hold and self._has_room():
@@ -697,12 +699,12 @@ class SpawnTracker:
     ) -> None:
         self.budget = SpawnBudget() if budget is None else budget
         self.run_id: Final = run_id
-        self._hear = on_event if on_event is not None else _ignore
+        self._hear: Callable[[SpawnEvent], object] = (lambda _event: None) if on_event is None else on_event
         self._refusal_of = refusal
         self._clock = clock
         self._lock = threading.RLock()
         self._busy = False  # somebody who has the lock is changing things: who gets it too is this thread, below a signal's handler
-        self._inbox: deque[tuple[Callable[[Any], None], Any]] = deque()
+        self._inbox: deque[tuple[Callable[[Slots, Any], None], Any]] = deque()
         self._shared: Final = shared
         self._slots = Slots(self, self.budget, run_id, clock, observe=observe, shared=shared)
         self._meanwhile: Final = None if shared is None else lambda: self._locked(self._slots.hand_out)
@@ -737,7 +739,7 @@ class SpawnTracker:
         A lease that no agent runs on goes first; one that an agent runs on ends when that agent does, since an agent that
         runs is counted.
         """
-        self._post(self._slots.end_newest, agent_id)
+        self.post(Slots.end_newest, agent_id)
 
     def is_paused(self, agent_id: str) -> bool:
         """Whether any lease of an id is paused."""
@@ -847,28 +849,10 @@ class SpawnTracker:
         waiter = Waiter(AgentId.checked(agent_id), rank, instead=instead, meanwhile=self._meanwhile)
         return self._admit(waiter, _seconds(timeout_s), stops)
 
-    def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[None]:
+    def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[Lease]:
         """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
         waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
-        left_s = _seconds(timeout_s)
-        yield from self._wait(waiter, left_s, stops, partial(self._slots.rejoin, waiter, lease, left_s))
-        if not waiter.served:
-            raise self._still_paused(lease, waiter)
-
-    def _admit(self, waiter: Waiter, wait_s: float | None, stops: Stops | None = None, ahead: Ahead | None = None) -> Flow[Lease]:
-        """Get somebody a slot, after up to `wait_s` seconds in line."""
-        yield from self._wait(waiter, wait_s, stops, partial(self._slots.arrive, waiter, wait_s), ahead)
-        if waiter.lease is None:
-            raise self._refusal(waiter, waited=wait_s != 0)
-        return waiter.lease
-
-    def give_back(self, lease: Lease, *, quiet: bool = False) -> None:
-        """End a lease: `Lease.release`."""
-        self._post(self._slots.release, lease, quiet=quiet)
-
-    def leave(self, lease: Lease, *, quiet: bool = False) -> None:
-        """Note that an agent is over: `Lease.leave`."""
-        self._post(self._slots.leave, lease, quiet=quiet)
+        return self._admit(waiter, _seconds(timeout_s), stops)
 
     def part(self) -> None:
         """Give back what this process holds of a run that others work for, too: it works for it no more."""
@@ -888,7 +872,9 @@ class SpawnTracker:
                 )
             try:
                 self._busy = True
-                self._empty_inbox()
+                while self._inbox:
+                    post, subject = self._inbox.popleft()
+                    post(self._slots, subject)
                 result = act(*args)
                 wakes, events = self._slots.outbox(quiet=False)
             finally:
@@ -898,7 +884,8 @@ class SpawnTracker:
             self._settle()
         return result
 
-    def _post(self, act: Callable[[Any], None], subject: Any, *, quiet: bool = False) -> None:
+    def post(self, act: Callable[[Slots, Any], None], subject: Any, *, quiet: bool = False) -> None:
+        """Have a change made, by whoever holds the lock; never blocks. When `quiet` its events wait for the next operation."""
         self._inbox.append((act, subject))
         self._settle(quiet=quiet)
 
@@ -911,7 +898,9 @@ class SpawnTracker:
                     return
                 try:
                     self._busy = True
-                    self._empty_inbox()
+                    while self._inbox:
+                        act, subject = self._inbox.popleft()
+                        act(self._slots, subject)
                     wakes, events = self._slots.outbox(quiet=quiet)
                 finally:
                     self._busy = False
@@ -922,92 +911,75 @@ class SpawnTracker:
                     pass
             self._tell(wakes, events)
 
-    def _empty_inbox(self) -> None:
-        while self._inbox:
-            act, subject = self._inbox.popleft()
-            act(subject)
-
     def _tell(self, wakes: list[Waiter], events: list[SpawnEvent]) -> None:
         for waiter in wakes:
             if not waiter.wake():
-                self._inbox.append((self._slots.withdraw, waiter))
+                self._inbox.append((Slots.withdraw, waiter))
         for event in events:
             try:
                 self._hear(event)
             except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
                 swallow("SpawnTracker.on_event", error)
 
-    def _wait(
-        self,
-        waiter: Waiter,
-        timeout_s: float | None,
-        stops: Stops | None,
-        join: Callable[[], bool],
-        ahead: Ahead | None = None,
-    ) -> Flow[None]:
-        """Have somebody `join` those who want a slot, and wait where that puts him in line, unless a limit `ahead` refuses first.
+    def _admit(self, waiter: Waiter, wait_s: float | None, stops: Stops | None = None, ahead: Ahead | None = None) -> Flow[Lease]:
+        """Get somebody a slot, after up to `wait_s` seconds in line, unless a limit `ahead` refuses first.
 
         Whatever interrupts it, a listener that ends the program too, nobody holds what was granted and not collected.
         """
         forget: Callable[[], None] | None = None
         try:
-            waits = None if ahead is None else self._locked(lambda: None if ahead.is_past() else join())
+            waits = None if ahead is None else self._locked(lambda: None if ahead.is_past() else self._slots.arrive(waiter, wait_s))
             if waits is None:
                 if ahead is not None:
                     ahead.refuse()  # outside the lock
-                waits = self._locked(join)
+                waits = self._locked(self._slots.arrive, waiter, wait_s)
             if waits:
                 forget = None if stops is None else stops.on_stop(waiter.wake)
-                yield Step(lambda: waiter.block(timeout_s), lambda: waiter.wait(timeout_s))
+                yield Step(lambda: waiter.block(wait_s), lambda: waiter.wait(wait_s))
                 if stops is not None and not waiter.served:
                     stops.checkpoint()
                 self._locked(self._slots.give_up, waiter)
         except BaseException as error:
-            self._post(self._slots.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
+            self.post(Slots.withdraw, waiter, quiet=isinstance(error, GeneratorExit))
             raise
         finally:
             if forget is not None:
                 forget()
+        lease = waiter.lease or waiter.paused
+        if lease is None or not waiter.served:
+            raise self._refusal(waiter, waited=wait_s != 0)
+        return lease
 
-    def _refusal(self, waiter: Waiter, *, waited: bool = True) -> SpawnDeniedError:
+    def _refusal(self, waiter: Waiter, *, waited: bool) -> SpawnDeniedError:
         """Write the error of who got no slot: the limit, why nobody makes room, and what helps."""
-        limit, shortage = self.budget.max_agents, self._locked(self._slots.shortage, waiter, reads=True)
+        limit, lease, name = self.budget.max_agents, waiter.paused, named(waiter.agent_id)
+        after = f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
+        message = None
+        if lease is not None and lease.ended:
+            message = f"Agent {name} cannot be resumed: it has ended, and its slot was given back. Open another with agent({name})."
+        elif lease is not None and waiter.unfit:
+            message = f"Agent {name} is paused, and a blocking wait would stop the event loop of this thread: {waiter.instead} instead."
+        elif lease is not None and lease.on_hold:
+            message = f"Agent {name} is still paused{after}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
+        if message is not None:
+            reason = "ended" if lease is not None and lease.ended else "paused"
+            most = _limit_of(self.budget)
+            return SpawnDeniedError(message, agent_id=waiter.agent_id, max_agents=most, run_id=self.run_id, reason=reason)
+        shortage = self._locked(self._slots.shortage, waiter, reads=True)
         way_out = _WAYS_OUT[shortage]
         if limit == 1:
             way_out = "Raise {}: a run's first agent is its root, and counts as 1 until the run ends."
         elif waiter.unfit:
             way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
-        elif waited:
+        elif waited or lease is not None:
             way_out = "Raise {}, release an agent, or wait longer."
-        after = self._waited(waiter) if waited and limit > 1 else ""
-        asking = NoSlot(waiter.agent_id, waiter.priority, limit, shortage, way_out, after)
+        told = limit > 1 and not waiter.unfit and (waited or lease is not None)
+        asking = NoSlot(waiter.agent_id, waiter.priority, limit, shortage, way_out, after if told else "")
         return errors_text.no_slot(asking, None, self.run_id) if self._refusal_of is None else self._refusal_of(asking)
-
-    def _waited(self, waiter: Waiter) -> str:
-        return "" if waiter.unfit else f" after waiting {round(max(0, self._clock() - waiter.since), 1):g} s"
-
-    def _still_paused(self, lease: Lease, waiter: Waiter) -> SpawnDeniedError:
-        """Write the error of who cannot go on: there is no slot, an operator holds it, or the slot is given back."""
-        name = named(lease.agent_id)
-        if lease.ended:
-            message = f"Agent {name} cannot be resumed: it has ended, and its slot was given back. Open another with agent({name})."
-        elif waiter.unfit:
-            message = f"Agent {name} is paused, and a blocking wait would stop the event loop of this thread: {waiter.instead} instead."
-        elif lease.on_hold:
-            waited = self._waited(waiter)
-            message = f"Agent {name} is still paused{waited}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
-        else:
-            return self._refusal(waiter)
-        reason = "ended" if lease.ended else "paused"
-        return SpawnDeniedError(message, agent_id=lease.agent_id, max_agents=_limit_of(self.budget), run_id=self.run_id, reason=reason)
 
 
 def _seconds(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else checks.nanoseconds("timeout_s", timeout_s) / NANO
-
-
-def _ignore(event: SpawnEvent) -> None:
-    """Hear nothing."""
 
 
 class Seat:

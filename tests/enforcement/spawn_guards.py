@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from spawn_states import INSTANCES, explore
 
-from ravi_otel._enforcement import spawn_tracker
+from ravi_otel._enforcement import sleeper, spawn_tracker
 
 SOURCE = Path(spawn_tracker.__file__)
-MODULES = {"Slots": spawn_tracker, "PriorityQueue": spawn_tracker, "SpawnTracker": spawn_tracker}
-METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_wait", "_admit", "resumption")}
+MODULES = {"Slots": spawn_tracker, "PriorityQueue": sleeper, "SpawnTracker": spawn_tracker}
+METHODS = {"Slots": None, "PriorityQueue": ("first",), "SpawnTracker": ("_tell", "_admit")}
 """Whose guards are taken away, by class: those of some methods, or of all."""
 
 

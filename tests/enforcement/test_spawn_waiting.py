@@ -213,7 +213,7 @@ def test_a_paused_agent_that_waits_resumes_with_a_free_slot():
     waiter = Line(slots.resumption(lease))
     taker.release()
     assert not lease.paused
-    assert waiter.wake() is None
+    assert waiter.wake() is lease
 
 
 def test_an_active_agent_does_not_wait_to_be_resumed():
@@ -241,7 +241,7 @@ def test_paused_agents_and_waiters_share_one_line_with_aging():
     assert lease.paused
     assert early.wake().agent_id == "early"
     slots.release("early")
-    assert waiter.wake() is None
+    assert waiter.wake() is lease
 
 
 def test_a_waiting_agent_that_is_raised_is_promoted_and_one_that_is_lowered_moves_back():
@@ -252,11 +252,11 @@ def test_a_waiting_agent_that_is_raised_is_promoted_and_one_that_is_lowered_move
     slots.reprioritize("a0", BACKGROUND)
     slots.reprioritize("a1", NORMAL)
     takers[0].release()
-    assert waiters[1].wake() is None
+    assert waiters[1].wake() is leases[1]
     takers[1].release()
     assert leases[0].paused
     low.wake().release()
-    assert waiters[0].wake() is None
+    assert waiters[0].wake() is leases[0]
 
 
 def test_a_promoted_agent_that_is_lowered_again_keeps_waiting_as_it_did():
@@ -269,7 +269,7 @@ def test_a_promoted_agent_that_is_lowered_again_keeps_waiting_as_it_did():
     taker.release()
     assert lease.paused
     other.wake().release()
-    assert waiter.wake() is None
+    assert waiter.wake() is lease
 
 
 def test_two_tasks_may_wait_for_one_lease_and_one_may_give_up():
@@ -280,7 +280,7 @@ def test_two_tasks_may_wait_for_one_lease_and_one_may_give_up():
         goes.wake()
     assert slots.stats().waiting == 1
     taker.release()
-    assert stays.wake() is None
+    assert stays.wake() is lease
 
 
 def test_a_paused_agent_that_gives_up_leaves_the_line_and_stays_paused():
@@ -344,7 +344,7 @@ def test_a_second_caller_for_the_same_lease_does_not_cost_its_place_in_line():
     waiters = [Line(slots.resumption(lease)), Line(slots.slot("w")), Line(slots.resumption(lease))]
     taker.release()
     assert not lease.paused
-    assert waiters[2].wake() is None
+    assert waiters[2].wake() is lease
 
 
 def test_a_thread_that_sleeps_for_a_cancelled_waiter_ends():
