@@ -20,6 +20,9 @@ _surrounding: Leaf | None = None
 _root: Leaf | None = None
 _dress: Callable[[Any, Context], Context] | None = None
 
+generation: int = 0
+"""How many forks lie between this process and the one that loaded the package; whoever counts forks writes it."""
+
 
 class Leaf(Protocol):
     """The innermost scope, as much of it as every layer may know."""
@@ -40,17 +43,19 @@ class Leaf(Protocol):
         ...
 
     @property
-    def abandoned(self) -> bool:
-        """Whether it belongs to the process this one was forked from."""
+    def generation(self) -> int:
+        """Return the `generation` of the process it belongs to: this one, or one that this one was forked from."""
         ...
 
 
 def leaf(context: Context | None = None) -> Leaf | None:
     """Return the innermost scope of `context` (default: the current one), else what surrounds the process, None outside any."""
-    found = entered(context)
-    if found is not None:
-        return found
-    return None if _surrounding is None or _surrounding.abandoned else _surrounding
+    found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
+    if found is not None and found.stranded:
+        found = _around(found)
+    if found is None or found.generation != generation:
+        found = _surrounding
+    return None if found is None or found.generation != generation else found
 
 
 def entered(context: Context | None = None) -> Leaf | None:
@@ -62,7 +67,7 @@ def entered(context: Context | None = None) -> Leaf | None:
     found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
     if found is not None and found.stranded:
         found = _around(found)
-    return None if found is None or found.abandoned else found
+    return None if found is None or found.generation != generation else found
 
 
 def _around(stranded: Any) -> Any:
@@ -92,7 +97,9 @@ def with_leaf(scope: Leaf | None) -> Context:
 
 def without_leaf(context: Context) -> Context:
     """Return `context` without any scope, to keep for long: a scope that only we refer to is one that the program has dropped."""
-    return Context({key: value for key, value in context.items() if key != _LEAF})
+    kept = dict(context)
+    kept.pop(_LEAF, None)
+    return Context(kept)
 
 
 def dress_with(dress: Callable[[Any, Context], Context] | None) -> None:

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from ravi_otel import _current
 from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing
@@ -36,14 +37,10 @@ _LONGEST_S: Final = 3_600.0
 _waiting: Final = ForkLock()
 """One that may be taken twice by one thread: a signal may begin a wait while another is begun."""
 
-generation: int = 0
-"""How many forks lie between this process and the one that loaded the package."""
-
 
 @renew_in_child
 def _forked() -> None:
-    global generation  # noqa: PLW0603 - one number per process, written in the forked child before anything runs
-    generation += 1
+    _current.generation += 1  # before anything runs in the child
 
 
 # -- one scope --------------------------------------------------------------------------------------------------------
@@ -64,7 +61,7 @@ class ScopeClock:
         self.waits: Waits = NO_WAITS
         self.limits: list[Account] = []  # of time, the scope's own
         self.watched: dict[Account, Deadline] = {}
-        self.generation = generation
+        self.generation = _current.generation
 
     @property
     def until_ns(self) -> int:
@@ -303,7 +300,7 @@ def _ring(due: list[Deadline], emit: _Emit) -> None:
     over, news = dict[Callable[[], object], None](), list[tuple[ScopeClock, Crossing]]()
     for deadline in due:
         clock = deadline.clock()
-        if clock is None or clock.generation != generation or clock.ended_ns is not None:
+        if clock is None or clock.generation != _current.generation or clock.ended_ns is not None:
             continue
         try:
             is_over, crossings = clock.deadlines.look(deadline, clock)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from ravi_otel import _current
-from ravi_otel._enforcement import deadlines, errors_text
+from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.deadlines import NO_WAITS
 from ravi_otel._enforcement.ending import (
     CANCELLED,
@@ -95,6 +95,7 @@ class Scope(LimitedScope):
         super().__init__(engine, facts, parent, spawn=spawn, also=also, rules=rules)
         self.cancellation: CancellationToken | None = cancellation or (parent.cancellation if parent else None)
         self.tracker = tracker
+        self.generation: int = self.clock.generation
         self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.lease: Lease | None = None
         self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
@@ -140,7 +141,7 @@ class Scope(LimitedScope):
     @property
     def abandoned(self) -> bool:
         """Whether this process was forked while the scope was open: it is the parent process's."""
-        return self.clock.generation != deadlines.generation
+        return self.generation != _current.generation
 
     @property
     def parent_id(self) -> str | None:

@@ -651,7 +651,7 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
         name=scope_name("agent(name)", name, required=True),
         agent_id=scope_name("agent(agent_id)", agent_id),
         limits=read_limits("agent(limits)", limits),
-        budget=tab("agent(budget)", budget),
+        budget=None if budget is None else tab("agent(budget)", budget),
         own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
         own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
         share=check_share("agent(share)", share),
