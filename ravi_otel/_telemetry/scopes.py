@@ -228,8 +228,8 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     named = facts.name if is_run else facts.agent_name or facts.name
     name = operation
     if named is not None:
-        attributes[names.WORKFLOW_NAME if is_run else names.AGENT_NAME] = text(named)
-        name = f"{operation} {text(named)}"
+        known = attributes[names.WORKFLOW_NAME if is_run else names.AGENT_NAME] = text(named)
+        name = f"{operation} {known}"
     span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
     return Open(span, trace.set_span_in_context(span, parent))
 
@@ -239,7 +239,7 @@ def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
     readings = scope.readings()
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))
-    attributes = _budget_attributes(readings) if scope.facts.kind is ScopeKind.AGENT else {}
+    attributes = _budget_attributes(readings) if readings and scope.facts.kind is ScopeKind.AGENT else {}
     for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True):
         if amount:
             attributes[name] = amount
@@ -508,7 +508,7 @@ class Slots(Listener):
         if name is not None:
             self._tell(name, event)
         if event.outcome != "released":
-            attributes: dict[str, AttributeValue] = {names.SPAWN_OUTCOME: event.outcome, names.AGENT_PRIORITY: text(event.priority)}
+            attributes: dict[str, AttributeValue] = {names.SPAWN_OUTCOME: event.outcome, names.AGENT_PRIORITY: event.priority}
             instruments.counters[names.SPAWN_EVENTS].add(1, attributes)
         with self._lock.own:
             priority, active, paused = self._move(event)
@@ -534,7 +534,7 @@ class Slots(Listener):
         """Return the priority and what to add to active and paused."""
         key, outcome = (event.run_id, event.agent_id), event.outcome
         if outcome == "granted":
-            lease = _Lease(text(event.priority))
+            lease = _Lease(event.priority)
             if key not in self._leases and len(self._leases) >= _MOST_LEASES:
                 return "", 0, 0  # nobody would know it again
             self._leases.setdefault(key, []).append(lease)

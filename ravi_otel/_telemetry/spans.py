@@ -296,6 +296,8 @@ class StopReasons:
 
     def admit(self, stop_reason: str | None) -> str:
         """Return what may stand on a metric."""
+        if stop_reason in _KNOWN_REASONS:
+            return str(stop_reason)
         found = text(family(stop_reason or OTHER))
         return found if found in _KNOWN_REASONS else self._own.admit(found)[0] or OTHER
 

@@ -13,7 +13,7 @@ from ravi_otel.policy._runs import ScopeFacts
 @dataclass
 class Leaf:
     facts: ScopeFacts
-    abandoned: bool = False
+    generation: int = 0
     stranded: bool = False
 
 
