@@ -43,7 +43,7 @@ LEAST_ASKED: Final = 4_096
 
 @dataclass(slots=True)
 class Estimate:
-    """What a call is expected to use: tokens, and nano-USD (None: no known price); `known` is the endpoint's own word.
+    """What a call is expected to use: tokens, and nano-USD by `card` (None: no known price); `known` is the endpoint's own word.
 
     It is `sure` when that was learned from earlier answers; a guess, and a cap that somebody stated, are seldom used up.
     """
@@ -54,6 +54,7 @@ class Estimate:
     least_cost: int | None
     known: Usage | None = None
     sure: bool = False
+    card: RateCard | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, call: Call, card: RateCard | None, learned: int | None = None) -> Estimate:
@@ -73,8 +74,8 @@ class Estimate:
             cost = card.estimate_nano(size, output)
             least = card.estimate_nano(size, 1)
         if cost is None or least is None:
-            return cls(size, output, None, None, sure=learned is not None)
-        return cls(size, output, cost, min(cost, least), sure=learned is not None)
+            return cls(size, output, None, None, None, learned is not None, card)
+        return cls(size, output, cost, min(cost, least), None, learned is not None, card)
 
     @classmethod
     def _as_expected(cls, known: Usage, card: RateCard | None) -> Estimate:

@@ -39,13 +39,13 @@ from ravi_otel._instrumentation.http_library import (
     surround_method,
     wait_for_shutdown,
 )
+from ravi_otel._runtime.charging import NEVER, StreamLimits, blame
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.patching import Block, Wraps, ignore
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
-from ravi_otel._runtime.stream_limits import NEVER, StreamLimits, blame, stream_limits_of
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import Guarded, swallow
 from ravi_otel.policy._limits import NANO
@@ -171,7 +171,7 @@ class FollowedStream:
         self._streams = False
         self._reading = False
         self._over = False
-        self._limits: StreamLimits | None = stream_limits_of(live, self._collector)
+        self._limits: StreamLimits | None = live.stream_limits(self._collector)
         self._stopped = False  # its scope was closed or cancelled, or its time is up
         self._cut: RaviError | None = None  # what it was cut with
         self._now = live.scope.engine.clock.monotonic_ns

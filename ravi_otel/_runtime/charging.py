@@ -1,86 +1,29 @@
-"""Charge a model call: the price of its answer, the attempts that a retry adds, and the cap that a strict limit puts on it."""
+"""Charge a model call beyond its one reservation: the attempts of a retry, the cap of a strict limit, a stream that outgrows its hold."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Final, Protocol, Self
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.errors_text import belongs_to, owned
-from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.errors_text import owned
+from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import Worst
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.shares import hold_late
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
-from ravi_otel._pricing import PriceBook, RateCard
+from ravi_otel._pricing import RateCard
+from ravi_otel._pricing.rates import MILLION
 from ravi_otel._runtime.footers import footed
-from ravi_otel.errors import BudgetError
+from ravi_otel.errors import BudgetError, CancellationError, RaviError
 from ravi_otel.hooks._events import CallRecord
-from ravi_otel.hooks._listeners import swallow
-from ravi_otel.policy._limits import Kind, ScopeKind
-from ravi_otel.policy._usage import Call, Reply, Usage
-
-_COST: Final = Kind.COST.value
-_PRIORITY: Final = "priority"
-
-
-def dearest_tier(call: Call) -> str | None:
-    """Return the service tier a call is held at: the dear one where it was asked for, else the standard one.
-
-    A cheap one that was asked for may be answered at the standard price.
-    """
-    return _PRIORITY if call.parameters.get("service_tier") == _PRIORITY else None
-
-
-def price(record: CallRecord, prices: PriceBook, reply: Reply, usage: Usage) -> int | None:
-    """Write a call's cost, whose price it is and of when on its record; return it in nano-USD, None when nobody knows it."""
-    call = record.call
-    try:
-        cost, source, dated = prices.cost(call.provider, reply.model, call.model, usage, reply.service_tier)
-    except Exception as error:  # noqa: BLE001 - a price that cannot be had is unknown, and the call goes on
-        swallow("pricing", error)
-        return None
-    if record.usage is None:  # charged for safety, but what a failed call really cost is not known
-        record.charged, record.charged_nano = usage, cost
-        return cost
-    record.cost_nano, record.price_date = cost, dated
-    record.cost_source = "assumed" if call.provider_assumed and source not in (None, "override") else source
-    return cost
-
-
-def spoken(call: Call, prices: PriceBook) -> Usage | None:
-    """Count the characters of a call that is sold by them, and whose answer, a sound, tells no usage; None for any other."""
-    if call.expected is None or not call.expected.characters:
-        return None
-    usage = Usage(characters=call.expected.characters, source="estimated")
-    card = prices.card(call.provider, call.model)
-    return None if card is None or card.cost_nano(usage) is None else usage
-
-
-def unpriced_of(scope: Scope, error: BudgetError) -> ScopeKind | None:
-    """Count a refusal for want of a price, which no ledger has seen, and say in whose scope it was."""
-    account = next((one for one in scope.plan.accounts() if belongs_to(one.facts.scope_id, error) and one.kind == _COST), None)
-    if account is None:
-        return None
-    scope.engine.count("denied", account)
-    return account.facts.kind
-
-
-def is_free(record: CallRecord, prices: PriceBook, reply: Reply) -> bool:
-    """Return whether a model costs nothing however much of it is used, and write that on the record."""
-    call = record.call
-    cards = (prices.card(call.provider, model) for model in (reply.model, call.model))
-    card = next((card for card in cards if card is not None), None)
-    if card is None or not card.is_free:
-        return False
-    _, source, record.price_date = prices.cost(call.provider, reply.model, call.model, Usage(), None)
-    record.cost_nano = 0
-    record.cost_source = "assumed" if call.provider_assumed and source != "override" else source
-    return True
-
+from ravi_otel.policy._limits import ALL, Kind, ScopeKind, formula_of
+from ravi_otel.policy._usage import Call, Reply
 
 Holds = Sequence[tuple[Line, int]]
 
@@ -230,6 +173,29 @@ class Capped:
         self._partial: str | None = None
         self._error: BudgetError | None = None  # which its caller gets, until it knows what was used
 
+    @classmethod
+    def of(cls, scope: Scope, call: Call, sizing: Sizing | None, at: CallRecord | None = None) -> Self:
+        """Work out the worst case of a call; raise the refusal of an account when that cannot be told, and note it on the record `at`."""
+        if sizing is None:
+            call.unbounded, call.least_cap = call.endpoint, 0
+        else:
+            sizing.bound()
+        engine, windows = scope.engine, list[int | None]()
+
+        def window() -> int | None:
+            if not windows:
+                windows.append(engine.prices.window(call.provider, call.model))
+            return windows[0]
+
+        refuses = scope.plan.refuses_unbounded(call, window)
+        if refuses is not None:
+            if at is not None:
+                at.limit_kind, at.limit_scope, at.limit_reason = refuses.kind, refuses.facts.kind, "unbounded_input"
+                engine.count("denied", refuses)
+            raise owned(errors_text.unbounded(refuses, call), refuses)
+        longest = 0 if call.output_cap is not None else engine.learned.longest(scope.facts.agent_name, call.model)
+        return cls(Worst.of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
+
     def granted(self, grant: Grant, record: CallRecord) -> None:
         """Note the output cap that has to go out: the largest that every strict hold covers, unless the caller's own is no larger."""
         found = self.worst.covered(grant)
@@ -264,27 +230,6 @@ class Capped:
                 CUT_SHORT.set(owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest))
 
 
-def sized(scope: Scope, call: Call, sizing: Sizing | None) -> Capped | Account:
-    """Work out the worst case of a call; return the account that refuses it when that cannot be told."""
-    if sizing is None:
-        call.unbounded, call.least_cap = call.endpoint, 0
-    else:
-        sizing.bound()
-    prices = scope.engine.prices
-    windows: list[int | None] = []
-
-    def window() -> int | None:
-        if not windows:
-            windows.append(prices.window(call.provider, call.model))
-        return windows[0]
-
-    refuses = scope.plan.refuses_unbounded(call, window)
-    if refuses is not None:
-        return refuses
-    longest = 0 if call.output_cap is not None else scope.engine.learned.longest(scope.facts.agent_name, call.model)
-    return Capped(Worst.of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
-
-
 def _dearest(scope: Scope, call: Call) -> RateCard | None:
     """Return the price a call is billed by at most; None where it is not sold by tokens, or nobody knows."""
     prices = scope.engine.prices
@@ -296,11 +241,206 @@ def _dearest(scope: Scope, call: Call) -> RateCard | None:
     return max(known, key=lambda card: card.worst_nano(call.input_bound or 0, 1), default=None)
 
 
-def learn(engine: Engine, record: CallRecord, spent: Usage | None) -> None:
-    """Remember how long an answer was, for those that state no cap; not of one that was cut, or that is longer than its cap."""
-    call = record.call
-    if spent is None or spent.source != "reported" or not call.turn or not spent.output_tokens or record.truncated_by_limit:
-        return
-    tokens, cap = -(-spent.output_tokens // call.choices), call.output_cap if record.output_cap is None else record.output_cap
-    if cap is None or tokens <= cap:
-        engine.learned.observe(record.facts.agent_name, call.model, tokens)
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+_TOKENS: Final = Kind.TOKENS.value
+_OUTPUT_TOKENS: Final = Kind.OUTPUT_TOKENS.value
+_COST: Final = Kind.COST.value
+
+FIRST_STEP: Final = 64
+"""Output tokens that a stream asks for when it has used up what was held; small, so that parallel streams share what is left."""
+
+LONGEST_STEP: Final = 512
+"""Output tokens it asks for when it has done so several times."""
+
+MOST_TEXT: Final = 1024 * 1024
+"""Characters of a limited stream that are kept for the error it may end with, counted from its beginning."""
+
+_TRIES: Final = 3
+NEVER: Final = 1 << 62
+
+
+class Counting(Protocol):
+    """Count what came of a stream (a `Collector`)."""
+
+    @property
+    def produced(self) -> int:
+        """Return the output tokens so far."""
+        ...
+
+    @property
+    def told_input(self) -> int | None:
+        """Return the input tokens the provider has told, None before it did."""
+        ...
+
+    def keep_text(self, most: int) -> None:
+        """Keep so many characters of the text that comes from now on."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Purse:
+    """What one account holds for a stream: an output token costs `each / unit` of it, and `base / unit` is for its input."""
+
+    account: Account
+    held: int
+    base: int
+    each: int
+    unit: int
+
+    def covers(self) -> int:
+        """Return the output tokens that are held."""
+        return (self.held * self.unit - self.base) // self.each
+
+    def price(self, tokens: int) -> int:
+        """Return what so many output tokens take of the account."""
+        return -(-tokens * self.each // self.unit)
+
+    def spent(self, tokens: int) -> int:
+        """Return what the input and so many output tokens have taken."""
+        return -(-(self.base + tokens * self.each) // self.unit)
+
+    @classmethod
+    def of(cls, account: Account, held: int, given: int, card: RateCard | None) -> Self | None:
+        """Return an account's hold in terms of output tokens; None where they take nothing of it, or nobody knows what."""
+        if account.kind == _TOKENS:
+            return cls(account, held, given, 1, 1)
+        if account.kind == _OUTPUT_TOKENS:
+            return cls(account, held, 0, 1, 1)
+        if account.limit.count != ALL:
+            formula = formula_of(account.limit.count)
+            return cls(account, held, formula.per_input * given, formula.per_output, 1) if formula.per_output else None
+        if account.kind != _COST or card is None:
+            return None
+        # The price of a million more is the price of a million, rounded nowhere.
+        before, after = card.estimate_nano(given, 0), card.estimate_nano(given, MILLION)
+        if before is None or after is None or after <= before:
+            return None
+        return cls(account, held, before * MILLION, after - before, MILLION)
+
+
+class StreamLimits:
+    """Hold an open stream to its limits: compare what came with what is held, ask the ledger for more in small steps, or end it.
+
+    It asks nothing of limits that only observe, of those that are suspended, or where the whole cap is held that the caller stated. Not
+    safe from two threads, as no stream is.
+    """
+
+    __slots__ = (
+        *("_accounts", "_after", "_card", "_counting", "_drains", "_input", "_most", "_op_id", "_purses", "_record", "_scope", "_step"),
+        "until",
+    )
+
+    def __init__(self, scope: Scope, record: CallRecord, op_id: str, holds: Holds, counting: Counting, card: RateCard | None) -> None:
+        call = record.call
+        self._scope = scope
+        self._record = record
+        self._op_id = op_id
+        self._accounts = [line.account for line, _ in holds]
+        self._counting = counting
+        self._card = card
+        self._most = NEVER if call.output_cap is None else call.output_cap * call.choices  # that its caller allows
+        self._input = call.input_estimate
+        self._step = FIRST_STEP
+        self._purses: list[Purse] = []
+        self._after: list[Account] = []
+        for line, held in holds if call.expected is None else ():
+            account = line.account
+            if account.observe or line.free:
+                continue
+            if account.nature is Nature.AFTER:
+                self._after.append(account)
+            elif account.nature is Nature.HELD:
+                purse = Purse.of(account, held, self._input, card)
+                if purse is not None and purse.covers() < self._most:
+                    self._purses.append(purse)
+        # Who was admitted while it drained wraps up, and is not ended by it.
+        self._drains = [purse.account for purse in self._purses if purse.account.drainable and not purse.account.draining]
+        self.until = 0 if self._purses or self._after else NEVER
+        """The output tokens that may come before it has to be looked at again."""
+
+    @property
+    def can_end_it(self) -> bool:
+        """Whether anything but a stop of its scope can end the stream."""
+        return bool(self._purses or self._after or any(not account.observe for account, _ in self._scope.plan.clocks))
+
+    def over(self) -> RaviError | None:
+        """Look at what came until now; return the error the stream must end with, None while it may go on."""
+        counting = self._counting
+        for account in self._drains:
+            if account.draining and account.drainable:  # else its agent closed, which ends nothing that is open
+                return self._refused(Denied(account, "draining", account.used, account.held, 0), counting.produced)
+        produced = counting.produced
+        if produced <= self.until:
+            return None
+        try:
+            return self._look(produced, counting.told_input)
+        except BudgetError as refusal:  # the store cannot be asked, and nothing passes that it does not count
+            return refusal
+
+    # -- asking for more ------------------------------------------------------------------------------------------
+
+    def _look(self, produced: int, told_input: int | None) -> BudgetError | None:
+        if told_input is not None and told_input != self._input:
+            self._input = told_input
+            for purse in self._purses:
+                known = Purse.of(purse.account, purse.held, told_input, self._card)
+                if known is not None:
+                    purse.base = known.base
+        for account in self._after:
+            if account.used >= account.value:
+                return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
+        for _ in range(_TRIES):
+            if self._covered() >= produced:
+                break
+            short = self._ask(produced)
+            if short is not None:
+                return self._refused(short, produced)
+        if self._covered() < produced:
+            account = min(self._purses, key=Purse.covers).account
+            return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
+        self.until = min(self._covered(), produced + self._step if self._after else NEVER)
+        return None
+
+    def _covered(self) -> int:
+        return min((purse.covers() for purse in self._purses), default=NEVER)
+
+    def _ask(self, produced: int) -> Denied | None:
+        """Ask for a step more of each kind that does not reach as far; return what stood in the way."""
+        goal = max(produced, min(produced + self._step, self._most))
+        self._step = min(2 * self._step, LONGEST_STEP)
+        more: dict[str, int] = {}
+        for purse in self._purses:
+            lacks = goal - purse.covers()
+            if lacks > 0:
+                kind = purse.account.kind
+                more[kind] = max(more.get(kind, 0), purse.price(lacks))
+        engine = self._scope.engine
+        late = hold_late(self._accounts, more)
+        extended = late if late.short is not None else run_sync(engine.ledger.extend(self._op_id, more))
+        engine.emit_crossings(extended.crossings, self._record)
+        if extended.short is None and not extended.more:
+            self._purses = []  # the ledger knows nothing of it any more: it was settled without us
+        for purse in self._purses:
+            purse.held += extended.more.get(purse.account.kind, 0)
+        return extended.short
+
+    def _refused(self, denied: Denied, produced: int) -> BudgetError:
+        account = denied.account
+        own = next((purse for purse in self._purses if purse.account is account), None)
+        used, held = denied.used, denied.held
+        if own is not None:
+            used, held = used + own.spent(produced), max(0, held - own.held)
+        self._scope.engine.count("contended" if denied.reason == "contended" else "denied", account)
+        return owned(errors_text.cut(account, denied.reason, used, held, counted=own is not None), account)
+
+
+def blame(record: CallRecord, error: RaviError, partial: str | None) -> None:
+    """Write on a cut stream's record whose limit it was, and on the error what had come."""
+    if isinstance(error, CancellationError):
+        error.partial = partial
+    if isinstance(error, BudgetError):
+        error.partial = partial
+        footed(error)
+        record.limit_kind, record.limit_reason = error.limit_kind, error.reason
+        record.limit_scope = None if error.scope is None else ScopeKind(error.scope)

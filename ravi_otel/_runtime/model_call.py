@@ -2,8 +2,8 @@
 
 `ModelCall` is the one mutable object of a call, whoever sends it: a wrapped client, a request that goes around the wrapper, a
 message on a socket, a client of the program's own. What only some calls need is in modules of its own: `charging` (caps of strict
-limits, retries), `background_calls` (answers made in the background), `inferred_tools` (tools that ran unseen), `waiting` (agents that
-wait for their slot).
+limits, retries, streams that reach what is held for them), `background_calls` (answers made in the background), `inferred_tools` (tools
+that ran unseen), `waiting` (agents that wait for their slot).
 """
 
 from __future__ import annotations
@@ -18,29 +18,15 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
-from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.errors_text import owned
+from ravi_otel._enforcement.errors_text import belongs_to
 from ravi_otel._enforcement.last_call import LastCallClaim
-from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.plan import NOTHING, Estimate, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_usage
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledUsage, key_of, settled_usage, write_usage
-from ravi_otel._runtime.charging import (
-    Attempts,
-    Capped,
-    Sizing,
-    charge_rest,
-    dearest_tier,
-    is_free,
-    learn,
-    price,
-    sized,
-    spoken,
-    unpriced_of,
-)
+from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.inferred_tools import answered as tools_answered
 from ravi_otel._runtime.late import attend, drain, later
@@ -49,7 +35,8 @@ from ravi_otel._runtime.stopping import ABANDONED, UnderWay
 from ravi_otel._runtime.waiting import LONGEST_WAIT_S, around, owner, patience, pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status
-from ravi_otel.hooks._listeners import Entered, from_signal, swallow
+from ravi_otel.hooks._listeners import Entered, Guarded, from_signal, swallow
+from ravi_otel.policy._limits import Kind
 from ravi_otel.policy._usage import Call, Reply, Usage
 
 REFUSED: Final = "ravi.limit_exceeded"
@@ -57,6 +44,10 @@ REFUSED: Final = "ravi.limit_exceeded"
 
 _CHAINED: Final = "responses"
 """The endpoint whose answers a later request can go on with."""
+
+_COST: Final = Kind.COST.value
+_PRIORITY: Final = "priority"
+"""The service tier that costs more than the standard one."""
 
 _LONGEST_CHAIN: Final = 32
 _UNSCOPED: Final = CountEvent("unscoped", 1)
@@ -268,53 +259,67 @@ class ModelCall(UnderWay):
             return self._reserve(sizing, blocking=blocking)
         except AgentPausedError as refused:
             return self._wait_for_slot(wait_for_lost_slot(scope, record, refused), sizing, blocking=blocking)
-        except RaviError:
-            raise
         except Exception as bug:
-            if from_signal(bug):
-                raise  # the caller's own
-            self._let_pass(bug)
+            if not self._let_pass(bug):
+                raise
             return None
 
-    def _let_pass(self, bug: Exception) -> None:
-        """Send a call that a bug of ours kept from being judged."""
+    def _let_pass(self, bug: Exception) -> bool:
+        """Send a call that a bug of ours kept from being judged; False for a refusal, and for what a signal raised: the caller's own."""
+        if isinstance(bug, RaviError) or from_signal(bug):
+            return False
         swallow("admit", bug)
         self._stage = _ADMITTED
+        return True
 
     def _wait_for_slot(self, passing: Flow[None], sizing: Sizing | None, *, blocking: bool) -> Flow[None]:
         """Wait with an agent that lost its slot and stands in line for it; what ends that wait is the caller's own."""
         yield from passing
-        wait: Flow[None] | None = None
-        try:
-            wait = self._reserve(sizing, blocking=blocking)
-        except RaviError:
-            raise
-        except Exception as bug:
-            if from_signal(bug):
-                raise
-            self._let_pass(bug)
+        wait = self.admit(sizing, blocking=blocking)
         if wait is not None:
             yield from wait
 
     def _reserve(self, sizing: Sizing | None, *, blocking: bool) -> Flow[None] | None:
-        """Reserve at every limit around; return the flow that waits where others hold what it needs."""
+        """Reserve at every account of the plan; return the flow that waits where others hold what it needs."""
         refused, self._tools_refused = self._tools_refused, None
         if refused is not None:
             raise refused
-        scope = self.scope
-        if self.record.call.generative:
-            if scope.wrapping is not None and self.last_call_claim is None:
-                self.last_call_claim = scope.claim_last_call()
-            plan = self._plan = scope.plan
-            request = self._request(plan, sizing, blocking=blocking) if plan.chain else None
-            if request is not None:
-                self._asked = True
-                answering = scope.engine.ledger.reserve(request)
-                if not isinstance(answering, Done):
-                    return self._wait_in_line(answering, sizing, blocking=blocking)
-                self._admitted(answering.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # as in `run_sync`
-                return None
-        self._admitted(None)
+        scope, record = self.scope, self.record
+        call = record.call
+        if not call.generative:
+            self._admitted(None)
+            return None
+        if scope.wrapping is not None and self.last_call_claim is None:
+            self.last_call_claim = scope.claim_last_call()
+        plan = self._plan = scope.plan
+        expected = self.expectation() if plan.sized else NOTHING
+        if plan.strict:
+            self.capped = Capped.of(scope, call, sizing, record)
+        lines = plan.lines(call, expected, None if self.capped is None else self.capped.worst) if plan.chain else []
+        if plan.priced and expected.cost is None:
+            scope.observed_unpriced(record)
+        if not lines:  # none of them counts such a call
+            self._admitted(None)
+            return None
+        waits_s = LONGEST_WAIT_S
+        if plan.clocks or (blocking and _get_running_loop() is not None):
+            waits_s = patience(scope, blocking=blocking)
+        request = Reservation(
+            self.op_id,
+            lines,
+            owner(),
+            waits_s,
+            on_stop=scope.on_stop,
+            meanwhile=attend,
+            around=(*plan.carved, *around()),
+            wraps_up=self.last_call_claim is not None,
+            sure=expected.sure,
+        )
+        self._asked = True
+        answering = scope.engine.ledger.reserve(request)
+        if not isinstance(answering, Done):
+            return self._wait_in_line(answering, sizing, blocking=blocking)
+        self._admitted(answering.value)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]  # as in `run_sync`
         return None
 
     def _wait_in_line(self, answering: Flow[Grant | Denied], sizing: Sizing | None, *, blocking: bool) -> Flow[None]:
@@ -327,58 +332,25 @@ class ModelCall(UnderWay):
             self._admitted(answer)
         except AgentPausedError as refused:
             lost = wait_for_lost_slot(scope, record, refused)
-        except RaviError:
-            raise
         except Exception as bug:
-            if from_signal(bug):
+            if not self._let_pass(bug):
                 raise
-            self._let_pass(bug)
         if lost is not None:
             self.op_id = new_op_id()
             yield from self._wait_for_slot(lost, sizing, blocking=blocking)
 
-    def _request(self, plan: Plan, sizing: Sizing | None, *, blocking: bool) -> Reservation | None:
-        """Return the reservation at every account of the plan; None where none of them counts such a call."""
-        scope, record = self.scope, self.record
-        call = record.call
-        expected = self._expectation() if plan.sized else NOTHING
-        if plan.strict:
-            capped = sized(scope, call, sizing)
-            if isinstance(capped, Account):
-                record.limit_kind, record.limit_scope, record.limit_reason = capped.kind, capped.facts.kind, "unbounded_input"
-                scope.engine.count("denied", capped)
-                raise owned(errors_text.unbounded(capped, call), capped)
-            self.capped = capped
-        lines = plan.lines(call, expected, None if self.capped is None else self.capped.worst)
-        if plan.priced and expected.cost is None:
-            scope.observed_unpriced(record)
-        if not lines:
-            return None
-        waits_s = LONGEST_WAIT_S
-        if plan.clocks or (blocking and _get_running_loop() is not None):
-            waits_s = patience(scope, blocking=blocking)
-        return Reservation(
-            self.op_id,
-            lines,
-            owner(),
-            waits_s,
-            on_stop=scope.on_stop,
-            meanwhile=attend,
-            around=(*plan.carved, *around()),
-            wraps_up=self.last_call_claim is not None,
-            sure=expected.sure,
-        )
-
-    def _expectation(self) -> Estimate:
+    def expectation(self) -> Estimate:
         """Return what the call is expected to use, worked out once, when it is first needed."""
         if self._expected is None:
             call, scope, plan = self.record.call, self.scope, self._plan
-            if plan is None or not plan.chain:  # nobody is asked for anything: what is expected is the request alone
-                self._expected = Estimate.of(call, None)
-            else:
-                learned = scope.engine.learned.p95(scope.facts.agent_name, call.model) if call.output_cap is None else None
-                card = scope.engine.prices.card(call.provider, call.model, dearest_tier(call)) if plan.priced else None
-                self._expected = Estimate.of(call, card, learned)
+            card = learned = None
+            if plan is not None and plan.chain:  # else nobody is asked for anything: what is expected is the request alone
+                if call.output_cap is None:
+                    learned = scope.engine.learned.p95(scope.facts.agent_name, call.model)
+                if plan.priced:  # at the dear tier where that was asked for; a cheap one may be answered at the standard price
+                    tier = _PRIORITY if call.parameters.get("service_tier") == _PRIORITY else None
+                    card = scope.engine.prices.card(call.provider, call.model, tier)
+            self._expected = Estimate.of(call, card, learned)
         return self._expected
 
     def _admitted(self, answer: Grant | Denied | None) -> None:
@@ -454,8 +426,17 @@ class ModelCall(UnderWay):
             self._outer = None
         try:
             self.answered(reply)
-        except Exception as error:  # noqa: BLE001 - the same
+        except Exception as error:  # noqa: BLE001 - the same, if only of a stack that is as deep as it may be
             swallow("settle", error)
+
+    def stream_limits(self, counting: Counting) -> StreamLimits | None:
+        """Return what holds its stream to its limits, as long as it is open; None where nothing can end that but a stop of its scope."""
+        card = None if self._expected is None else self._expected.card
+        limits = StreamLimits(self.scope, self.record, self.op_id, self.holds, counting, card)
+        if not limits.can_end_it:
+            return None
+        counting.keep_text(MOST_TEXT)
+        return limits
 
     def chunk(self, at_ns: int) -> None:
         """Note that a chunk of a stream came at this reading of the engine's clock: the first, and each of them where each is timed."""
@@ -484,9 +465,11 @@ class ModelCall(UnderWay):
             if (reply.pending or reply.awaited) and self._defer(reply, status, reply.error_type):
                 return
             record = self.record
-            spent = spoken(record.call, self.scope.engine.prices) if reply.usage is None else reply.usage
+            spent = reply.usage
+            if spent is None and record.call.expected is not None and record.call.expected.characters:
+                spent = self._spoken(record.call.expected.characters)
             if spent is None and self._held and not record.call.job:  # what a job will use is not what was held of it
-                record.usage = self._expectation().usage()
+                record.usage = self.expectation().usage()
             else:
                 record.usage = spent
             self._close(status, reply, spent, reply.error_type)
@@ -504,14 +487,12 @@ class ModelCall(UnderWay):
         """
         instead = error
         try:
-            try:
+            with Guarded("ending"):  # our own bug never hides the user's error
                 if self._is_dropped(error):  # perhaps by a finaliser, where no lock may be taken
                     later(partial(self._fail, transport, GeneratorExit("the call was dropped before its end")))
                     return error
                 if self.capped is not None:
                     instead = self.capped.instead_of(error, self.record) or error
-            except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
-                swallow("ending", bug)
             self._fail(transport, instead)
             pause_s = pause_after(self.scope.engine, instead)
             if pause_s > 0:
@@ -531,15 +512,11 @@ class ModelCall(UnderWay):
         return False
 
     def _fail(self, transport: Transport, error: BaseException) -> None:
-        try:
+        ending = Ending(type(error).__qualname__, sent=self.was_sent)
+        with Guarded("ending"):  # our own bug never hides the user's error
             ending = transport.ending(self, error)
-        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
-            swallow("ending", bug)
-            ending = Ending(type(error).__qualname__, sent=self.was_sent)
-        try:
+        with Guarded("settle"):
             self.fail(error, ending)
-        except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
-            swallow("settle", bug)
 
     def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
         """Settle or release what a failed send held."""
@@ -609,8 +586,8 @@ class ModelCall(UnderWay):
             self._settled = True
             if self.capped is not None:
                 self.capped.ended(record, reply, engine)
-            if spent is not None and spent.source == "reported":
-                learn(engine, record, spent)
+            if spent is not None and spent.source == "reported" and spent.output_tokens and call.turn and not record.truncated_by_limit:
+                self._learn_length(spent.output_tokens)
         record.reply, record.error_type = reply, error_type
         self._emit_ended(status)
 
@@ -620,37 +597,61 @@ class ModelCall(UnderWay):
         messages = None if reply is None or call.messages is None else call.messages + reply.answers
         return (self._plan or self.scope.plan).amounts(spent, cost, messages)
 
+    def _learn_length(self, tokens: int) -> None:
+        """Remember how long an answer was, for those that state no cap; not of one that is longer than its own."""
+        record = self.record
+        call, cap = record.call, record.call.output_cap if record.output_cap is None else record.output_cap
+        each = -(-tokens // call.choices)
+        if cap is None or each <= cap:
+            self.scope.engine.learned.observe(record.facts.agent_name, call.model, each)
+
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
         """Add tokens and cost to every tally, or note that they are unknown; return the cost in nano-USD, None unknown."""
-        if spent is None or not spent.total_tokens or not (spent.input_tokens or spent.output_tokens):
-            return self._charge_unknown(reply, spent)
-        cost = price(self.record, self.scope.engine.prices, reply, spent)
-        add_usage(self.scope.tallies, spent, cost)
-        if cost is None:
-            self.scope.engine.count("unpriced")
-        return cost
-
-    def _charge_unknown(self, reply: Reply, spent: Usage | None) -> int | None:
-        """Charge an answer without input and output tokens: by a total alone, by another measure, or as unknown."""
-        record, tallies = self.record, self.scope.tallies
-        if spent is not None and spent.total_only:
-            add_counts(tallies, unsplit_tokens=spent.total_tokens)
-            if self._held:  # what limits of a part of it are charged
-                record.charged, record.charged_nano = self._expectation().usage(), self._expectation().cost
-            spent = None
+        record, engine, tallies = self.record, self.scope.engine, self.scope.tallies
+        if spent is not None and not (spent.total_tokens and (spent.input_tokens or spent.output_tokens)):
+            if spent.total_only:
+                add_counts(tallies, unsplit_tokens=spent.total_tokens)
+                if self._held:  # what limits of a part of it are charged
+                    record.charged, record.charged_nano = self.expectation().usage(), self.expectation().cost
+                spent = None
+            elif not spent.tokenless:
+                return 0  # the provider refused the call, and billed nothing
         if spent is None:
-            if is_free(record, self.scope.engine.prices, reply):
-                add_usage(tallies, _NOTHING, 0)
-                return 0
-            add_counts(tallies, unreported_calls=1)
-            return None
-        if not spent.tokenless:
-            return 0  # the provider refused the call, and billed nothing
-        cost = price(record, self.scope.engine.prices, reply, spent)
+            return self._charge_unreported(reply)
+        call, cost, source, dated = record.call, None, None, None
+        try:
+            cost, source, dated = engine.prices.cost(call.provider, reply.model, call.model, spent, reply.service_tier)
+        except Exception as error:  # noqa: BLE001 - a price that cannot be had is unknown, and the call goes on
+            swallow("pricing", error)
+        if record.usage is None:  # charged for safety, but what a failed call really cost is not known
+            record.charged, record.charged_nano = spent, cost
+        else:
+            record.cost_nano, record.price_date = cost, dated
+            record.cost_source = "assumed" if call.provider_assumed and source not in (None, "override") else source
         add_usage(tallies, spent, cost)
         if cost is None:
-            self.scope.engine.count("unpriced")
+            engine.count("unpriced")
         return cost
+
+    def _charge_unreported(self, reply: Reply) -> int | None:
+        """Charge an answer whose usage nobody told: nothing where the model costs nothing however much is used, else unknown."""
+        record, prices = self.record, self.scope.engine.prices
+        call = record.call
+        card = prices.card(call.provider, reply.model) or prices.card(call.provider, call.model)
+        if card is None or not card.is_free:
+            add_counts(self.scope.tallies, unreported_calls=1)
+            return None
+        _, source, record.price_date = prices.cost(call.provider, reply.model, call.model, _NOTHING, None)
+        record.cost_nano = 0
+        record.cost_source = "assumed" if call.provider_assumed and source != "override" else source
+        add_usage(self.scope.tallies, _NOTHING, 0)
+        return 0
+
+    def _spoken(self, characters: int) -> Usage | None:
+        """Count the characters of a call that is sold by them, and whose answer, a sound, tells no usage; None for any other."""
+        usage, call = Usage(characters=characters, source="estimated"), self.record.call
+        card = self.scope.engine.prices.card(call.provider, call.model)
+        return None if card is None or card.cost_nano(usage) is None else usage
 
     def _emit_ended(self, status: Status) -> None:
         record = self.record
@@ -679,7 +680,7 @@ class ModelCall(UnderWay):
         if (answer.pending or answer.awaited) and self._defer(answer, status, error_type):
             return
         self.record.usage = ending.usage
-        spent = _NOTHING if not ending.billed else ending.usage or self._expectation().floor()
+        spent = _NOTHING if not ending.billed else ending.usage or self.expectation().floor()
         self._close(status, answer, spent, error_type, at_grant=ending.at_grant, doubted=self._doubted(ending, answer))
 
     def _doubted(self, ending: Ending, answer: Reply) -> bool:
@@ -726,9 +727,13 @@ class ModelCall(UnderWay):
         if isinstance(error, BudgetError):
             record.limit_kind = record.limit_kind or error.limit_kind
             record.limit_reason = record.limit_reason or error.reason
-            if error.reason == "unpriced_model":
+            if error.reason == "unpriced_model":  # no ledger has seen it
                 self.scope.engine.count("unpriced")
-                record.limit_scope = unpriced_of(self.scope, error)
+                accounts = self.scope.plan.accounts()
+                account = next((one for one in accounts if one.kind == _COST and belongs_to(one.facts.scope_id, error)), None)
+                if account is not None:
+                    self.scope.engine.count("denied", account)
+                    record.limit_scope = account.facts.kind
         if not isinstance(error, BudgetContendedError):
             add_counts(self.scope.tallies, refused=1)
         self._emit_ended("refused")
@@ -774,7 +779,7 @@ class ModelCall(UnderWay):
     def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
         """See `Collected.collect`."""
         record = self.record
-        record.usage = reply.usage or (self._expectation().usage() if self._held else None)
+        record.usage = reply.usage or (self.expectation().usage() if self._held else None)
         cost = self._charge(reply, reply.usage)
         if record.call.endpoint == _CHAINED:
             CONVERSATIONS.heard(record.call, reply.id, reply.answers)

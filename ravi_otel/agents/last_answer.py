@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._runtime.charging import Capped, sized
+from ravi_otel._runtime.charging import Capped
 from ravi_otel._runtime.scopes import apply_limits, current_scope
 from ravi_otel.agents import wire
 from ravi_otel.agents.history.turns import sound
@@ -98,9 +98,7 @@ def _fits(scope: Scope, ctx: AgentContext, messages: Sequence[ChatMessage], answ
     """Tell whether all strict limits have room for these messages and so many tokens of answer; what cannot be told is not in the way."""
     call = Call("chat", "chat.completions", model=model_of(ctx.agent.model), output_cap=answer, messages=len(messages))
     try:
-        found = sized(scope, call, _Size(call, _bytes(ctx, [*messages, WRAP_UP])))
-        if not isinstance(found, Capped):
-            return True
+        found = Capped.of(scope, call, _Size(call, _bytes(ctx, [*messages, WRAP_UP])))
         card = scope.engine.prices.card(call.provider, call.model)
         lines = scope.plan.lines(call, Estimate.of(call, card), found.worst)
     except BudgetError:  # no price is known: the call itself is judged by what the limit says of that

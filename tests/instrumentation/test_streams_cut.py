@@ -17,8 +17,8 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetError, BudgetExhaustedError, CancellationError, DeadlineExceededError
 from ravi_otel._enforcement import plan as admission
+from ravi_otel._runtime.charging import LONGEST_STEP
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stream_limits import LONGEST_STEP
 from ravi_otel.testing import Answer, Capture, Failure, Request, ScriptedLLM, Text
 
 MESSAGES = [{"role": "user", "content": "hi"}]
