@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 import wrapt
 from opentelemetry._logs import LoggerProvider
 from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import TracerProvider
 
+from ravi_otel._enforcement.ending import Ending
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
 from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
@@ -29,9 +32,8 @@ from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.carrying import Carrying
 from ravi_otel._runtime.footers import FOOTERS
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.patching import LEAVING, WORKERS, Installed
-from ravi_otel._runtime.scopes import read_limits
+from ravi_otel._runtime.scopes import finish_open, read_limits
 from ravi_otel._runtime.settings import (
     NOTHING,
     Settings,
@@ -45,19 +47,21 @@ from ravi_otel._runtime.settings import (
     service_of,
 )
 from ravi_otel._runtime.state import STATE, Options
-from ravi_otel._runtime.termination import TERMINATION
+from ravi_otel._runtime.stopping import TERMINATION, drain, end_under_way
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
 from ravi_otel._telemetry.names import times_chunks
 from ravi_otel._telemetry.redaction import Redact
 from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients
 from ravi_otel.carrier.configured import check_configured
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
 from ravi_otel.hooks._manager import Bridge, Hooks, finish_callbacks, read_hooks
-from ravi_otel.policy._limits import Admission, Limit
+from ravi_otel.policy._limits import Admission, Limit, ScopeKind
+from ravi_otel.policy._runs import StopReason
 
 Enforcement = Literal["enforce", "observe"]
+_ENTERED: Final = frozenset({ScopeKind.RUN, ScopeKind.HANDOFF, ScopeKind.AGENT, ScopeKind.BLOCK})
 _TOOLS = "ravi_otel._instrumentation.tools"
 """What makes tools of a program's functions; imported where a program has any."""
 Detail = Literal["default", "full"]
@@ -122,7 +126,7 @@ class Instrumentation:
         self._carrying.install()
         ambient.begin()
         LEAVING.act = self._leave
-        TERMINATION.install(self._telemetry.open_scopes, abandon=abandon_open, leave=self._leave)
+        TERMINATION.install(self._terminate)
         self._pipeline.before_exit = _settle_all
         _settle_at_exit()
         self._on = True
@@ -132,6 +136,17 @@ class Instrumentation:
         _settle_at_exit()
         if self._surroundings is not None:
             self._surroundings.when_told()
+
+    def _terminate(self, number: int) -> None:
+        """End and tell what is open, because a signal ends the process: calls that are under way first, then scopes, innermost first."""
+        abandon_open()
+        drain()
+        end_under_way()
+        open_scopes = [each for each in self._telemetry.open_scopes() if isinstance(each, Scope)]
+        entered = [each for each in open_scopes if each.facts.kind in _ENTERED and not each.facts.surrounding]
+        finish_open(entered, Ending("cancelled", StopReason.CANCELLED))
+        STATE.conclude(CancellationError("the process was told to end", reason=signal.Signals(number).name))
+        self._leave()
 
     def _leave(self) -> None:
         _settle_all()

@@ -24,8 +24,8 @@ from ravi_otel import _current
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._instrumentation.streams import OPEN
 from ravi_otel._runtime import waiting
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 
 sys.path.insert(0, str(Path(__file__).parent))
 

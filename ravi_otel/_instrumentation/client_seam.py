@@ -40,11 +40,10 @@ from ravi_otel._instrumentation.http_library import (
 )
 from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response, observed_parser
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.late import later
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, blocked_by, stoppable, why_over
+from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, later, stoppable, why_over
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import RetryRecord
@@ -415,8 +414,12 @@ class ClientCall:
     def send(self, live: ModelCall | None) -> Any:
         """See `Transport.send`."""
         token = self._begin_sending(live)
-        blocked = None if live is None else blocked_by(live, self._shut_down)
+        blocked: Blocked | None = None
         late: RaviError | None = None
+        try:
+            blocked = None if live is None else Blocked(live.scope, self._shut_down)
+        except Exception as bug:  # noqa: BLE001 - then nobody can stop it
+            swallow("stop", bug)
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:

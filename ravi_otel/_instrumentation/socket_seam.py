@@ -25,11 +25,10 @@ from ravi_otel._instrumentation.formats.media import transcript_usage
 from ravi_otel._instrumentation.formats.realtime import CREATES, DECISION, LESSENS, LIVE, RESPONSES, TERMINAL, Conversation, dialect_of
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN
-from ravi_otel._runtime.late import drain, later, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.patching import Block, Wraps, ignore, named_like, wrapper_of
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import ABANDONED
+from ravi_otel._runtime.stopping import ABANDONED, drain, later, opened
 from ravi_otel._runtime.unwrapped_calls import begin_unasked, check_going_on
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import Guarded, swallow

@@ -41,11 +41,10 @@ from ravi_otel._instrumentation.http_library import (
 )
 from ravi_otel._runtime.charging import NEVER, StreamLimits, blame
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.late import drain, later, look_after, look_at, look_for, look_soon, opened
 from ravi_otel._runtime.model_call import Ending, ModelCall
 from ravi_otel._runtime.patching import Block, Wraps, ignore
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import ABANDONED, look_through, why_over
+from ravi_otel._runtime.stopping import ABANDONED, drain, follow_streams, later, look_soon, opened, why_over
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import Guarded, swallow
 from ravi_otel.policy._limits import NANO
@@ -121,10 +120,7 @@ class _IdleSweep:
             self._due_ns = min(self._due_ns, now + each.idle_ns())
 
 
-look_for(OPEN, _IdleSweep().run)
-look_after(OPEN)
-look_at(_look_at_unread)
-look_through(OPEN)
+follow_streams(OPEN, _IdleSweep().run, _look_at_unread)
 
 
 @renew_in_child

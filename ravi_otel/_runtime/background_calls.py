@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ravi_otel._forksafe import ForkLock, renew_in_child
-from ravi_otel._runtime.late import sweep_with
+from ravi_otel._runtime.stopping import sweep_with
 from ravi_otel.hooks._events import CallRecord
 from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy._usage import Call, Reply, Usage
@@ -178,7 +178,7 @@ def write_usage(record: CallRecord, used: SettledUsage) -> None:
 AWAITED: Final = Awaited()
 """The process's one table."""
 
-sweep_with(AWAITED.kept, AWAITED.sweep)  # nothing here is found by a collection
+sweep_with(AWAITED.sweep, AWAITED.kept)  # nothing here is found by a collection
 renew_in_child(AWAITED.forget)
 
 

@@ -29,9 +29,8 @@ from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledU
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.inferred_tools import answered as tools_answered
-from ravi_otel._runtime.late import attend, drain, later
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import ABANDONED, UnderWay
+from ravi_otel._runtime.stopping import ABANDONED, UnderWay, attend, drain, later
 from ravi_otel._runtime.waiting import LONGEST_WAIT_S, around, owner, patience, pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status

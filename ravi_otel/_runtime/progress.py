@@ -27,8 +27,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel._forksafe import renew_in_child
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import CallRecord, CountEvent, LimitEvent, Notice, ReadOnly, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.hooks._listeners import Listener

@@ -26,9 +26,9 @@ from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime import family, progress
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.late import drain, later, later_here, sweep_always
 from ravi_otel._runtime.progress import MOST, Progress
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain, later, later_here, sweep_with
 from ravi_otel._runtime.waiting import Waiting, resumption
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import CountEvent, HandoffEvent, LimitReading, Spend
@@ -313,7 +313,7 @@ def _settle_late() -> None:
 @cache
 def watch_parts() -> None:
     """Look for what outlived an agent with a part of its own, from the first such agent on: no other program pays for it."""
-    sweep_always(_settle_late)
+    sweep_with(_settle_late)
 
 
 class Run(ScopeHandle):

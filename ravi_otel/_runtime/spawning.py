@@ -21,9 +21,9 @@ from ravi_otel._enforcement.spawn_tracker import Lease, Seat, kept_seat
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.scopes import Agent, tab
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel._runtime.waiting import Waiting, in_time, resumption
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError
 from ravi_otel.hooks._events import CountEvent, RetryRecord

@@ -1,13 +1,20 @@
-"""Find what is in flight, and end what must not go on: past a deadline, cancelled, or in a scope that was closed.
+"""End what must not go on, and what nobody else will end: past a deadline, cancelled, dropped, or open when SIGTERM ends the process.
 
 A call only notes itself in a set, and takes itself out again; whoever stops something looks through it. An awaited call is
 cancelled the way `asyncio.timeout` does it, so that a cancellation of the program's own stays one; on trio by a cancel scope.
+
+Finalisers only queue what they found dropped. Whoever comes next empties the queue; while something is open, a thread does so within half
+a second, too.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import os
+import signal
+import threading
+import time
 import weakref
 from asyncio import (
     CancelledError,
@@ -15,15 +22,23 @@ from asyncio import (
     _get_running_loop,  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
     current_task,
 )
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import trio_here
-from ravi_otel._forksafe import renew_in_child
+from ravi_otel._forksafe import BackgroundThread, renew_in_child
 from ravi_otel.errors import CancellationError, RaviError
 from ravi_otel.hooks._events import CallRecord
-from ravi_otel.hooks._listeners import swallow
+from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.policy._checks import switch
+
+ABANDONED: Final = "abandoned"
+"""The `error.type` of what was closed, dropped or left before its end: a stream, and what the process ends with."""
+
+
+# -- what is in flight ------------------------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -56,43 +71,6 @@ class Waited(Protocol):
 
 IN_FLIGHT: Final[set[InFlight]] = set()
 """What can be stopped at this moment; no entry keeps a task alive that nobody goes on with, and it goes with the task."""
-
-
-class UnderWay:
-    """A call of a model or of a tool: while it is under way, one that the process may end with."""
-
-    __slots__ = ()
-
-    def end_with_process(self) -> None:
-        """End it because the process ends, if it has begun and not ended; one that says nothing else has nothing to end."""
-
-
-def end_under_way() -> None:
-    """End what is under way, as the process ends.
-
-    It is looked for by its class: a process is told to end once, and no call has to note itself for that. To go through all objects would
-    harm other threads: Python raises SystemError where a tuple comes to its end that somebody else has found half made.
-    """
-    kinds: list[type[UnderWay]] = [UnderWay]
-    for kind in kinds:
-        kinds += kind.__subclasses__()
-    for each in gc.get_referrers(*kinds):
-        if issubclass(type(each), UnderWay):
-            try:
-                each.end_with_process()
-            except Exception as bug:  # noqa: BLE001 - one fault keeps nothing else from its end
-                swallow("terminate", bug)
-
-
-ABANDONED: Final = "abandoned"
-"""The `error.type` of what was closed, dropped or left before its end: a stream, and what the process ends with."""
-
-_open: Final[list[Collection[object]]] = []
-
-
-def look_through(results: Collection[object]) -> None:
-    """End also what is in `results`, which are still open, such as streams: those that are an `InFlight`."""
-    _open.append(results)
 
 
 class Sweeps:
@@ -159,15 +137,6 @@ class Blocked:
         """See `InFlight.stop`."""
         self.stopped = True
         self.cut()
-
-
-def blocked_by(live: Waited, cut: Callable[[], object]) -> Blocked | None:
-    """Note a blocking call; None when that fails, and nobody can stop it."""
-    try:
-        return Blocked(live.scope, cut)
-    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-        swallow("stop", bug)
-        return None
 
 
 class _Awaited(weakref.ref[Task[Any]]):
@@ -258,19 +227,14 @@ async def stoppable(live: Waited, send: Callable[..., Awaitable[Any]], args: tup
 
 def _awaited_by(live: Waited) -> _Awaited | None:
     """Note the running task's call; None outside asyncio, and in a task that keeps no count of its cancellations, or no reference."""
-    try:
+    with contextlib.suppress(TypeError), Guarded("stop", TypeError):  # our own bug never reaches the user's call
         loop = _get_running_loop()
         task = None if loop is None else current_task(loop)
-        if task is None or not hasattr(task, "uncancel"):
-            return None
-        awaited = _Awaited(task, IN_FLIGHT.discard)
-        awaited.begin(live.scope, task.cancelling())
-    except TypeError:
-        return None
-    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-        swallow("stop", bug)
-        return None
-    return awaited
+        if task is not None and hasattr(task, "uncancel"):
+            awaited = _Awaited(task, IN_FLIGHT.discard)
+            awaited.begin(live.scope, task.cancelling())
+            return awaited
+    return None
 
 
 def _instead_of(error: BaseException, awaited: _Awaited, live: Waited) -> RaviError | None:
@@ -290,7 +254,10 @@ def _take_back(awaited: _Awaited) -> None:
 
 
 async def _outside_asyncio(live: Waited, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    nursed = _nursed_by(live)
+    nursed: _Nursed | None = None
+    with Guarded("stop"):  # our own bug never reaches the user's call
+        trio = trio_here()
+        nursed = None if trio is None else _Nursed(live.scope, trio)
     if nursed is None:
         return await send(*args, **kwargs)
     try:
@@ -305,10 +272,258 @@ async def _outside_asyncio(live: Waited, send: Callable[..., Awaitable[Any]], ar
         del live, why  # whose traceback knows this frame
 
 
-def _nursed_by(live: Waited) -> _Nursed | None:
-    try:
-        trio = trio_here()
-        return None if trio is None else _Nursed(live.scope, trio)
-    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-        swallow("stop", bug)
-        return None
+# -- what was dropped, and what is open -------------------------------------------------------------------------------
+
+_YOUNG_EVERY_S: Final = 0.05
+_ALL_EVERY_S: Final = 1.0
+_SHARE: Final = 20
+_LOOK_EVERY_S: Final = 0.4
+_LONGEST_END_S: Final = 1.0
+_LINGER_S: Final = 5.0
+"""How long the thread stays when nothing is open any more: the next may come soon."""
+
+_late: deque[Callable[[], object]] = deque()
+_open: Final[list[Collection[object]]] = []
+_sweeps: list[tuple[Collection[object], Callable[[], object]]] = []
+
+
+def later(end: Callable[[], object]) -> None:
+    """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
+    _late.append(end)
+    _attendant.wake()
+
+
+def later_here(end: Callable[[], object]) -> None:
+    """Queue it, and have the event loop of this thread, where one runs, do it at its next turn; takes no lock either."""
+    _late.append(end)
+    loop = _get_running_loop()
+    if loop is not None:
+        with contextlib.suppress(RuntimeError):  # it is closed, or lets nobody in: who comes next does it
+            loop.call_soon(drain)
+
+
+def drain() -> None:
+    """Do what finalisers queued; runs at the next call and while calls wait, when a scope opens or closes, at a flush, at exit."""
+    for swept, sweep in _sweeps:
+        if swept:
+            try:
+                sweep()
+            except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
+                swallow("drain", error)
+    while _late:
+        try:
+            end = _late.popleft()
+        except IndexError:
+            break
+        try:
+            end()
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
+            swallow("drain", error)
+    if _attendant.busy:
+        _attendant.wait()
+
+
+def sweep_with(sweep: Callable[[], object], results: Collection[object] | None = None) -> None:
+    """Have each drain call `sweep`, which ends what nobody uses any more; where it is for `results`, as long as there are any."""
+    _sweeps.append(((sweep,) if results is None else results, sweep))
+
+
+def follow_streams(results: Collection[object], sweep: Callable[[], object], look: Callable[[], object]) -> None:
+    """Look after `results`, which are still open, for as long as there are any, and after those who wait for what they hold.
+
+    Those that are an `InFlight` end with their scope. `sweep` is as for `sweep_with`; `look` is called each time the thread wakes by
+    itself, for what was dropped and tells nobody.
+    """
+    _open.append(results)
+    sweep_with(sweep, results)
+    look_after(results)
+    _attendant.looks.append(look)
+
+
+def look_after(results: Collection[object]) -> None:
+    """Have the thread live for as long as `results`, which are still open, has any."""
+    _attendant.results.append(results)
+
+
+def opened() -> None:
+    """Note that there is something to look after; the first starts the thread."""
+    if not _attendant.running:
+        _attendant.start()
+    elif _attendant.lingers:
+        _attendant.lingers = False
+        _attendant.wake()
+
+
+def look_soon() -> None:
+    """Have the thread look at once. A finaliser may ask for it."""
+    _attendant.looks_at = 0.0
+    _attendant.wake()
+
+
+def attend() -> None:
+    """Do what there is to do while a call waits in line for what others hold.
+
+    A client's stream is part of a cycle: dropped, it holds its grant until a collection. Where every thread waits nothing
+    is made, so that none comes by itself.
+    """
+    drain()
+    if any(_open) and gc.isenabled():
+        _collector.run()
+        drain()
+
+
+class _Collector:
+    """Collect what is young often, everything seldom: at most a twentieth of the time goes into it, however big the program."""
+
+    def __init__(self) -> None:
+        self._next_s = {1: 0.0, 2: 0.0}  # by the oldest generation that is collected
+
+    def run(self) -> None:
+        """Collect, unless that was done a moment ago."""
+        began = time.monotonic()
+        if began < self._next_s[1]:
+            return
+        generation = 2 if began >= self._next_s[2] else 1
+        self._put_off(generation, began, 0.0)  # before: another thread that waits comes for nothing
+        gc.collect(generation)
+        self._put_off(generation, began, (time.monotonic() - began) * _SHARE)
+
+    def _put_off(self, generation: int, began: float, least_s: float) -> None:
+        self._next_s[1] = began + max(_YOUNG_EVERY_S, least_s)
+        if generation > 1:
+            self._next_s[2] = began + max(_ALL_EVERY_S, least_s)
+
+
+_collector: Final = _Collector()
+
+
+class _Attendant(BackgroundThread):
+    """The thread that ends what was dropped while nobody calls anything."""
+
+    def __init__(self) -> None:
+        self.results: list[Collection[object]] = []
+        self.looks: list[Callable[[], object]] = []
+        super().__init__("ravi-otel-late")
+
+    def renew(self) -> None:
+        """Start anew in a forked child, where what was open is the parent's."""
+        super().renew()
+        self.lingers = False
+        self.looks_at = 0.0
+        self.busy = False
+        self._working = threading.RLock()
+
+    def wait(self) -> None:
+        """Wait until it has done what it is at, though not for ever: whoever empties the queue may count on its being empty."""
+        if self.busy and self._working.acquire(timeout=_LONGEST_END_S):
+            self._working.release()
+
+    def turn(self) -> bool:
+        """Wait, and do what there is to do; False when nothing was open for a while."""
+        self.lingers = True  # before it looks: what opens after that wakes it
+        self.lingers = not any(self.results)
+        woken = self.sleep(_LINGER_S if self.lingers else _LOOK_EVERY_S)
+        with self._working:
+            self.busy = True
+            try:
+                self._look()
+                drain()
+            finally:
+                self.busy = False
+        return woken or any(self.results)
+
+    def fault(self, bug: Exception) -> None:
+        """Log it."""
+        swallow("late", bug)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if now < self.looks_at:
+            return
+        self.looks_at = now + _LOOK_EVERY_S * 0.5  # less than it waits
+        for look in self.looks:
+            look()
+
+
+_attendant: Final = _Attendant()
+
+
+# -- the end of the process -------------------------------------------------------------------------------------------
+
+SIGTERM: Final = "RAVI_SIGTERM"
+LONGEST_S: Final = 5.0
+
+
+class UnderWay:
+    """A call of a model or of a tool: while it is under way, one that the process may end with."""
+
+    __slots__ = ()
+
+    def end_with_process(self) -> None:
+        """End it because the process ends, if it has begun and not ended; one that says nothing else has nothing to end."""
+
+
+def end_under_way() -> None:
+    """End what is under way, as the process ends.
+
+    It is looked for by its class: a process is told to end once, and no call has to note itself for that. To go through all objects would
+    harm other threads: Python raises SystemError where a tuple comes to its end that somebody else has found half made.
+    """
+    kinds: list[type[UnderWay]] = [UnderWay]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    for each in gc.get_referrers(*kinds):
+        if issubclass(type(each), UnderWay):
+            try:
+                each.end_with_process()
+            except Exception as bug:  # noqa: BLE001 - one fault keeps nothing else from its end
+                swallow("terminate", bug)
+
+
+class Termination:
+    """The handler of SIGTERM of this process, while one is installed: by its default action a process dies without a word.
+
+    Only where the program has left the signal to the system when it is instrumented: a handler of its own is never replaced, and one that
+    it sets later takes this one's place. The process still dies of the signal, within five seconds and at once by a second one.
+    `RAVI_SIGTERM=off` leaves the signal alone.
+    """
+
+    def __init__(self) -> None:
+        self._end: Callable[[int], object] | None = None
+        self.ends: list[Callable[[int], object]] = []
+        """What is told of the signal last: who keeps a run for the whole process."""
+
+    def install(self, end: Callable[[int], object]) -> None:
+        """Handle the signal, where nobody else does: `end` ends and tells what is open, and is given the signal's number."""
+        self._end = end
+        if threading.current_thread() is not threading.main_thread() or not switch(os.environ, SIGTERM, default=True, safe=False):
+            return
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, self.handle)
+
+    def remove(self) -> None:
+        """Leave the signal to the system again, unless the program has taken it meanwhile."""
+        self._end = None
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self.handle:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def handle(self, number: int, _frame: object) -> None:
+        """Tell what ends, and die of the signal."""
+        signal.signal(number, signal.SIG_DFL)
+        try:
+            last = threading.Timer(LONGEST_S, os.kill, (os.getpid(), number))  # whatever hangs in what is told
+            last.daemon = True
+            last.start()
+            for end in (self._end, *self.ends):
+                if end is not None:
+                    end(number)
+        except BaseException as error:  # noqa: BLE001 - the process is to end, whatever a callback of the program's raises
+            if isinstance(error, Exception):
+                swallow("terminate", error)
+        finally:
+            os.kill(os.getpid(), number)
+
+
+TERMINATION: Final = Termination()
+
+renew_in_child(TERMINATION.remove)

@@ -21,9 +21,9 @@ from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Flow, Step, cause, run_sync
-from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.model_call import GIVE_WAY, CallState, Ending, ModelCall
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain, later
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import CallRecord, Status
 from ravi_otel.hooks._listeners import NOTHING_ENTERED, swallow

@@ -22,8 +22,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel._enforcement.spawn_tracker import Lease
 from ravi_otel._flow import Flow, Step, gevent_here, trio_here
-from ravi_otel._runtime.late import drain, later
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain, later
 from ravi_otel.errors import AgentPausedError, ConfigurationError, RaviError, SpawnDeniedError
 from ravi_otel.hooks._events import CallRecord, ToolRecord
 from ravi_otel.hooks._listeners import swallow

@@ -20,8 +20,8 @@ from ravi_otel import _current
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
-from ravi_otel._runtime.late import drain, later, look_after, opened, sweep_with
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain, later, look_after, opened, sweep_with
 from ravi_otel._runtime.waiting import patience
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
@@ -369,7 +369,7 @@ def _take(config: Configured, value: str) -> Flow[bool]:
 def _watch() -> None:
     """Look for loans that did not come back, from the first one on: no other program pays for it."""
     for loans in (_open, _held):
-        sweep_with(loans, sweep)
+        sweep_with(sweep, loans)
         look_after(loans)
 
 

@@ -14,7 +14,7 @@ from openai.types.responses import Response
 
 import ravi_otel
 from ravi_otel._runtime.background_calls import AWAITED
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.testing import Capture, Failure, Raw, ScriptedLLM, Text, ToolCalls
 

@@ -15,8 +15,8 @@ from opentelemetry import context as otel_context
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture, Disconnect, Failure, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Say hello."}]}

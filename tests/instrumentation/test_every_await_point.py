@@ -27,8 +27,8 @@ import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.hooks._events import CallRecord, ToolRecord
 from ravi_otel.hooks._listeners import Listener, Listeners
 

@@ -20,8 +20,8 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 
 import ravi_otel
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import ManualClock
 
 _ASKED = os.environ.get("RAVI_LONG", "")

@@ -16,7 +16,7 @@ from ravi_otel._instrumentation.formats.fields import body_of
 from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel._instrumentation.formats.openai import Other, format_for
 from ravi_otel._instrumentation.formats.responses import Responses
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.policy._usage import Call, Usage
 from ravi_otel.testing import Text
 

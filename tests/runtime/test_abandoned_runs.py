@@ -13,7 +13,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture
 

@@ -10,7 +10,7 @@ import pytest
 
 from ravi_otel._runtime import background_calls
 from ravi_otel._runtime.background_calls import LONGEST_NAME, Awaited, Key, SettledUsage, key_of
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.hooks._events import CallRecord
 from ravi_otel.policy._usage import Call, Reply, Usage
 

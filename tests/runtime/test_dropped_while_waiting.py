@@ -12,8 +12,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel._enforcement.sleeper import Sleeper
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate

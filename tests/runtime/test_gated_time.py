@@ -14,7 +14,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HookManager, RunLogger, ToolTimeoutError
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.policy._contracts import GateVerdict
 

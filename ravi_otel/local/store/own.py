@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from ravi_otel._runtime.termination import TERMINATION
+from ravi_otel._runtime.stopping import TERMINATION
 from ravi_otel._version import __version__
 from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.pruning import prune

@@ -14,7 +14,7 @@ from memory_wire import AsyncMemoryTransport, MemoryTransport, Wire
 from opentelemetry.sdk.trace import ReadableSpan
 from socket_walk import opened
 
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
 
 Yields = dict[str, str]

@@ -21,8 +21,8 @@ from seen import ADDRESS, forget, told
 import ravi_otel
 from ravi_otel import cost_limit
 from ravi_otel._runtime.background_calls import AWAITED
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 
 CAPTURE = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 COLOURS = ("sync", "async")

@@ -23,7 +23,7 @@ from operations import Operation, present
 from seen import forget, got
 
 import ravi_otel
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
 
 WANTED = int(os.environ.get("RAVI_LONG", "0") or 0)

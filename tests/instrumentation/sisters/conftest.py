@@ -20,8 +20,8 @@ import pytest
 import ravi_otel
 from ravi_otel import cost_limit
 from ravi_otel._instrumentation.formats.format import Host
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Answer, Capture, Failure, ScriptedLLM
 
 GENEROUS: list[Any] = [

@@ -12,8 +12,8 @@ from ravi_otel import BudgetError
 from ravi_otel._instrumentation.client_profile import profile_of
 from ravi_otel._instrumentation.formats.anthropic import usage
 from ravi_otel._instrumentation.formats.format import Request
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Disconnect, Failure, Raw, Text, ToolCalls
 

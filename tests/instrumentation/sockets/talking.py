@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import Incoming, Played, ScriptedSocket
 

@@ -11,7 +11,7 @@ import pytest
 from talking import CREATE, QUIET, SESSION, Talk, answering, got, needs_responses, play, spans, until
 
 import ravi_otel
-from ravi_otel._runtime.late import drain
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
 from ravi_otel.testing.sockets import Close, ScriptedSocket, realtime_events
 

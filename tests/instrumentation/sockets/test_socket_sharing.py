@@ -12,8 +12,8 @@ from talking import HAS_RESPONSES, QUIET, Talk, answering, got, play, spans, unt
 import ravi_otel
 from ravi_otel._instrumentation.socket_seam import abandon_sessions
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN, abandon_open
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture, ManualClock, Text
 from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
 

@@ -8,8 +8,8 @@ import pytest
 from talking import CREATE, QUIET, SESSION, USER, Talk, answering, got, needs_live, needs_responses, play, spans, until
 
 import ravi_otel
-from ravi_otel._runtime.late import drain
 from ravi_otel._runtime.state import STATE, Options
+from ravi_otel._runtime.stopping import drain
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.testing import Capture
