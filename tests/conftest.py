@@ -20,10 +20,9 @@ import pytest
 from opentelemetry import context as otel_context
 
 import ravi_otel
-from ravi_otel import _current
+from ravi_otel import _current, _flow
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._instrumentation.streams import OPEN
-from ravi_otel._runtime import waiting
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
 
@@ -155,9 +154,9 @@ def _left_behind(levels: list[tuple[int, bool]]) -> list[str]:
         for logger, (level, disabled) in zip(LOGGERS, levels[1:], strict=True):
             logger.setLevel(level)
             logger.disabled = disabled
-    if waiting.around():
+    if _flow.around():
         left.append("a tool that the process still seems to be in")
-        waiting.Inside(()).__enter__()
+        _flow.Inside(()).__enter__()
     if STATE.limits:
         left.append(f"{len(STATE.limits)} limit(s) of the process")
         STATE.install(Engine(), ())

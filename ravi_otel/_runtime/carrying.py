@@ -15,8 +15,8 @@ from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
 from ravi_otel import _current
+from ravi_otel._flow import Inside, enclosures
 from ravi_otel._runtime.patching import Wraps
-from ravi_otel._runtime.waiting import Inside, enclosures
 from ravi_otel.hooks._manager import is_inside
 
 _POOLED = frozenset({"DummyProcess"})

@@ -24,14 +24,14 @@ from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservat
 from ravi_otel._enforcement.plan import NOTHING, Estimate, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_usage
-from ravi_otel._flow import Done, Flow, run_async, run_sync
+from ravi_otel._flow import Done, Flow, around, owner, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledUsage, key_of, settled_usage, write_usage
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.inferred_tools import answered as tools_answered
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay, attend, drain, later
-from ravi_otel._runtime.waiting import LONGEST_WAIT_S, around, owner, patience, pause, pause_after, wait_for_lost_slot
+from ravi_otel._runtime.waiting import LONGEST_WAIT_S, patience, pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status
 from ravi_otel.hooks._listeners import Entered, Guarded, from_signal, swallow

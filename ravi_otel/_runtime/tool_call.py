@@ -14,13 +14,13 @@ import wrapt
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.usage_counters import add_counts
-from ravi_otel._flow import Carried, Flow, Step, cause, run_async, run_sync
+from ravi_otel._flow import Carried, Enclosure, Flow, Step, cause, enclose, leave, run_async, run_sync
 from ravi_otel._runtime.gate_review import Execution, GateReview, Parameters, is_async, is_owned, log_unwritten
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import REFUSED
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay, later
-from ravi_otel._runtime.waiting import Enclosure, enclose, leave, pause, pause_after, wait_for_lost_slot
+from ravi_otel._runtime.waiting import pause, pause_after, wait_for_lost_slot
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.redaction import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError

@@ -10,8 +10,7 @@ from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, add_usage
-from ravi_otel._flow import Flow, run_sync
-from ravi_otel._runtime.waiting import owner
+from ravi_otel._flow import Flow, owner, run_sync
 from ravi_otel.carrier.lots import Lot
 from ravi_otel.policy._limits import Kind, is_built_in
 from ravi_otel.policy._usage import Usage

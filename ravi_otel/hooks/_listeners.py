@@ -163,24 +163,16 @@ class Listener:
         """Hear that a guardrail stopped something, where the span of what it stopped is current."""
 
 
-class Entered:
-    """Hold the context managers that listeners returned, left in reverse order."""
+class Entered(list[AbstractContextManager[object]]):
+    """The context managers that listeners returned, entered in order."""
 
-    __slots__ = ("_managers",)
-
-    def __init__(self) -> None:
-        self._managers: list[AbstractContextManager[object]] = []
-
-    def enter(self, manager: AbstractContextManager[object]) -> None:
-        """Enter one more."""
-        manager.__enter__()
-        self._managers.append(manager)
+    __slots__ = ()
 
     def leave(self) -> None:
         """Leave them all, last first; once."""
-        while self._managers:
+        while self:
             try:
-                self._managers.pop().__exit__(None, None, None)
+                self.pop().__exit__(None, None, None)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
                 swallow("listener.leave", error)
 
@@ -228,7 +220,8 @@ def _entering(name: str, methods: _Methods) -> Callable[[Any], Entered]:
             try:
                 manager = method(record)
                 if manager is not None:
-                    entered.enter(manager)
+                    manager.__enter__()
+                    entered.append(manager)
             except BaseException as error:  # noqa: BLE001 - a listener's failure is not the program's, and what a signal raises goes on
                 _survive(f"listener.{name}", error, entered)
         return entered

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import ravi_otel
+from ravi_otel import _flow
 from ravi_otel._enforcement import scope, shares, spawn_tracker
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import front, memory
@@ -15,7 +16,7 @@ from ravi_otel._enforcement.ledger.contract import Line, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._runtime import tool_call, waiting
+from ravi_otel._runtime import tool_call
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks._listeners import Listeners
 from ravi_otel.policy._contracts import GateVerdict
@@ -170,7 +171,7 @@ def test_a_tool_behind_a_gate_holds_nothing_whatever_interrupts_it(tmp_path, sha
                 interrupter = Interrupter(moment)
                 interrupter.during(lambda: act(x=1))
                 struck = interrupter.struck
-                assert (len(ledger), run.limits[0].held, waiting.around()) == (0, 0, ()), f"something is left at moment {moment}"
+                assert (len(ledger), run.limits[0].held, _flow.around()) == (0, 0, ()), f"something is left at moment {moment}"
                 assert run.limits[0].used - used <= 1
             assert len(ran) <= run.limits[0].used
     finally:

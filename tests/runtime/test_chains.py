@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import ravi_otel
-from ravi_otel import BudgetContendedError, token_limit
+from ravi_otel import BudgetContendedError, _flow, token_limit
 from ravi_otel._runtime import waiting
 from ravi_otel.testing import Text
 
@@ -72,10 +72,10 @@ def test_tools_in_tools_are_all_known(client, stage):
 
 def test_a_tool_is_around_only_while_it_runs():
     seen = []
-    search = ravi_otel.tool(lambda: seen.append(waiting.around()), name="search")
+    search = ravi_otel.tool(lambda: seen.append(_flow.around()), name="search")
     with ravi_otel.run("r"):
         search()
-    assert (seen, waiting.around()) == ([(waiting.owner(),)], ())
+    assert (seen, _flow.around()) == ([(_flow.owner(),)], ())
 
 
 @pytest.mark.anyio
@@ -83,9 +83,9 @@ async def test_what_outlives_its_tool_may_wait_again():
     go = asyncio.Event()
 
     async def late():
-        before = waiting.around()
+        before = _flow.around()
         await go.wait()
-        return before, waiting.around()
+        return before, _flow.around()
 
     tasks = []
 
@@ -97,4 +97,4 @@ async def test_what_outlives_its_tool_may_wait_again():
     with ravi_otel.run("r"):
         await search()
         go.set()
-        assert await tasks[0] == ((waiting.owner(),), ())
+        assert await tasks[0] == ((_flow.owner(),), ())

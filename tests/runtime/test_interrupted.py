@@ -16,7 +16,8 @@ import openai._base_client as client_module
 import pytest
 
 import ravi_otel
-from ravi_otel._runtime import tool_call, waiting
+from ravi_otel import _flow
+from ravi_otel._runtime import tool_call
 from ravi_otel._runtime.charging import Attempts
 from ravi_otel._runtime.model_call import ModelCall
 from ravi_otel._runtime.state import STATE
@@ -210,10 +211,10 @@ def test_what_ends_a_call_holds_nothing_whatever_interrupts_it(stage, monkeypatc
 @pytest.mark.parametrize("behind_a_gate", [False, True], ids=["plain", "behind a gate"])
 def test_nobody_is_inside_a_tool_any_more_whatever_interrupts_it(behind_a_gate):
     search = ravi_otel.tool(lambda: None, name="search", gate=OwnGate() if behind_a_gate else None)
-    around = {module.__file__ for module in (tool_call, waiting)}
+    around = {module.__file__ for module in (tool_call, _flow)}
     with ravi_otel.run("r"):
         moment = 1
         while interrupted(moment, search, around):
-            assert waiting.around() == (), f"it is still waited for after moment {moment}"
+            assert _flow.around() == (), f"it is still waited for after moment {moment}"
             moment += 1
     assert moment > 8

@@ -15,7 +15,7 @@ import pytest
 import ravi_otel
 from ravi_otel import HookEvent
 from ravi_otel._enforcement.sleeper import on_any_event_loop
-from ravi_otel._runtime.waiting import owner
+from ravi_otel._flow import owner
 
 
 async def _owner() -> object:
