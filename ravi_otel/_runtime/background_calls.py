@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.stopping import sweep_with
 from ravi_otel.hooks._events import CallRecord
-from ravi_otel.hooks._listeners import swallow
-from ravi_otel.policy._usage import Call, Reply, Usage
+from ravi_otel.hooks._listeners import Guarded
+from ravi_otel.policy._usage import Call, Reply
 
 MOST_KEPT: Final = 10_000
 LONGEST_NAME: Final = 256
@@ -32,26 +32,16 @@ def key_of(call: Call, name: str | None) -> Key | None:
     return call.provider, call.server_address, call.server_port, name
 
 
-@dataclass(slots=True, eq=False)
-class SettledUsage:
-    """What a call used in the end: usage, cost in nano-USD, where the price is from and of when. None is unknown.
-
-    `model` is what was asked for.
-    """
-
-    usage: Usage | None
-    cost_nano: int | None
-    cost_source: str | None
-    price_date: str | None
-    model: str | None = None
-
-
 class Collected(Protocol):
     """A call that can still be settled."""
 
-    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
+    def collect(self, reply: Reply, at: CallRecord | None) -> CallRecord:
         """Settle it with what the answer tells, at what is held when that is nothing; `at` is the look that brought it."""
         ...
+
+
+Kept = tuple[float, Collected]
+"""A call that waits, and since when, by the monotonic clock."""
 
 
 class Awaited:
@@ -61,7 +51,7 @@ class Awaited:
     """
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[Key, tuple[float, Collected]] = OrderedDict()
+        self.kept: OrderedDict[Key, Kept] = OrderedDict()
         self._streamed: OrderedDict[Key, Reply | None] = OrderedDict()
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
         self._lock = threading.RLock()
@@ -89,35 +79,39 @@ class Awaited:
 
     def keep(self, key: Key | None, call: Collected) -> None:
         """Keep a call; one whose answer has no name can never be found, and is given up at once."""
-        now = time.monotonic()
-        over: list[tuple[Collected, Reply]] = []
+        seen: Reply | None = None
+        known: Kept | None = None
         with self._lock:
-            seen = None if key is None else self._streamed.pop(key, None)
-            if key is None or seen is not None:
-                over.append((call, seen or Reply()))
-            else:
-                known = self.kept.pop(key, None)
-                if known is not None:
-                    over.append((known[1], Reply()))
-                self.kept[key] = (now, call)
-            over += [(old, Reply()) for old in self._outdated(now)]
-        _settle(over)
+            if key is not None:
+                seen = self._streamed.pop(key, None)
+                if seen is None:
+                    known = self.kept.pop(key, None)
+                    self.kept[key] = time.monotonic(), call
+        if key is None or seen is not None:
+            _settle(call, seen or Reply())
+        if known is not None:
+            _settle(known[1], Reply())
+        self.sweep()
 
     def sweep(self) -> None:
         """Give up what waits for too long; runs with every drain, so one look at the oldest has to do."""
-        with self._lock:
-            over = [(old, Reply()) for old in self._outdated(time.monotonic())]
-        _settle(over)
+        self._give_up_since(time.monotonic() - LONGEST_S)
 
-    def _outdated(self, now: float) -> list[Collected]:
-        found: list[Collected] = []
-        while self.kept:
-            key, (since, call) = next(iter(self.kept.items()))
-            if len(self.kept) <= MOST_KEPT and since >= now - LONGEST_S:
-                break
-            del self.kept[key]
-            found.append(call)
-        return found
+    def give_up(self) -> None:
+        """Settle everything that still waits at what it holds; for the end of the process."""
+        self._give_up_since(math.inf)
+
+    def _give_up_since(self, latest: float) -> None:
+        over: list[Collected] = []
+        with self._lock:
+            while self.kept:
+                key, (since, call) = next(iter(self.kept.items()))
+                if len(self.kept) <= MOST_KEPT and since >= latest:
+                    break
+                del self.kept[key]
+                over.append(call)
+        for call in over:
+            _settle(call, Reply())
 
     def waits(self, key: Key | None) -> bool:
         """Whether some call waits for this answer."""
@@ -139,13 +133,6 @@ class Awaited:
             with self._lock:
                 self._streamed.pop(key, None)
 
-    def give_up(self) -> None:
-        """Settle everything that still waits at what it holds; for the end of the process."""
-        with self._lock:
-            left = [(call, Reply()) for _, call in self.kept.values()]
-            self.kept.clear()
-        _settle(left)
-
     def forget(self) -> None:
         """Start anew in a forked child: what waits is the parent's."""
         self._lock = threading.RLock()
@@ -153,24 +140,16 @@ class Awaited:
         self._streamed.clear()
 
 
-def _settle(calls: list[tuple[Collected, Reply]]) -> None:
-    for call, reply in calls:
-        try:
-            call.collect(reply, None)
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
-            swallow("awaited", error)
+def _settle(call: Collected, reply: Reply) -> None:
+    with Guarded("awaited"):  # our own bug never reaches whoever comes next
+        call.collect(reply, None)
 
 
-def settled_usage(record: CallRecord) -> SettledUsage:
-    """Return what a call used in the end."""
-    source = None if record.cost_nano is None else record.cost_source
-    return SettledUsage(record.usage, record.cost_nano, source, record.price_date, record.call.model)
-
-
-def write_usage(record: CallRecord, used: SettledUsage) -> None:
-    """Write on the record of a look what it brought; one that asked no model becomes a `fetch_response`."""
-    record.usage, record.cost_nano, record.cost_source, record.price_date = used.usage, used.cost_nano, used.cost_source, used.price_date
-    record.call.model = record.call.model or used.model
+def write_usage(record: CallRecord, used: CallRecord) -> None:
+    """Write on the record of a look what it brought of `used`; one that asked no model becomes a `fetch_response`."""
+    record.usage, record.cost_nano, record.price_date = used.usage, used.cost_nano, used.price_date
+    record.cost_source = None if used.cost_nano is None else used.cost_source
+    record.call.model = record.call.model or used.call.model
     if not record.call.generative and used.usage is not None and used.usage.source != "reserved":
         record.call.operation, record.call.fetches = FETCHES, True
 

@@ -25,7 +25,7 @@ from ravi_otel._enforcement.plan import NOTHING, Estimate, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_usage
 from ravi_otel._flow import Done, Flow, around, owner, run_async, run_sync
-from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, SettledUsage, key_of, settled_usage, write_usage
+from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of, write_usage
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.inferred_tools import answered as tools_answered
@@ -586,7 +586,9 @@ class ModelCall(UnderWay):
             if self.capped is not None:
                 self.capped.ended(record, reply, engine)
             if spent is not None and spent.source == "reported" and spent.output_tokens and call.turn and not record.truncated_by_limit:
-                self._learn_length(spent.output_tokens)
+                each, cap = -(-spent.output_tokens // call.choices), call.output_cap if record.output_cap is None else record.output_cap
+                if cap is None or each <= cap:
+                    engine.learned.observe(record.facts.agent_name, call.model, each)
         record.reply, record.error_type = reply, error_type
         self._emit_ended(status)
 
@@ -595,14 +597,6 @@ class ModelCall(UnderWay):
         call = self.record.call
         messages = None if reply is None or call.messages is None else call.messages + reply.answers
         return (self._plan or self.scope.plan).amounts(spent, cost, messages)
-
-    def _learn_length(self, tokens: int) -> None:
-        """Remember how long an answer was, for those that state no cap; not of one that is longer than its own."""
-        record = self.record
-        call, cap = record.call, record.call.output_cap if record.output_cap is None else record.output_cap
-        each = -(-tokens // call.choices)
-        if cap is None or each <= cap:
-            self.scope.engine.learned.observe(record.facts.agent_name, call.model, each)
 
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
         """Add tokens and cost to every tally, or note that they are unknown; return the cost in nano-USD, None unknown."""
@@ -775,7 +769,7 @@ class ModelCall(UnderWay):
             AWAITED.keep(key, self)
         self._settled = True  # by `collect`, later: nothing is given back here
 
-    def collect(self, reply: Reply, at: CallRecord | None) -> SettledUsage:
+    def collect(self, reply: Reply, at: CallRecord | None) -> CallRecord:
         """See `Collected.collect`."""
         record = self.record
         record.usage = reply.usage or (self.expectation().usage() if self._held else None)
@@ -786,7 +780,7 @@ class ModelCall(UnderWay):
         if self._held:
             actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
             self.scope.engine.settle(self.op_id, actual, at or record)
-        return settled_usage(record)
+        return record
 
 
 def send_call(call: Call, transport: Transport) -> Any:

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, cast
 
 import wrapt
 
-from ravi_otel.hooks._listeners import swallow
+from ravi_otel.hooks._listeners import Guarded
 
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 """What runs instead: the wrapped method, its instance, positional and keyword arguments."""
@@ -54,11 +54,8 @@ class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # generic o
         holder, name = self._looked_up()
         return getattr(copy.deepcopy(holder, memo), name)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, self._looked_up()
-
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
+        return getattr, self._looked_up()
 
 
 class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
@@ -80,20 +77,16 @@ class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only
     def __deepcopy__(self, _memo: dict[int, Any]) -> Any:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, self.place()
-
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        return self.__reduce__()
+        return getattr, self.place()
 
 
 class Wraps:
     """Remember what was wrapped, also after it was put back: somebody who wrapped over us still holds it."""
 
-    __slots__ = ("_made", "_places")
+    __slots__ = ("_made",)
 
     def __init__(self) -> None:
-        self._places: list[_Place] = []
         self._made: dict[tuple[type, str], _Place] = {}
 
     def wrap(self, owner: type, name: str, wrapper: Wrapper) -> None:
@@ -109,14 +102,12 @@ class Wraps:
             place = _Place(owner, name, current, _Wrapper(current, wrapper, owner, name))
             self._made[owner, name] = place
         setattr(owner, name, place.replacement)
-        self._places.append(place)
 
     def restore(self) -> None:
         """Put back every method that is still ours; where somebody wrapped over us, ours stays beneath and must be inert."""
-        for place in self._places:
+        for place in self._made.values():
             if place.owner.__dict__.get(place.name) is place.replacement:
                 setattr(place.owner, place.name, place.original)
-        self._places.clear()
 
 
 def _lies_beneath(ours: Any, current: Any) -> bool:
@@ -234,10 +225,8 @@ class Imports:
     def loaded(self, module: ModuleType) -> None:
         """Call whoever watches for this module; a bug of theirs never breaks the import."""
         for act in self._watched.get(module.__name__, ()):
-            try:
+            with Guarded("import"):  # the program's import succeeds whatever is wrong with us
                 act(module)
-            except Exception as bug:  # noqa: BLE001 - the program's import succeeds whatever is wrong with us
-                swallow("import", bug)
 
 
 class _Loading:
@@ -371,13 +360,9 @@ class Leaving:
 
     def __call__(self, *_: object, **__: object) -> None:
         """Do it; never raises."""
-        act = self.act
-        if act is None:
-            return
-        try:
-            act()
-        except Exception as error:  # noqa: BLE001 - a worker ends as it would without us
-            swallow("leave", error)
+        with Guarded("leave"):  # a worker ends as it would without us
+            if self.act is not None:
+                self.act()
 
 
 LEAVING: Final = Leaving()

@@ -20,7 +20,7 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later
 from ravi_otel.errors import AgentPausedError, ConfigurationError, RaviError, SpawnDeniedError
 from ravi_otel.hooks._events import CallRecord, ToolRecord
-from ravi_otel.hooks._listeners import swallow
+from ravi_otel.hooks._listeners import Guarded
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
@@ -161,7 +161,11 @@ def _patiently(scope: Scope, at: CallRecord | ToolRecord | None, refused: AgentP
                 if not fit:
                     raise errors_text.paused(paused.lease.agent_id, paused.partial, _HERE, on_hold=paused.lease.on_hold)
                 yield from _stand_in_line(scope, paused, paused.lease)
-            refused = _refused(scope, at)
+            try:
+                refused = None
+                scope.checkpoint(at)
+            except AgentPausedError as again:
+                refused = again
     finally:
         refused = None  # its traceback knows this frame: a cycle that would keep both alive
 
@@ -191,14 +195,6 @@ def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:
             scope.end_wait(ended_ns)
 
 
-def _refused(scope: Scope, at: CallRecord | ToolRecord | None) -> AgentPausedError | None:
-    try:
-        scope.checkpoint(at)
-    except AgentPausedError as refused:
-        return refused
-    return None
-
-
 def _may_block() -> bool:
     return not on_event_loop()
 
@@ -212,11 +208,9 @@ def pause_after(engine: Engine, error: BaseException) -> float:
     asked = engine.pause_after
     if asked is None or not isinstance(error, RaviError):
         return 0.0
-    try:
+    with Guarded("pause"):  # our own bug never replaces the refusal
         return asked(error)
-    except Exception as bug:  # noqa: BLE001 - our own bug never replaces the refusal
-        swallow("pause", bug)
-        return 0.0
+    return 0.0
 
 
 def pause(seconds: float) -> Step:
