@@ -67,7 +67,7 @@ def test_the_share_of_public_names_with_a_docstring_is_counted(tree: Path):
 
 
 # What each road came down to, functions and files entered: more is asked for here, with its reason.
-LONGEST = {"chat": (118, 35), "tool": (52, 19), "gated": (159, 28), "spawn": (62, 15), "agent": (198, 28), "sqlite": (174, 41)}
+LONGEST = {"chat": (111, 32), "tool": (50, 18), "gated": (156, 27), "spawn": (62, 15), "agent": (196, 28), "sqlite": (167, 38)}
 
 
 @pytest.mark.timeout(600)  # six processes, on a machine that may have other work
