@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
@@ -100,19 +99,54 @@ class Opening:
         """
         also: tuple[Scope, ...] = ()
         if self.kind is ScopeKind.RUN:
-            parent, also = _joined(self, parent)
+            parent, also = self._joined(parent)
         for outer in (parent, *also):
             outer.refuse_closed()
-        ask = self._seated(parent)
-        try:
-            scope = _Opener(ask, parent, also).open()
-        except BaseException:
-            if ask.seat is not None:
-                ask.seat.leave()
-            raise
+        scope = self._seated(parent)._open(parent, also)  # noqa: SLF001 - another opening of this class
         if parent.engine.when_opened is not None:
             parent.engine.when_opened(scope.facts)
         return scope
+
+    def _open(self, parent: Scope, also: tuple[Scope, ...]) -> Scope:
+        """Make the scope and give it what it has, or take all of that back."""
+        scope: Scope | None = None
+        try:
+            scope = self._make(parent, also)
+            self._fill(scope)
+        except BaseException:
+            if scope is not None:
+                scope.clock.forget()
+                scope.give_back_share(opened=False)
+                if scope.admission is not None:
+                    scope.admission.undo()
+                if scope.lease is not None and self.seat is None:
+                    scope.lease.leave()
+                if scope.tracker is not None:
+                    scope.tracker.unbind(scope)
+            if self.seat is not None:
+                self.seat.leave()
+            raise
+        return scope
+
+    # -- who it is ----------------------------------------------------------------------------------------------------
+
+    def _joined(self, parent: Scope) -> tuple[Scope, tuple[Scope, ...]]:
+        """Join the tenant and the session a run names; return what to open it under, and what else it is charged to.
+
+        They outlive whatever work they were first named in, so they stand under the process. A run inside other work stays
+        under that work and is charged to them besides.
+        """
+        *_, root = parent.upwards()
+        shared: list[Scope] = []
+        tenant_id = self.tenant_id or (parent.facts.tenant_id if self.session_id else None)
+        if tenant_id is not None:
+            shared.append(_join(ScopeKind.TENANT, tenant_id, root))
+        if self.session_id is not None:
+            shared.append(_join(ScopeKind.SESSION, self.session_id, shared[-1] if shared else root))
+        if parent is root:
+            return (shared[-1] if shared else root), ()
+        around = set(parent.upwards())
+        return parent, tuple(scope for scope in reversed(shared) if scope not in around)
 
     def _seated(self, parent: Scope) -> Opening:
         """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
@@ -129,24 +163,223 @@ class Opening:
         retention = ask.own_retention or seat.retention
         return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=retention)
 
+    def _make(self, parent: Scope, also: tuple[Scope, ...]) -> Scope:
+        engine, outer = parent.engine, parent.facts
+        supervision, run_id = outer.supervision, outer.run_id
+        tracker = self.budget if isinstance(self.budget, ExecutionTracker) else None
+        slots, observes, token = UNLIMITED_AGENTS if supervision is None else supervision.spawn_budget, False, None
+        if self.kind is ScopeKind.RUN:
+            run_id = self.run_id or uuid.uuid4().hex
+            slots, observes = self._spawn_budget(parent)
+        if self.kind in _OWN_TAB:
+            if not isinstance(self.budget, ExecutionTracker):
+                inherited = inherited_budget(outer) if self.kind is ScopeKind.AGENT else _UNLIMITED
+                tracker = ExecutionTracker.from_budget(self.budget or inherited)
+            token = _token(parent.cancellation, engine.stopped)
+            supervision = self._supervise(parent, run_id or new_run_id(), slots, tracker)
+        facts = self._facts(outer, supervision, run_id)
+        spawn = live = None
+        if self.kind is ScopeKind.RUN:
+            live = LiveAgentLimits(engine)
+            unlimited = slots.max_agents >= UNLIMITED_AGENTS.max_agents
+            shared = None if unlimited else shared_slots(engine, self.slots_of or facts, slots.max_agents)
+            spawn = SpawnTracker(slots, run_id=run_id, on_event=live.hear, observe=observes, refusal=live.refusal, shared=shared)
+        rules = DEFAULT_RULES
+        if self.share in (POOL, WEIGHTED) or self.suspended or self.waits:
+            rules = ChargingRules(pools=self.share in (POOL, WEIGHTED), suspended=self.suspended, waits=self.waits)
+        scope = Scope(engine, facts, parent, cancellation=token, spawn=spawn, tracker=tracker, also=also, rules=rules)
+        if live is not None:
+            live.watch(scope)
+        return scope
 
-def _joined(ask: Opening, parent: Scope) -> tuple[Scope, tuple[Scope, ...]]:
-    """Join the tenant and the session a run names; return what to open it under, and what else it is charged to.
+    def _facts(self, outer: ScopeFacts, supervision: Supervision | None, run_id: str | None) -> ScopeFacts:
+        run_name, agent_name, agent_id = outer.run_name, outer.agent_name, outer.agent_id
+        hooks, run_hooks = outer.hooks, outer.run_hooks
+        if self.kind is ScopeKind.RUN:
+            run_name, agent_name, agent_id = self.name, None, None
+            hooks = run_hooks = (*run_hooks, *self.hooks)
+        elif self.kind is ScopeKind.AGENT:
+            agent_name, agent_id = self.name, self.agent_id or self.name
+            hooks = (*run_hooks, *self.hooks)  # which hear neither its child agents nor the runs inside
+        return ScopeFacts(
+            scope_id=self.scope_id or (run_id if self.surrounding and run_id else uuid.uuid4().hex),
+            kind=self.kind,
+            name=self.name,
+            run_id=run_id,
+            run_name=run_name,
+            session_id=self.session_id or outer.session_id,
+            tenant_id=self.tenant_id or outer.tenant_id,
+            user_id=self.user_id or outer.user_id,
+            agent_name=agent_name,
+            agent_id=agent_id,
+            supervision=supervision,
+            tags={**outer.tags, **self.tags},
+            surrounding=self.surrounding,
+            hooks=hooks,
+            run_hooks=run_hooks,
+            attempt=self.attempt,
+        )
 
-    They outlive whatever work they were first named in, so they stand under the process. A run inside other work stays
-    under that work and is charged to them besides.
-    """
-    *_, root = parent.upwards()
-    shared: list[Scope] = []
-    tenant_id = ask.tenant_id or (parent.facts.tenant_id if ask.session_id else None)
-    if tenant_id is not None:
-        shared.append(_join(ScopeKind.TENANT, tenant_id, root))
-    if ask.session_id is not None:
-        shared.append(_join(ScopeKind.SESSION, ask.session_id, shared[-1] if shared else root))
-    if parent is root:
-        return (shared[-1] if shared else root), ()
-    around = set(parent.upwards())
-    return parent, tuple(scope for scope in reversed(shared) if scope not in around)
+    def _supervise(self, parent: Scope, run_id: str, slots: SpawnBudget, tracker: ExecutionTracker | None) -> Supervision:
+        """Make the node of a run, or of an agent in it; all have the very object as their SpawnBudget that its slots are given out by."""
+        outer, root = parent.facts, None
+        budget = _UNLIMITED if tracker is None else tracker.budget
+        if self.kind is ScopeKind.AGENT:
+            if outer.supervision is not None and outer.agent_id is not None:
+                return outer.supervision.spawn_child(outer.agent_id, self.retention, self.priority, budget)
+            run = parent.innermost(ScopeKind.RUN)
+            root = (run.first_agent if run is not None else None) or self.agent_id or self.name or "agent"
+        return Supervision(
+            run_id=run_id,
+            session_id=self.session_id or outer.session_id,
+            root_id=root,
+            spawn_budget=slots,
+            execution_budget=budget,
+            retention=self.retention,
+            priority=self.priority,
+        )
+
+    def _spawn_budget(self, parent: Scope) -> tuple[SpawnBudget, bool]:
+        """Return what a run may spawn, and whether that is only watched; a cap that is watched beside one that holds is not told."""
+        observe = parent.engine.observe
+        templates = (limit for outer in parent.upwards() for limit, _ in outer.templates if limit.scope is ScopeKind.RUN)
+        limits = [limit for limit in (*self.limits, *templates) if limit.kind == Kind.AGENTS]
+        caps = [limit.value for limit in limits if limit.on_exceed is not Outcome.OBSERVE]
+        if not caps and limits and self.spawn_budget is None:
+            caps, observe = [limit.value for limit in limits], True
+        budget = self.spawn_budget or UNLIMITED_AGENTS
+        if observe:  # nobody is paused for a slot that is given anyway
+            budget = SpawnBudget(budget.max_agents, allow_preempt=False)
+        if not caps:
+            return budget, observe
+        least = min([budget.max_agents, *caps])
+        if least < 1:
+            raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
+        return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
+
+    # -- its limits, and its part of others' -----------------------------------------------------------------------------
+
+    def _fill(self, scope: Scope) -> None:
+        """Give it its own limits, those of its tab and its slots, those that scopes around have for scopes like it, and its slot."""
+        if self.started_ns is not None:
+            scope.clock.started_ns = self.started_ns
+        tracker = scope.tracker
+        used: Mapping[str, int] = {} if tracker is None else tracker.bind(scope, self.owner)
+        if self.limits:
+            scope.declare(self.limits, self.origins)
+        if tracker is not None and tracker.budget != _UNLIMITED:
+            self._declare_budget(scope, tracker, used)
+        scope.inherit()
+        if self.spawn_budget is not None:
+            scope.declare_slots(self.spawn_budget)
+        if self.resume is not None:
+            _Resumption(scope, self.resume).go_on()
+        if self.share not in (OWN, POOL):
+            self._share_out(scope)
+        if self.kind is ScopeKind.AGENT:
+            self._enter_agent(scope)
+
+    def _declare_budget(self, scope: Scope, tracker: ExecutionTracker, used: Mapping[str, int]) -> None:
+        """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
+        title = self.budget_title or ("ExecutionTracker" if tracker is self.budget else "ExecutionBudget")
+        for limit in tracker.limits():
+            known, spent = tracker.accounts.get(limit.kind), used[limit.kind]
+            if known is None:
+                origin = f"{title}.{errors_text.parameter_of(limit.kind)}"
+                tracker.accounts[limit.kind] = scope.open_account(limit, origin, spent)
+                continue
+            known.facts = scope.facts
+            if spent > known.used:  # noqa: PLR1730 - more was consumed by hand; of a living tab, which others charge, nothing is written back
+                known.used = spent
+            scope.allow(known)
+        if tracker.budget.deadline_s is not None:
+            scope.open_account(time_limit(tracker.budget.deadline_s), f"{title}.deadline_s")
+
+    def _share_out(self, scope: Scope) -> None:
+        """Carve the part of `share` out for the agent; raises BudgetError when it is not there.
+
+        The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
+        shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there
+        is such a limit. With "weighted" nothing is held. Raises ConfigurationError for a part of what nobody limits.
+        """
+        share = self.share
+        kinds = (Kind.TOKENS,) if isinstance(share, int) else _SHARED_KINDS
+        payers = _payers(scope)
+        if share == WEIGHTED:  # of the innermost that has any: what is outside of that is promised to others, if to anybody
+            payers = next(([each] for each in reversed(payers) if _sources([each], kinds)), payers)
+        sources = _sources(payers, kinds)
+        if not sources and not isinstance(share, int):
+            payers = [next(outer for outer in scope.upwards()[1:] if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS))]
+            sources = _sources(payers, kinds)
+            if not sources:
+                raise ConfigurationError(
+                    f"agent({named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit of "
+                    "tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
+                )
+        self._refuse_split(scope, sources)
+        if isinstance(share, str):
+            supervision = scope.facts.supervision
+            weight = 0 if supervision is None else int(supervision.priority)
+            if weight:  # with priority BACKGROUND there is nothing to claim
+                weighted = scope.weighted_share = WeightedShare(scope.engine, scope.facts, sources)
+                scope.change_rules(metered=weighted.meters)
+                weighted.join(weight)
+            return
+        carved = CarveOut(scope.engine, scope.facts, share)
+        scope.change_rules(carved=carved)
+        for part in carved.take(sources):
+            scope.allow(part)
+        covered = {account for payer in payers for account in payer.rules.left_out if account.kind in sources}
+        scope.change_rules(left_out=frozenset(covered.union(*sources.values())))
+
+    def _refuse_split(self, scope: Scope, sources: Mapping[str, list[Account]]) -> None:
+        """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
+        wanted = {account for accounts in sources.values() for account in accounts}
+        for outer in scope.upwards()[1:]:
+            if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
+                raise ConfigurationError(
+                    f"agent({named(str(scope.facts.name))}, share={self.share!r}): {errors_text.place(outer.facts)} around it has a "
+                    'weighted share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to '
+                    "split."
+                )
+
+    # -- which slot it takes ------------------------------------------------------------------------------------------
+
+    def _enter_agent(self, scope: Scope) -> None:
+        facts, seat = scope.facts, self.seat
+        admission = scope.admission = AgentAdmission.of(scope, self.priority)
+        if admission is not None:
+            admission.admit()
+        if seat is not None:
+            scope.seat, scope.lease = seat, seat.lease
+            if scope.lease is not None:
+                scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
+        elif scope.spawn is not None:
+            if facts.agent_id is None:
+                raise ConfigurationError(f"agent({named(str(self.name))}) needs a name.")
+            try:
+                scope.lease = scope.spawn.enter(facts.agent_id, self.priority, agent_name=facts.agent_name)
+            except SpawnDeniedError as denied:
+                if not scope.engine.observe:
+                    _name_the_free_one(denied, scope.spawn)
+                    raise
+        if admission is not None:
+            admission.confirm()
+        add_counts(scope.tallies, agents=1)
+        run = scope.innermost(ScopeKind.RUN)
+        if run is not None and run.first_agent is None:
+            run.first_agent = facts.agent_id  # its root
+
+
+def _token(outer: CancellationToken | None, stopped: Callable[[], object]) -> CancellationToken:
+    """Make the token of a run or an agent, which ends what is in flight below it when it is cancelled itself."""
+    if outer is None:
+        token = CancellationToken()
+        token.subscribe(stopped)
+    else:
+        token = outer.child()
+        token.subscribe(lambda: None if outer.cancelled else stopped())  # whoever cancels that one ends what is below this one too
+    return token
 
 
 def _join(kind: ScopeKind, name: str, parent: Scope) -> Scope:
@@ -173,273 +406,12 @@ def still_open(run_id: str) -> ConfigurationError:
     )
 
 
-class _Opener:
-    """Open one scope: make it, give it its limits, its part and its slot, or take all of that back."""
-
-    def __init__(self, ask: Opening, parent: Scope, also: tuple[Scope, ...]) -> None:
-        self._ask = ask
-        self._engine: Engine = parent.engine
-        self._parent = parent
-        self._scope = self._make(also)
-
-    def open(self) -> Scope:
-        ask, scope = self._ask, self._scope
-        if ask.started_ns is not None:
-            scope.clock.started_ns = ask.started_ns
-        tracker = scope.tracker
-        used: Mapping[str, int] = {} if tracker is None else tracker.bind(scope, ask.owner)
-        try:
-            self._declare(tracker, used)
-            if ask.resume is not None:
-                _Resumption(scope, ask.resume).go_on()
-            if ask.share not in (OWN, POOL):
-                self._share_out(ask.share)
-            if ask.kind is ScopeKind.AGENT:
-                self._enter_agent()
-        except BaseException:
-            scope.clock.forget()
-            scope.give_back_share(opened=False)
-            if scope.admission is not None:
-                scope.admission.undo()
-            if scope.lease is not None and ask.seat is None:
-                scope.lease.leave()
-            if tracker is not None:
-                tracker.unbind(scope)
-            raise
-        return scope
-
-    # -- who it is ----------------------------------------------------------------------------------------------------
-
-    def _make(self, also: tuple[Scope, ...]) -> Scope:
-        ask, engine, parent = self._ask, self._engine, self._parent
-        tracker: ExecutionTracker | None = None
-        if isinstance(ask.budget, ExecutionTracker):
-            tracker = ask.budget
-        elif ask.kind in _OWN_TAB:
-            budget = ask.budget or (inherited_budget(parent.facts) if ask.kind is ScopeKind.AGENT else ExecutionBudget())
-            tracker = ExecutionTracker.from_budget(budget)
-        spawn = live = None
-        supervision = parent.facts.supervision
-        if ask.kind is ScopeKind.RUN:
-            run_id = ask.run_id or uuid.uuid4().hex
-            spawn_budget, observe = self._spawn_budget()
-            supervision = self._supervise_run(run_id, spawn_budget, tracker)
-            facts = self._facts(supervision, run_id)
-            live = LiveAgentLimits(engine)
-            unlimited = spawn_budget.max_agents >= UNLIMITED_AGENTS.max_agents
-            shared = None if unlimited else shared_slots(engine, ask.slots_of or facts, spawn_budget.max_agents)
-            spawn = SpawnTracker(spawn_budget, run_id=run_id, on_event=live.hear, observe=observe, refusal=live.refusal, shared=shared)
-        else:
-            facts = self._facts(self._supervise_agent(tracker) if ask.kind is ScopeKind.AGENT else supervision, parent.facts.run_id)
-        rules = DEFAULT_RULES
-        if ask.share in (POOL, WEIGHTED) or ask.suspended or ask.waits:
-            rules = ChargingRules(pools=ask.share in (POOL, WEIGHTED), suspended=ask.suspended, waits=ask.waits)
-        token = self._token() if ask.kind in _OWN_TAB else None
-        scope = Scope(engine, facts, parent, cancellation=token, spawn=spawn, tracker=tracker, also=also, rules=rules)
-        if live is not None:
-            live.watch(scope)
-        return scope
-
-    def _token(self) -> CancellationToken:
-        """Make the token of a run or an agent, which ends what is in flight below it when it is cancelled itself."""
-        outer, stopped = self._parent.cancellation, self._engine.stopped
-        if outer is None:
-            token = CancellationToken()
-            token.subscribe(stopped)
-        else:
-            token = outer.child()
-            token.subscribe(lambda: None if outer.cancelled else stopped())  # whoever cancels that one ends what is below this one too
-        return token
-
-    def _facts(self, supervision: Supervision | None, run_id: str | None) -> ScopeFacts:
-        ask, outer = self._ask, self._parent.facts
-        run_name, agent_name, agent_id = outer.run_name, outer.agent_name, outer.agent_id
-        hooks, run_hooks = outer.hooks, outer.run_hooks
-        if ask.kind is ScopeKind.RUN:
-            run_name, agent_name, agent_id = ask.name, None, None
-            hooks = run_hooks = (*run_hooks, *ask.hooks)
-        elif ask.kind is ScopeKind.AGENT:
-            agent_name, agent_id = ask.name, ask.agent_id or ask.name
-            hooks = (*run_hooks, *ask.hooks)  # which hear neither its child agents nor the runs inside
-        return ScopeFacts(
-            scope_id=ask.scope_id or (run_id if ask.surrounding and run_id else uuid.uuid4().hex),
-            kind=ask.kind,
-            name=ask.name,
-            run_id=run_id,
-            run_name=run_name,
-            session_id=ask.session_id or outer.session_id,
-            tenant_id=ask.tenant_id or outer.tenant_id,
-            user_id=ask.user_id or outer.user_id,
-            agent_name=agent_name,
-            agent_id=agent_id,
-            supervision=supervision,
-            tags={**outer.tags, **ask.tags},
-            surrounding=ask.surrounding,
-            hooks=hooks,
-            run_hooks=run_hooks,
-            attempt=ask.attempt,
-        )
-
-    def _supervise_run(self, run_id: str, spawn_budget: SpawnBudget, tracker: ExecutionTracker | None) -> Supervision:
-        """Make the node of the run itself, which all its agents take their SpawnBudget from: the very object its slots are given out by."""
-        ask = self._ask
-        return Supervision(
-            run_id=run_id,
-            session_id=ask.session_id or self._parent.facts.session_id,
-            spawn_budget=spawn_budget,
-            execution_budget=ExecutionBudget() if tracker is None else tracker.budget,
-            retention=ask.retention,
-            priority=ask.priority,
-        )
-
-    def _supervise_agent(self, tracker: ExecutionTracker | None) -> Supervision:
-        ask, outer, node = self._ask, self._parent.facts, self._parent.facts.supervision
-        if node is not None and outer.agent_id is not None:
-            return node.spawn_child(outer.agent_id, ask.retention, ask.priority, None if tracker is None else tracker.budget)
-        run = self._parent.innermost(ScopeKind.RUN)
-        return Supervision(
-            run_id=outer.run_id or new_run_id(),
-            session_id=outer.session_id,
-            root_id=(run.first_agent if run is not None else None) or ask.agent_id or ask.name or "agent",
-            spawn_budget=UNLIMITED_AGENTS if node is None else node.spawn_budget,
-            execution_budget=ExecutionBudget() if tracker is None else tracker.budget,
-            retention=ask.retention,
-            priority=ask.priority,
-        )
-
-    def _spawn_budget(self) -> tuple[SpawnBudget, bool]:
-        """Return what a run may spawn, and whether that is only watched; a cap that is watched beside one that holds is not told."""
-        ask, observe = self._ask, self._engine.observe
-        templates = (limit for outer in self._parent.upwards() for limit, _ in outer.templates if limit.scope is ScopeKind.RUN)
-        limits = [limit for limit in (*ask.limits, *templates) if limit.kind == Kind.AGENTS]
-        caps = [limit.value for limit in limits if limit.on_exceed is not Outcome.OBSERVE]
-        if not caps and limits and ask.spawn_budget is None:
-            caps, observe = [limit.value for limit in limits], True
-        budget = ask.spawn_budget or UNLIMITED_AGENTS
-        if observe:  # nobody is paused for a slot that is given anyway
-            budget = SpawnBudget(budget.max_agents, allow_preempt=False)
-        if not caps:
-            return budget, observe
-        least = min([budget.max_agents, *caps])
-        if least < 1:
-            raise ConfigurationError(f"agents={least} allows not even the run's own root, which counts as 1. Allow at least 1.")
-        return SpawnBudget(max_agents=least, allow_preempt=budget.allow_preempt), observe
-
-    # -- its limits, and its part of others' -----------------------------------------------------------------------------
-
-    def _declare(self, tracker: ExecutionTracker | None, used: Mapping[str, int]) -> None:
-        """Give it its own limits, those of its tab and its slots, and those that scopes around have for scopes like it."""
-        ask, scope = self._ask, self._scope
-        if ask.limits:
-            scope.declare(ask.limits, ask.origins)
-        if tracker is not None and tracker.budget != _UNLIMITED:
-            self._declare_budget(tracker, used)
-        scope.inherit()
-        if ask.spawn_budget is not None:
-            scope.declare_slots(ask.spawn_budget)
-
-    def _declare_budget(self, tracker: ExecutionTracker, used: Mapping[str, int]) -> None:
-        """Hold the scope to its tab: with the tab's own accounts when it served another scope before, whose calls may still run."""
-        budget = tracker.budget
-        title = self._ask.budget_title or ("ExecutionTracker" if tracker is self._ask.budget else "ExecutionBudget")
-        for limit in tracker.limits():
-            self._keep(tracker, limit, f"{title}.{errors_text.parameter_of(limit.kind)}", used[limit.kind])
-        if budget.deadline_s is not None:
-            self._scope.open_account(time_limit(budget.deadline_s), f"{title}.deadline_s")
-
-    def _keep(self, tracker: ExecutionTracker, limit: Limit, origin: str, used: int) -> None:
-        scope, known = self._scope, tracker.accounts.get(limit.kind)
-        if known is None:
-            tracker.accounts[limit.kind] = scope.open_account(limit, origin, used)
-            return
-        known.facts = scope.facts
-        if used > known.used:  # noqa: PLR1730 - more was consumed by hand; of a living tab, which others charge, nothing is written back
-            known.used = used
-        scope.allow(known)
-
-    def _share_out(self, share: Share) -> None:
-        """Carve the part of `share` out for the agent; raises BudgetError when it is not there.
-
-        The parent agent's own limits of tokens, cost and turns are what is shared out (with the limits of those whose tab it
-        shares), or the run's where no agent encloses it, or where that agent has none; a number is one of tokens, and held where there
-        is such a limit. With "weighted" nothing is held. Raises ConfigurationError for a part of what nobody limits.
-        """
-        scope = self._scope
-        kinds = (Kind.TOKENS,) if isinstance(share, int) else _SHARED_KINDS
-        payers = self._payers()
-        if share == WEIGHTED:  # of the innermost that has any: what is outside of that is promised to others, if to anybody
-            payers = next(([each] for each in reversed(payers) if _sources([each], kinds)), payers)
-        sources = _sources(payers, kinds)
-        if not sources and not isinstance(share, int):
-            payers = [next(outer for outer in scope.upwards()[1:] if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS))]
-            sources = _sources(payers, kinds)
-            if not sources:
-                raise ConfigurationError(
-                    f"agent({named(str(scope.facts.name))}, share={share!r}): neither the agent around it nor the run has a limit of "
-                    "tokens, cost or turns to share out. Give one of them such a limit, or the share as a number of tokens, such as 20_000."
-                )
-        self._refuse_split(share, sources)
-        if isinstance(share, str):
-            supervision = scope.facts.supervision
-            weight = 0 if supervision is None else int(supervision.priority)
-            if weight:  # with priority BACKGROUND there is nothing to claim
-                weighted = scope.weighted_share = WeightedShare(self._engine, scope.facts, sources)
-                scope.change_rules(metered=weighted.meters)
-                weighted.join(weight)
-            return
-        carved = CarveOut(self._engine, scope.facts, share)
-        scope.change_rules(carved=carved)
-        for part in carved.take(sources):
-            scope.allow(part)
-        covered = {account for payer in payers for account in payer.rules.left_out if account.kind in sources}
-        scope.change_rules(left_out=frozenset(covered.union(*sources.values())))
-
-    def _payers(self) -> list[Scope]:
-        """Return the scopes that a part comes from: the parent agent, and whose tab it shares, or else the run."""
-        for outer in self._scope.upwards()[1:]:
-            if outer.facts.kind is ScopeKind.AGENT:
-                return [each for each in outer.charged() if each.facts.kind is ScopeKind.AGENT]
-            if outer.facts.kind in (ScopeKind.RUN, ScopeKind.PROCESS):
-                return [outer]
-        return []
-
-    def _refuse_split(self, share: Share, sources: Mapping[str, list[Account]]) -> None:
-        """Raise ConfigurationError for a share of what an agent around has a weighted share of itself: that was promised to it."""
-        wanted = {account for accounts in sources.values() for account in accounts}
-        for outer in self._scope.upwards()[1:]:
-            if any(not wanted.isdisjoint(accounts) for _, accounts in outer.rules.metered):
-                raise ConfigurationError(
-                    f"agent({named(str(self._scope.facts.name))}, share={share!r}): {errors_text.place(outer.facts)} around it has a "
-                    'weighted share of the same limit. Write share="pool", or "weighted" where the parent agent has a limit of its own to '
-                    "split."
-                )
-
-    # -- which slot it takes ------------------------------------------------------------------------------------------
-
-    def _enter_agent(self) -> None:
-        scope, ask, facts = self._scope, self._ask, self._scope.facts
-        admission = scope.admission = AgentAdmission.of(scope, ask.priority)
-        if admission is not None:
-            admission.admit()
-        if ask.seat is not None:
-            scope.seat, scope.lease = ask.seat, ask.seat.lease
-            if scope.lease is not None:
-                scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
-        elif scope.spawn is not None:
-            if facts.agent_id is None:
-                raise ConfigurationError(f"agent({named(str(ask.name))}) needs a name.")
-            try:
-                scope.lease = scope.spawn.enter(facts.agent_id, ask.priority, agent_name=facts.agent_name)
-            except SpawnDeniedError as denied:
-                if not self._engine.observe:
-                    _name_the_free_one(denied, scope.spawn)
-                    raise
-        if admission is not None:
-            admission.confirm()
-        add_counts(scope.tallies, agents=1)
-        run = scope.innermost(ScopeKind.RUN)
-        if run is not None and run.first_agent is None:
-            run.first_agent = facts.agent_id  # its root
+def _payers(scope: Scope) -> list[Scope]:
+    """Return the scopes that a part comes from: the parent agent, and whose tab it shares, or else the run."""
+    outer = next(each for each in scope.upwards()[1:] if each.facts.kind in (ScopeKind.AGENT, ScopeKind.RUN, ScopeKind.PROCESS))
+    if outer.facts.kind is not ScopeKind.AGENT:
+        return [outer]
+    return [each for each in outer.charged() if each.facts.kind is ScopeKind.AGENT]
 
 
 def _sources(payers: Sequence[Scope], kinds: tuple[Kind, ...]) -> dict[str, list[Account]]:
