@@ -57,7 +57,7 @@ LIBRARY_LINES: Final[Mapping[str, str]] = {
 }
 """The library's price keys, each in the unit of our line for it; of two for one line the later goes first.
 
-They are what a `Usage` counts: a card names the others as uncounted.
+They are what a `Usage` counts. What the vendor also bills, such as searches in stored files, is in no price: the true one is higher.
 """
 
 PER_MILLION: Final = "USD per million tokens"
@@ -185,7 +185,6 @@ class Table:
             rates=_rates(listed, 0),
             steps=tuple((start, _rates(listed, start + 1)) for start in starts),
             table_date=snapshot.timestamp.date().isoformat() if snapshot.from_auto_update else self._version,
-            uncounted=tuple(sorted(listed.keys() - LIBRARY_LINES.keys())),
             by_tokens="input_mtok" in listed,
         )
 

@@ -164,8 +164,7 @@ class RateCard:
     `provider` and `model` are the price table's own names; of an override, "" and the name the user wrote. `steps` are
     (tokens, rates) in rising order: above so many input tokens the whole call is billed at those rates. `table_date`
     is the table's date (ISO) where it was fetched, else the version of the library that ships it; None for an
-    override. `uncounted` names what the vendor also bills and a `Usage` does not count, such as searches in stored
-    files: with those the true price is higher. `by_tokens` is False where tokens have no price: such a model is sold by
+    override. `by_tokens` is False where tokens have no price: such a model is sold by
     the hour of sound or by characters. `stands_in` says that the tier asked for has no price of its own, and this is the
     standard one.
     """
@@ -176,7 +175,6 @@ class RateCard:
     steps: tuple[tuple[int, Rates], ...] = ()
     table_date: str | None = None
     source: CardSource = "table"
-    uncounted: tuple[str, ...] = ()
     by_tokens: bool = True
     stands_in: bool = False
 
@@ -233,10 +231,7 @@ class RateCard:
         return -(-(rates.request + rates.input * max(input_tokens, 0) + rates.output * max(output_tokens, 0)) // MILLION)
 
     def worst_nano(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most a call of up to so many tokens can cost in nano-USD: all at their dearest line and step.
-
-        What `uncounted` names is not in it.
-        """
+        """Return the most a call of up to so many tokens can cost in nano-USD: all at their dearest line and step."""
         return -(-self._worst(input_tokens, output_tokens) // MILLION)
 
     def _worst(self, input_tokens: int, output_tokens: int) -> int:

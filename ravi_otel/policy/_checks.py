@@ -212,10 +212,8 @@ def member(parameter: str, value: object, kind: type[EnumT]) -> EnumT:
     """Accept a member of an enum, or its value."""
     if isinstance(value, kind):
         return value
-    if type(value) in (str, int):
-        for known in kind:
-            if known.value == value:
-                return known
+    if type(value) in (str, int) and value in [known.value for known in kind]:
+        return kind(value)
     if all(isinstance(known.value, str) for known in kind):
         raise ConfigurationError(unknown_choice(parameter, value, [known.value for known in kind]))
     raise ConfigurationError(_unknown_member(parameter, value, kind))
@@ -278,9 +276,7 @@ def environ_choice(environ: Mapping[str, str], name: str, words: tuple[str, ...]
     word = stated.lower() or words[0]
     if word in words:
         return word
-    if (name, stated) not in _told:
-        _told.add((name, stated))
-        _log.warning("ravi-otel: %s=%s is none of %s, and is taken for %s.", name, show(stated), ", ".join(words), words[0])
+    _warn(name, stated, f"none of {', '.join(words)}", words[0])
     return words[0]
 
 
@@ -292,7 +288,12 @@ def switch(environ: Mapping[str, str], name: str, *, default: bool, safe: bool) 
         return default
     if word in _ON or word in _OFF:
         return word in _ON
+    _warn(name, stated, "neither on nor off", "on" if safe else "off")
+    return safe
+
+
+def _warn(name: str, stated: str, what: str, taken_for: str) -> None:
+    """Say once what of the environment is read as something else."""
     if (name, stated) not in _told:
         _told.add((name, stated))
-        _log.warning("ravi-otel: %s=%s is neither on nor off, and is taken for %s.", name, show(stated), "on" if safe else "off")
-    return safe
+        _log.warning("ravi-otel: %s=%s is %s, and is taken for %s.", name, show(stated), what, taken_for)

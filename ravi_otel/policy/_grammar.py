@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import _checks as checks
@@ -136,7 +136,7 @@ class _Reader:
     def limit(self) -> Limit:
         """Read it all."""
         if len(self._spec) > MAX_SPEC:
-            raise self._flaw(f"it is longer than {MAX_SPEC} characters")
+            self._refuse(f"it is longer than {MAX_SPEC} characters")
         written = self._spec.partition("=")[0].strip()
         if written in WORDS:  # without a value there is no telling what comes before it
             self._example = _EXAMPLES.get(WORDS[written], f"{written}=500k")
@@ -147,21 +147,20 @@ class _Reader:
         value, *options = self._spec[at:].split(":")
         *number, last = value.replace("/", " ").split() or [""]
         if number and last in checks.WINDOWS:
-            raise self._flaw(f"the window is an option: write {checks.show(f'{number[0]}:per={last}')}")
+            self._refuse(f"the window is an option: write {checks.show(f'{number[0]}:per={last}')}")
         amount = self._value(target.kind, value.strip())
         fields = self._options(options)
         fields |= {name: given for name, given in (("scope", target.scope), ("name", target.scope_name)) if given is not None}
         try:
             return make_limit(target.kind, amount, fields, detail=target.detail, agent=target.agent)
         except ConfigurationError as error:
-            raise self._flaw(str(error).removesuffix(".")) from None
+            self._refuse(str(error).removesuffix("."))
 
     def kind(self, *, own: bool) -> NamedKind:
         """Read what stands left of the equals sign, where nothing else stands."""
         path, end = self._path(f"{self._spec}=")
         if end <= len(self._spec):
-            what = "a value goes with a limit, and here stands a kind alone"
-            raise self._flaw(what)
+            self._refuse("a value goes with a limit, and here stands a kind alone")
         plain = self._spec.partition("@")[0]
         words = [word for word in (path[: path.index(None)] if None in path else path) if word is not None]
         if own and _kind_starts(words) is None and not any(word.quoted for word in words):
@@ -169,11 +168,12 @@ class _Reader:
             return NamedKind(plain, agent=agent or None)
         return self._target(path)
 
-    def _flaw(self, what: str) -> LimitSyntaxError:
+    def _refuse(self, what: str) -> NoReturn:
+        """Raise what says of the text what is wrong with it, and what would be right."""
         if self._parameter is not None:
-            return LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec)
+            raise LimitSyntaxError(f"{self._parameter}={checks.show(self._spec)}: {what}.", spec=self._spec) from None
         end = "" if what.endswith("?") else "."
-        return LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}{end} For example: {self._example}", spec=self._spec)
+        raise LimitSyntaxError(f"limit {checks.show(self._spec)}: {what}{end} For example: {self._example}", spec=self._spec) from None
 
     def _path(self, spec: str) -> tuple[list[Word | None], int]:
         """Cut what is left of the first unquoted `=` into words; return them, None for an `@`, and where the value begins."""
@@ -184,8 +184,7 @@ class _Reader:
             assert piece is not None
             quoted, bare, mark = piece.groups()
             if quoted is None and bare.startswith('"'):
-                what = "a closing quote is missing"
-                raise self._flaw(what)
+                self._refuse("a closing quote is missing")
             path.append(Word(bare.rstrip(), quoted=False) if quoted is None else Word(_ESCAPED.sub(r"\1", quoted), quoted=True))
             at = piece.end()
             if mark == "=":
@@ -193,12 +192,11 @@ class _Reader:
             if mark == "@" and None not in path:
                 path.append(None)
             elif mark == "@":
-                what = "@ is there twice"
-                raise self._flaw(what)
+                self._refuse("@ is there twice")
             elif mark == ":":
-                raise self._flaw(self._colon(path, at))
+                self._refuse(self._colon(path, at))
             elif mark != ".":
-                raise self._flaw(f"{mark!r} stands before the value" if mark else "'=' and a value are missing")
+                self._refuse(f"{mark!r} stands before the value" if mark else "'=' and a value are missing")
 
     def _colon(self, path: list[Word | None], at: int) -> str:
         """Return what to write where a colon stands left of the equals sign."""
@@ -221,13 +219,13 @@ class _Reader:
         rest = words if scope is None else words[1:]
         start = _kind_starts(rest)
         if start is None or (start and scope is None):
-            raise self._flaw(_unknown(rest, start, scope))
+            self._refuse(_unknown(rest, start, scope))
         scope_name = self._name(f"the {scope}", rest[:start]) if start else None
         if scope_name is not None and scope not in DOWNWARDS:
-            raise self._flaw(f"{scope} takes no name, so leave {checks.show(scope_name)} out")
+            self._refuse(f"{scope} takes no name, so leave {checks.show(scope_name)} out")
         target = self._kind(rest[start:])._replace(agent=agent, scope=scope, scope_name=scope_name)
         if agent is not None and (target.kind in _NOT_PER_AGENT or scope == ScopeKind.AGENT):
-            raise self._flaw(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; {self._instead(target)}")
+            self._refuse(f"@ sums what all agents of a name spend, which {scope or target.kind} cannot be; {self._instead(target)}")
         return target
 
     def _instead(self, target: NamedKind) -> str:
@@ -247,53 +245,51 @@ class _Reader:
         if head == CHARGE:
             own = self._name("the kind", words[1:])
             if own in WORDS:
-                raise self._flaw(f"{own!r} is built in, so write it without {CHARGE}")
+                self._refuse(f"{own!r} is built in, so write it without {CHARGE}")
             return NamedKind(own)
         return NamedKind(WORDS[head])
 
     def _name(self, whose: str, words: list[Word]) -> str:
         text = ".".join(word.text for word in words)
         flaw = checks.flaw_of_name(text)
-        if flaw is None and all(word.text for word in words):
-            return text
-        raise self._flaw(f"the name of {whose} {flaw or 'has an empty part'}")
+        if flaw is not None or not all(word.text for word in words):
+            self._refuse(f"the name of {whose} {flaw or 'has an empty part'}")
+        return text
 
     def _value(self, kind: str, text: str) -> int:
         if not text:
-            what = "the value after = is missing"
-            raise self._flaw(what)
+            self._refuse("the value after = is missing")
         if text.startswith("-"):
-            raise self._flaw(f"{checks.show(text)} is negative; 0 allows nothing, and no limit at all is unlimited")
+            self._refuse(f"{checks.show(text)} is negative; 0 allows nothing, and no limit at all is unlimited")
         if kind == Kind.COST:
             bare = text.removeprefix("$")
             bare = bare[:-3] if bare[-3:].lower() == "usd" else bare
             if bare and not _is_number(bare.strip()) and _is_number(bare.strip(_CURRENCIES)):
-                raise self._flaw(f"value {checks.show(text)} has another unit than usd, which is the only one known")
+                self._refuse(f"value {checks.show(text)} has another unit than usd, which is the only one known")
             return self._scaled(bare.strip(), NANO, text, checks.MAX_NANO)
         units = _TIME_UNITS if kind in CLOCKS else COUNT_UNITS
         if text[:1].isalpha():
-            raise self._flaw(f"value {checks.show(text)} is not a number")
+            self._refuse(f"value {checks.show(text)} is not a number")
         bare = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
         unit = text[len(bare) :]
         if unit not in units:
-            raise self._flaw(f"unit {checks.show(unit)} is unknown here; use {', '.join(known for known in units if known)} or none")
+            self._refuse(f"unit {checks.show(unit)} is unknown here; use {', '.join(known for known in units if known)} or none")
         value = self._scaled(bare.strip(), units[unit], text, checks.MAX_NANO if kind in CLOCKS else checks.MAX_COUNT)
         if kind == Kind.AGENTS and value == 0:
-            what = "agents must be at least 1, because the root agent counts as 1"
-            raise self._flaw(what)
+            self._refuse("agents must be at least 1, because the root agent counts as 1")
         return value
 
     def _scaled(self, number: str, unit: int, written: str, most: int) -> int:
         """Multiply in whole numbers: nothing is rounded, and no decimal context of the program matters."""
         if not _is_number(number):
-            raise self._flaw(f"value {checks.show(written)} is not a number")
+            self._refuse(f"value {checks.show(written)} is not a number")
         whole, _, part = number.partition(".")
         parts: int = 10 ** len(part)
         value, rest = divmod(int(whole + part) * unit, parts)
         if rest:
-            raise self._flaw(f"value {checks.show(written)} is a fraction of what can be counted; round it")
+            self._refuse(f"value {checks.show(written)} is a fraction of what can be counted; round it")
         if value > most:
-            raise self._flaw(f"value {checks.show(written)} is too large; leave the limit out to allow as much as that")
+            self._refuse(f"value {checks.show(written)} is too large; leave the limit out to allow as much as that")
         return value
 
     def _options(self, parts: list[str]) -> dict[str, Any]:
@@ -304,9 +300,9 @@ class _Reader:
             if option is None or not equals or not value:
                 close = checks.nearest(word, WORDED)
                 hint = f", did you mean {close}=…" if close and close != word else ""
-                raise self._flaw(f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in WORDED)}")
+                self._refuse(f"option {checks.show(part)} is unknown{hint}; write one of {', '.join(f'{known}=…' for known in WORDED)}")
             if option.keyword in given:
-                raise self._flaw(f"option {word} is there twice")
+                self._refuse(f"option {word} is there twice")
             given[option.keyword] = self._option(option, value)
         return given
 
@@ -316,11 +312,11 @@ class _Reader:
             self._example = "requests=500:per=day:tz=Europe/Berlin:by=user"
         first, comma, rest = value.partition(",")
         if comma and rest.partition("=")[0].strip() in WORDED:
-            raise self._flaw(f"a colon stands before each option: write {word}={first}:{rest.strip()}")
+            self._refuse(f"a colon stands before each option: write {word}={first}:{rest.strip()}")
         try:
             return option.read(float(value) if option.number and _is_number(value) else value, word)
         except ConfigurationError as error:
-            raise self._flaw(str(error).removesuffix(".")) from None
+            self._refuse(str(error).removesuffix("."))
 
 
 def _is_number(text: str) -> bool:
