@@ -4,6 +4,7 @@ import pytest
 import redis_servers
 
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -30,7 +31,7 @@ def process(store, request, tmp_path):
             ledger = SqliteLedger(tmp_path / "ledger.db", lease_s=lease_s)
         else:
             server = request.getfixturevalue("redis_server")
-            ledger = RedisStore(RedisClient(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s)
+            ledger = SharedLedger(RedisStore(RedisClient(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s), shares=lambda _: True)
         ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=4, allow_preempt=False)
@@ -44,7 +45,7 @@ def process(store, request, tmp_path):
 def sleep_of(run):
     """Keep a process's thread from giving signs of life."""
     ledger = run.engine.ledger
-    return ledger.beating if isinstance(ledger, RedisStore) else ledger._lock
+    return ledger.pulse.beating if isinstance(ledger.store, RedisStore) else ledger._lock
 
 
 def enter(run):

@@ -6,6 +6,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -37,7 +38,8 @@ def engine_over(kind, request, path, clock, heard):
     if kind == "sqlite":
         ledger = SqliteLedger(path / "ledger.db", clock=clock)
     else:
-        ledger = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        store = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        ledger = SharedLedger(store, shares=lambda _: True, clock=clock)
     yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
     ledger.close()
 

@@ -124,8 +124,8 @@ class Choice:
         else:
             client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
             made = load("ravi_otel._enforcement.ledger.redis.store").RedisStore
-            store = made(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s, failed=failed)
-            ledger = SharedLedger(store, shares=shares)
+            store = made(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s)
+            ledger = SharedLedger(store, shares=shares, failed=failed)
         return cast("Ledger", ledger)
 
 

@@ -227,10 +227,11 @@ class Extended:
 
 @dataclass(slots=True)
 class Settled:
-    """What settling brought: `overage` is what passed the grants, by account."""
+    """What settling brought: `overage` is what passed the grants, by account; `forgotten` where a store had lost some of the counters."""
 
     crossings: Sequence[Crossing] = ()
     overage: Sequence[tuple[Account, int]] = ()
+    forgotten: bool = False
 
 
 def settled_together(*settled: Settled) -> Settled:
@@ -293,29 +294,4 @@ class Ledger(Counting, Protocol):
 
     def spans(self, account: Account) -> bool:
         """Whether other processes count in this account too."""
-        ...
-
-
-class SharedStore(Counting, Protocol):
-    """The accounts that several processes count in: all lines of a request are such accounts.
-
-    Each step is atomic, and counts once by its operation's id. What cannot be asked raises BudgetExhaustedError, with reason
-    "store_failed", or "store_lost" where the store works and has forgotten what was counted in it; what ends an operation is kept, and
-    written with the next step that can be. A `SharedLedger` stands before it.
-    """
-
-    def __len__(self) -> int:
-        """Count the operations of this process that still hold something in it."""
-        ...
-
-    def __contains__(self, op_id: object) -> bool:
-        """Whether an operation of this process holds something in it, or is owed to it."""
-        ...
-
-    def read(self, account: Account) -> bool:
-        """Write into an account what the store has of it, changing nothing there; return whether it has any."""
-        ...
-
-    def close(self) -> None:
-        """Let the store go; what this process still holds is settled at its grant, until it says otherwise."""
         ...

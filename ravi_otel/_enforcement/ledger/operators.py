@@ -70,7 +70,7 @@ class Listing:
 
 
 class Operated(Protocol):
-    """A store that an operator can look at; each method is a flow, and raises BudgetExhaustedError when the store fails."""
+    """A store that an operator can look at; a store itself raises StoreError, and the ledger before it BudgetExhaustedError."""
 
     def list_accounts(self, *, most: int = MOST_LISTED) -> Flow[Listing]:
         """Show at most so many counters, in any order, changing nothing: no lease, no reaping, no counter made."""
@@ -87,6 +87,10 @@ class Operated(Protocol):
 
     def accept_loss(self) -> Flow[None]:
         """Have every process that knew a counter which is gone count it anew from nothing: what it saw before this is given up."""
+        ...
+
+    def reap(self, *, everybody: bool = False) -> int:
+        """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Return how many."""
         ...
 
     def close_scope(self, counters: Sequence[Counter]) -> Flow[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
@@ -43,6 +44,7 @@ class WaitQueue(ABC, Generic[W]):
     """A line of callers, sync and async, who wait until their turn comes, their patience is over, or they are dropped."""
 
     _dropped: deque[W]
+    _sweeping = False
 
     @abstractmethod
     def release(self, op_id: str) -> Flow[None]:
@@ -80,13 +82,16 @@ class WaitQueue(ABC, Generic[W]):
             run_sync(self.release(waiter.request.op_id))
 
     def _sweep(self) -> None:
-        """Take those out of line whose coroutine was dropped."""
-        while self._dropped:
-            try:
-                waiter = self._dropped.popleft()
-            except IndexError:
-                return
-            self._give_up(waiter)
+        """Take those out of line whose coroutine was dropped, once each: a store that fails drops them again."""
+        if self._sweeping:  # a step that takes one out of line comes by here
+            return
+        self._sweeping = True
+        try:
+            for _ in range(len(self._dropped)):
+                with contextlib.suppress(IndexError):  # another thread takes them out, too
+                    self._give_up(self._dropped.popleft())
+        finally:
+            self._sweeping = False
 
 
 def wake(woken: deque[W], release: Callable[[str], Flow[None]]) -> None:

@@ -10,6 +10,7 @@ import threading
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -21,7 +22,11 @@ FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run
 
 
 def opened(path):
-    return RedisStore(RedisClient(path)) if path.startswith("redis://") else SqliteLedger(path, busy_s=30.0)
+    return (
+        SharedLedger(RedisStore(RedisClient(path)), shares=lambda _: True)
+        if path.startswith("redis://")
+        else SqliteLedger(path, busy_s=30.0)
+    )
 
 
 def account(kind, value, **options):

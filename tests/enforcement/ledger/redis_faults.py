@@ -26,6 +26,7 @@ import redis_servers
 from ravi_otel._enforcement.clock import SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_sync
@@ -55,7 +56,7 @@ def account(scope="faults", value=HUGE, **options):
 
 @contextlib.contextmanager
 def opened(url, *, timeout_s=None, **options):
-    ledger = RedisStore(RedisClient(url, timeout_s=timeout_s), **options)
+    ledger = SharedLedger(RedisStore(RedisClient(url, timeout_s=timeout_s), **options))
     try:
         yield ledger
     finally:
@@ -130,9 +131,9 @@ def lost_replies(times):
 
 
 def paid(ledger):
-    if ledger.pending:
-        ledger.send_now()
-    return not ledger.pending and not ledger.client.failing
+    if ledger.debts:
+        ledger.pay_now()
+    return not ledger.debts and not ledger.client.failing
 
 
 def killed_holders(times):
@@ -175,7 +176,7 @@ def hold(url, count):
             os.setpgid(child, group)
             group = group or child
             continue
-        ledger = RedisStore(RedisClient(url), lease_s=LEASE_S)
+        ledger = SharedLedger(RedisStore(RedisClient(url), lease_s=LEASE_S))
         ask(ledger, account())
         os.write(1, b"held\n")
         while True:
@@ -311,7 +312,7 @@ def failed_over_to_nothing(times):
             wrong += None in seen
             run_sync(ledger.settle(op, {"tokens": 5}))
             redis_servers.until(lambda ledger=ledger: paid(ledger), "what is owed was not taken")
-            wrong += ledger.pending.lost != 1
+            wrong += ledger.debts.lost != 1
             wrong += refused(ledger, one) != "store_lost"
             wrong += refused(ledger, opened_limit) is not None or opened_limit.used != 0
             redis_servers.until(lambda newcomer=newcomer: refused(newcomer, account(uuid.uuid4().hex)) is None, "a newcomer is refused")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
@@ -33,7 +34,8 @@ def desk(request, tmp_path, clock, desk_of):
         yield desk_of(ledger)
         ledger.close()
     elif request.param == "redis":
-        ledger = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        store = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
+        ledger = SharedLedger(store, shares=lambda _: True, clock=clock)
         yield desk_of(ledger)
         ledger.close()
     else:

@@ -34,7 +34,7 @@ class Store:
 
     def _opened(self, clock=None):
         link = RedisClient(f"{self.server.quick_url}?timeout_s=5", clock=clock)
-        return SharedLedger(RedisStore(link, failed=lambda: self.failures.append(1)))
+        return SharedLedger(RedisStore(link), failed=lambda: self.failures.append(1))
 
     def go(self):
         self.server.kill()
@@ -46,8 +46,8 @@ class Store:
 
     def caught_up(self):
         self.clock.advance(20)
-        self.ledger.store.send_now()
-        return not self.ledger.store.client.failing and not self.ledger.store.pending
+        self.ledger.pay_now()
+        return not self.ledger.store.client.failing and not self.ledger.debts
 
     def seen_by_another(self, account):
         """Read what a new process finds."""

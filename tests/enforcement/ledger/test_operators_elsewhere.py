@@ -7,6 +7,7 @@ import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -26,7 +27,7 @@ def take(ledger, account):
 
 @pytest.fixture
 def redis_ledger(redis_server):
-    made = RedisStore(RedisClient(redis_server.url), namespace=uuid.uuid4().hex)
+    made = SharedLedger(RedisStore(RedisClient(redis_server.url), namespace=uuid.uuid4().hex), shares=lambda _: True)
     yield made
     made.close()
 

@@ -10,6 +10,7 @@ from ravi_otel._enforcement.clock import SystemClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
@@ -39,7 +40,7 @@ def new(redis_server):
     namespace, made = uuid.uuid4().hex, []
 
     def make(**options):
-        made.append(RedisStore(RedisClient(redis_server.url), namespace=namespace, **options))
+        made.append(SharedLedger(RedisStore(RedisClient(redis_server.url), namespace=namespace, **options), shares=lambda _: True))
         return made[-1]
 
     yield make

@@ -179,8 +179,8 @@ def run_with(path, mode, at, fate):
     play()
     play.calls = path.calls
     path.arm(-1, "")
-    redis_servers.until(lambda: ledger.store.send_now() or not ledger.store.pending, "what is owed was not paid")
-    play.lost = ledger.store.pending.lost
+    redis_servers.until(lambda: ledger.pay_now() or not ledger.debts, "what is owed was not paid")
+    play.lost = ledger.debts.lost
     ledger.close()
     another, found = opened(path.server.port, namespace, 5), {}
     for each in (limit(mode), limit(mode, Kind.REQUESTS.value), limit(mode, value=10, scope_id="n"), limit(mode, scope_id="o")):
@@ -248,7 +248,7 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
         patched.setattr(ledger.store.client, "call", lambda *_, **__: Done(said))
         if ends:
             run_sync(ledger.settle(op, {TOKENS: 3}))
-            assert ledger.store.pending
+            assert ledger.debts
         else:
             with pytest.raises(BudgetExhaustedError, match="no script of ours"):
                 run_sync(ledger.reserve(request))

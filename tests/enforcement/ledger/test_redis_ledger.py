@@ -29,9 +29,8 @@ def new(redis_server):
     """Make ledgers of processes that share a namespace."""
     namespace, made = uuid.uuid4().hex, []
 
-    def make(url=redis_server.url, shares=None, **options):
-        store = RedisStore(RedisClient(url), namespace=namespace, **options)
-        made.append(store if shares is None else SharedLedger(store, shares=shares))
+    def make(url=redis_server.url, shares=lambda _: True, failed=lambda: None, **options):
+        made.append(SharedLedger(RedisStore(RedisClient(url), namespace=namespace, **options), shares=shares, failed=failed))
         return made[-1]
 
     yield make
@@ -323,7 +322,7 @@ def test_a_settle_whose_reply_is_lost_counts_once_and_tells_its_events(new, prox
     grant = ask(ledger, (account, 50))
     setattr(proxy, lost, 1)
     told = list(settle(ledger, grant, 85).crossings)
-    run_sync(ledger.pending.send(for_s=5))
+    run_sync(ledger.debts.pay(for_s=5))
     grant = ask(ledger, (account, 1))
     told += [*grant.crossings, *settle(ledger, grant, 1).crossings]
     assert [one.event for one in told] == ["limit_nearing"]
@@ -358,7 +357,7 @@ def test_what_was_spent_while_the_store_failed_is_recorded_later(new, proxy):
     proxy.swallow = 1
     grant = ask(ledger, (account, 0), spent=True)
     settle(ledger, grant, 40)
-    run_sync(ledger.pending.send(for_s=5))
+    run_sync(ledger.debts.pay(for_s=5))
     assert state(new(), twin()) == (40, 0)
 
 

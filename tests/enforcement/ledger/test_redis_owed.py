@@ -9,10 +9,11 @@ import sys
 import pytest
 import redis_servers
 
-from ravi_otel._enforcement.ledger import choosing
+from ravi_otel._enforcement.ledger import choosing, store_failures
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.redis import process, store
+from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.redis import store
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
@@ -39,7 +40,7 @@ def used(ledger):
 
 @pytest.fixture
 def ledger(redis_server):
-    made = RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
+    made = SharedLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
     yield made
     redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
     made.close()
@@ -65,53 +66,69 @@ def owe(ledger, refusing, calls, account):
             ask(ledger, account, spent=True)
 
 
+def hold(ledger, calls, account):
+    """Begin calls that go on; give what ends them."""
+    held = [new_op_id() for _ in range(calls)]
+    for op in held:
+        run_sync(ledger.reserve(Reservation(op, [Line(account, 1, 1)])))
+
+    def end():
+        for op in held:
+            run_sync(ledger.settle(op, None))
+
+    return end
+
+
 def test_nothing_owed_is_given_up_while_the_server_takes_nothing(ledger, refusing):
     owe(ledger, refusing, 60, account())
-    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
-    assert (used(ledger), ledger.pending.lost) == (61, 0)
+    redis_servers.until(lambda: not ledger.debts, "what is owed was not sent")
+    assert (used(ledger), ledger.debts.lost) == (61, 0)
 
 
 def test_a_call_pays_a_little_of_what_is_owed_and_the_rest_is_sent_beside(ledger, refusing):
     limit = account()
-    with ledger.beating:
-        owe(ledger, refusing, 100, limit)
-        before = len(ledger.pending)
+    end = hold(ledger, 100, limit)
+    with ledger.pulse.beating:
+        with refusing():
+            end()
+        before = len(ledger.debts)
         ask(ledger, limit)
-        assert before - 16 <= len(ledger.pending) < before
-    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
-    assert used(ledger) == 102
+        assert before - 16 <= len(ledger.debts) < before
+    redis_servers.until(lambda: not ledger.debts, "what is owed was not sent")
+    assert used(ledger) == 101
 
 
 def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, refusing, redis_server, caplog):
     with caplog.at_level(logging.WARNING, "ravi_otel"):
-        with ledger.beating:
+        with ledger.pulse.beating:
             owe(ledger, refusing, 6, account())
             redis_server.say("FLUSHALL")
         for number in range(20):
             ask(ledger, account(f"another{number}"))
-        redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
-    assert ledger.pending.lost == 12  # that each happened, and how it ended
+        redis_servers.until(lambda: not ledger.debts, "what is owed was not sent")
+    assert ledger.debts.lost == 1  # what is spent of one counter is one debt
     assert [record.message for record in caplog.records if "not all counted" in record.message] == [
         "ravi-otel: what happened while the shared ledger failed is not all counted in it: it has forgotten what was counted in it."
     ]
 
 
 def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
-    with ledger.beating:
+    with ledger.pulse.beating:
         owe(ledger, refusing, 1, account())
         redis_server.say("SET", next(iter(ledger._queues)), "something else")
     ask(ledger, account("another"))
-    redis_servers.until(lambda: not ledger.pending, "what cannot be sent was kept")
-    assert ledger.pending.lost
+    redis_servers.until(lambda: not ledger.debts, "what cannot be sent was kept")
+    assert ledger.debts.lost
 
 
 def test_what_is_too_much_is_given_up_counted_and_told(ledger, refusing, monkeypatch, caplog):
-    monkeypatch.setattr(process, "_MOST", 10)
-    with caplog.at_level(logging.WARNING, "ravi_otel"):
-        owe(ledger, refusing, 8, account())
-    assert ledger.pending.lost >= 5
+    monkeypatch.setattr(store_failures, "_MOST_ENDS", 10)
+    end = hold(ledger, 18, account())
+    with caplog.at_level(logging.WARNING, "ravi_otel"), refusing():
+        end()
+    assert ledger.debts.lost >= 5
     assert "more than 10 of them" in caplog.text
-    redis_servers.until(lambda: not ledger.pending, "what is owed was not sent")
+    redis_servers.until(lambda: not ledger.debts, "what is owed was not sent")
 
 
 def test_a_refusing_server_refuses_closed_limits(ledger, refusing):
@@ -132,17 +149,19 @@ class Ticking:
 
 
 def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refusing, ledger, redis_server, monkeypatch, caplog):
-    with ledger.beating:
-        owe(ledger, refusing, 40, account())
-        ledger.closed = True  # its thread does nothing more
-    monkeypatch.setattr(process, "time", Ticking(0.1))
+    end = hold(ledger, 40, account())
+    ledger.pulse.end()
+    monkeypatch.setattr(ledger.pulse, "start", lambda: None)  # its thread does nothing more
+    with refusing():
+        end()
+    monkeypatch.setattr(store_failures, "time", Ticking(0.1))
     with caplog.at_level(logging.WARNING, "ravi_otel"):
         ledger.close()
     monkeypatch.undo()
     (left,) = re.findall(r"is not all counted in it: the process ended, and (\d+) messages could not be sent", caplog.text)
-    assert 60 < int(left) < 80  # of two each
-    following = RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5"))
-    assert 1 < used(following) < 10
+    assert 30 < int(left) < 40
+    following = SharedLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
+    assert used(following) == 40  # at their grants
     following.close()
 
 

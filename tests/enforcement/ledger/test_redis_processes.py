@@ -12,6 +12,7 @@ import warm_starts
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import run_sync
@@ -33,7 +34,7 @@ def forked(url, task, kind, value, times):
 
 @pytest.fixture
 def ledger(redis_server):
-    opened = RedisStore(RedisClient(redis_server.url))
+    opened = SharedLedger(RedisStore(RedisClient(redis_server.url)))
     yield opened
     opened.close()
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ravi_otel._enforcement.ledger.redis.client import Breaker
 from ravi_otel._enforcement.ledger.redis.url import read
-from ravi_otel._enforcement.ledger.store_failures import Breaker
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.testing import ManualClock
 

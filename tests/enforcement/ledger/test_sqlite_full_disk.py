@@ -93,4 +93,5 @@ def test_a_process_that_ends_meanwhile_says_what_is_not_charged(place, disk):
     assert said[0] == "3 30 0 0.0"
     told = [line for line in log.splitlines() if "not all counted" in line]
     assert len(told) == 1, log
-    assert re.search(r"5 tool_calls of tenant 'acme', 50 tokens of tenant 'acme', [\d.e-]+ cost of tenant 'acme'", told[0]), told
+    for lacks in ("5 tool_calls of tenant 'acme'", "50 tokens of tenant 'acme'", r"[\d.e-]+ cost of tenant 'acme'"):
+        assert re.search(lacks, told[0]), told

@@ -51,8 +51,8 @@ def path(tmp_path):
 @pytest.fixture
 def ledger(path):
     made = SqliteLedger(path)
-    made._pulse.start = lambda: None  # its thread would wait, too, and by the same clock
-    made._pulse.hurry = lambda: None
+    made.pulse.start = lambda: None  # its thread would wait, too, and by the same clock
+    made.pulse.hurry = lambda: None
     yield made
     made.close()
 

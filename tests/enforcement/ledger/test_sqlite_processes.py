@@ -340,8 +340,8 @@ def test_a_dead_process_in_line_blocks_it_no_longer_than_its_lease(opened):
     op, _ = ask(living, mine, 100)
     gone = dead.reserve(crew.Reservation("waits", [crew.Line(account("tokens", 100), 60, 60)], None, 20.0))
     next(gone)
-    pulse = dead._pulse._thread
-    dead._pulse.end()  # it is dead: it must not let itself in when the other settles
+    pulse = dead.pulse._thread
+    dead.pulse.end()  # it is dead: it must not let itself in when the other settles
     pulse.join()
     living._clock.advance(20)
     run_sync(living.settle(op, {"tokens": 10}))

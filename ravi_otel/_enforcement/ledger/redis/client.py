@@ -26,10 +26,10 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from ravi_otel import _extras
-from ravi_otel._enforcement.clock import Clock
+from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._enforcement.ledger.redis.url import Address, Host, read
-from ravi_otel._enforcement.ledger.store_failures import Breaker, StoreError
+from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._enforcement.sleeper import Sleeper, in_asyncio_task
 from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel._forksafe import without_signals
@@ -81,11 +81,20 @@ _ANSWERS: Final[tuple[tuple[tuple[str, ...], tuple[str, ...], tuple[str, Failure
 """Answers that are errors: by redis-py's class, or by a word in them, which a script's errors have and redis-py makes no class of."""
 
 
+_NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE", "max number of", "this user in")
+"""What is in the answers of a server that takes nothing at all now."""
+
+_UNSENT: Final[tuple[Failure, ...]] = ("unreachable", "given_up")
+
+
 class ServerError(StoreError):
     """What went wrong with a server or a connection to it.
 
-    `redirect` is where a Cluster says to ask instead. `ended` is set where the server answered and closed the connection, too.
+    `redirect` is where a Cluster says to ask instead. `ended` is set where the server answered and closed the connection, too, `sent`
+    where a call may have come to it.
     """
+
+    sent = True
 
     def __init__(self, why: str, kind: Failure, redirect: Host | None = None, *, ended: bool = False) -> None:
         super().__init__(why)
@@ -97,6 +106,11 @@ class ServerError(StoreError):
     def answered(self) -> bool:
         """Whether the server lives: it said no."""
         return self.kind in ("moved", "ask", "try_again", "refused", "no_script")
+
+    @property
+    def its_own(self) -> bool:  # type: ignore[override]  # what is a constant of any other error
+        """Whether the server takes what else it is asked, and not this."""
+        return self.kind == "refused" and not any(word in self.why for word in _NOT_NOW)
 
     @property
     def is_login(self) -> bool:
@@ -358,6 +372,74 @@ def _master(address: Address, timeout_s: float) -> Host:
 def slot_of(key: str) -> int:
     """Return the slot of a Cluster that a key belongs to."""
     return int(_extras.load("redis.crc").key_slot(key.encode()))
+
+
+# -- a server that does not answer -----------------------------------------------------------------------------------
+
+Verdict = Literal["ask", "refuse", "probe"]
+
+_FAILURES: Final = 3
+_FIRST_PAUSE_NS: Final = 250_000_000
+_LONGEST_PAUSE_NS: Final = 10_000_000_000
+
+
+class Breaker:
+    """Count failures in a row: after three of them nothing is asked, except for one probe after each pause.
+
+    A pause is a quarter of a second at first, and twice as long after each probe that fails, up to ten seconds. Any answer closes it.
+    """
+
+    __slots__ = ("_clock", "_failures", "_lock", "_pause_ns", "_probe_at_ns", "_probing")
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Start anew, as in a forked child."""
+        self._lock = threading.RLock()
+        self._failures = 0
+        self._pause_ns = _FIRST_PAUSE_NS
+        self._probe_at_ns = 0
+        self._probing = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is not asked."""
+        return self._failures >= _FAILURES
+
+    def look(self) -> Verdict:
+        """Say what may be done now; whoever is told to probe says afterwards what came of it, by `succeeded` or `failed`."""
+        with self._lock:
+            if self._failures < _FAILURES:
+                return "ask"
+            if self._probing or self._clock.monotonic_ns() < self._probe_at_ns:
+                return "refuse"
+            self._probing = True
+            return "probe"
+
+    def succeeded(self) -> bool:
+        """Take note of an answer; True when that is the first after it was open."""
+        with self._lock:
+            was_open = self.is_open
+            self._failures = 0
+            self._probing = False
+            self._pause_ns = _FIRST_PAUSE_NS
+            return was_open
+
+    def failed(self, *, probe: bool = False) -> bool:
+        """Take note that there was no answer; True when that opened it. Only a probe's failure makes the pause longer."""
+        with self._lock:
+            if self.is_open and not probe:
+                return False  # asked before it opened
+            was_open = self.is_open
+            self._failures = _FAILURES if probe else self._failures + 1
+            if probe:
+                self._probing = False
+                self._pause_ns = min(self._pause_ns * 2, _LONGEST_PAUSE_NS)
+            if self.is_open:
+                self._probe_at_ns = self._clock.monotonic_ns() + self._pause_ns
+            return self.is_open and not was_open
 
 
 # -- one server ---------------------------------------------------------------------------------------------------
@@ -702,13 +784,14 @@ class RedisClient:
     def _call(self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int], *, first: bool) -> Flow[Any]:
         until = time.monotonic() + (max(self.timeout_s, FIRST_S) if first else self.timeout_s)
         host = self._slots.get(slot_of(keys[0])) if self.clustered else None
-        asking, tries, redirects = False, 0, 0
+        asking, sent, tries, redirects = False, False, 0, 0
         while True:
             server = self._server(host)
             try:
                 answer = yield from server.run(script, [len(keys), *keys, *args], until, asking=asking)
             except ServerError as trouble:
                 asking = trouble.kind == "ask"
+                trouble.sent = sent = sent or trouble.kind not in _UNSENT
                 if trouble.redirect is not None and redirects < _MOST_REDIRECTS:
                     redirects += 1
                     host = trouble.redirect

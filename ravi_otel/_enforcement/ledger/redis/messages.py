@@ -230,10 +230,11 @@ class EncodedRequest:
     """One reservation as the scripts take it: its lines, each account once, where these are kept, and the mode it is judged in.
 
     `seen` are its accounts with their views. `twins` are further account objects of the same counters, which are not asked, each with the
-    number of the one that is. `lease` is what it is held under from when it is sent; `words` are what was sent.
+    number of the one that is. `lease` is what it is held under from when it is sent; `words` are what was sent. `doubtful` is set where it
+    may have come to the store, and no answer came; `ticket` is the id of one that stands in line for it there, with the line's key.
     """
 
-    __slots__ = ("lease", "lines", "mode", "named", "request", "seen", "twins", "words")
+    __slots__ = ("doubtful", "lease", "lines", "mode", "named", "request", "seen", "ticket", "twins", "words")
 
     def __init__(self, request: Reservation, view_of: Callable[[Account], AccountView], names: Names) -> None:
         self.request = request
@@ -245,6 +246,8 @@ class EncodedRequest:
         self.named = names.of(request.op_id, self.tag)
         self.lease: ProcessLease | None = None
         self.words: list[str] = []
+        self.doubtful = False
+        self.ticket: tuple[str, str] | None = None
         self.mode = (
             (PATIENT if request.patience_s > 0 else 0)
             + (SPENT if request.spent else 0)

@@ -1,22 +1,16 @@
-"""What one process has in a Redis: leases under which it holds something, writes that the store does not have yet, and who waits."""
+"""What one process has in a Redis: leases under which it holds something, and who waits."""
 
 from __future__ import annotations
 
 import itertools
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Reservation, Settled
-from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
-from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, EncodedRequest, ProcessLease, Reply
-from ravi_otel._enforcement.ledger.store_failures import FORGOTTEN, StoreError, warn_uncounted
+from ravi_otel._enforcement.ledger.contract import Reservation
+from ravi_otel._enforcement.ledger.redis.messages import EncodedRequest, ProcessLease
 from ravi_otel._enforcement.sleeper import Sleeper
-from ravi_otel._flow import Flow
 
 # -- leases -----------------------------------------------------------------------------------------------------------
 
@@ -95,160 +89,6 @@ class Leases:
     def tags(self) -> list[str]:
         """Return the tags this process holds something on, or looked at."""
         return list(self._by_tag)
-
-
-# -- what could not be written ----------------------------------------------------------------------------------------
-
-_MOST: Final = 100_000
-_MOST_TRIES: Final = 5
-_SENDS_FOR_S: Final = 1.0
-"""How long somebody is thought to be sending after a message; a signal may have ended that."""
-
-_NOT_NOW: Final = ("MISCONF", "OOM", "NOREPLICAS", "BUSY", "NOAUTH", "NOPERM", "WRONGPASS", "UNKILLABLE", "max number of", "this user in")
-"""What is in the answers of a server that takes nothing at all now."""
-
-
-class Write:
-    """One message, which counts once however often it is sent: the begin or end of an `encoded` request, or a ticket's leave of its line.
-
-    `over` is by how much of which account an operation used more than it held. `forgotten` is set where the store did not know any more
-    what it was about.
-    """
-
-    __slots__ = ("encoded", "forgotten", "keys", "over", "script", "tries", "words")
-
-    def __init__(
-        self,
-        script: str,
-        keys: Sequence[str],
-        words: Sequence[str],
-        encoded: EncodedRequest | None = None,
-        over: Sequence[tuple[Account, int]] = (),
-    ) -> None:
-        self.script = script
-        self.keys = keys
-        self.words = words
-        self.encoded = encoded
-        self.over = over
-        self.forgotten = False
-        self.tries = 0
-
-    @property
-    def begins(self) -> str | None:
-        """Return the id of the operation that it begins."""
-        return self.encoded.request.op_id if self.encoded is not None and self.script == "reserve" else None
-
-    def read(self, raw: object) -> Reply:
-        """Read what the store answered; raise StoreError where that is no answer to it."""
-        return Reply(raw, "GO" if self.script == "reserve" else "SO", () if self.encoded is None else self.encoded.seen)
-
-
-class PendingWrites:
-    """This process's debts to the store, oldest first; `lost` counts those that were given up, of which the first is told in the log.
-
-    What the store answers to one goes to `taken`, which returns what that brought: the next caller is told.
-    """
-
-    def __init__(self, client: RedisClient, taken: Callable[[Write, Reply], Settled]) -> None:
-        self._client = client
-        self._show = taken
-        self._lock = threading.RLock()
-        self._unsent: deque[Write] = deque()
-        self._begins: set[str] = set()
-        self._untold: list[Settled] = []
-        self._sending_until = 0.0
-        self.lost = 0
-
-    def __len__(self) -> int:
-        return len(self._unsent)
-
-    def add(self, write: Write) -> None:
-        """Send this before anything else; what is too much is given up, oldest first."""
-        with self._lock:
-            lost = self._unsent.popleft() if len(self._unsent) >= _MOST else None
-            self._unsent.append(write)
-            if write.begins is not None:
-                self._begins.add(write.begins)
-        if lost is not None:
-            self.give_up(lost, f"more than {_MOST:,} of them wait for the store")
-
-    def begins(self, op_id: str) -> bool:
-        """Whether the store has not heard of this operation, which is owed to it."""
-        return op_id in self._begins
-
-    def send(self, *, for_s: float, most: int | None = None) -> Flow[None]:
-        """Send in order what can be sent in `for_s` seconds; of a caller's time `most` messages, and nothing while another does so.
-
-        StoreError where the store is still not there, or takes nothing now. What only this message meets is its own: that is given up.
-        """
-        now, sent = time.monotonic(), 0
-        if most is not None and now < self._sending_until:
-            return
-        until = now + for_s
-        try:
-            while self._unsent and (most is None or sent < most) and now < until:
-                try:
-                    write = self._unsent[0]
-                except IndexError:
-                    return
-                self._sending_until = now + _SENDS_FOR_S
-                yield from self._send(write)
-                now = time.monotonic()
-                sent += 1
-        finally:
-            self._sending_until = 0.0
-
-    def _send(self, write: Write) -> Flow[None]:
-        try:
-            raw = yield from self._client.call(SCRIPTS[write.script], write.keys, write.words)
-        except StoreError as error:
-            if not _is_its_own(error):
-                raise
-            write.tries += 1  # what is refused each time must not stand in the way of all the rest
-            if write.tries >= _MOST_TRIES and self._remove(write, None):
-                self.give_up(write, f"it does not take one, {error.why}")
-            return
-        settled = None
-        try:
-            settled = self._show(write, write.read(raw))
-        except StoreError as error:  # it was taken: an answer that cannot be read is nobody else's trouble
-            write.forgotten = error.reason == "store_lost"
-        if self._remove(write, settled) and write.forgotten:
-            self.give_up(write, FORGOTTEN)
-
-    def give_up(self, write: Write, why: str) -> None:
-        """Count it as lost, and say so of the first."""
-        with self._lock:
-            self._begins.discard(write.begins or "")
-            self.lost += 1
-            first = self.lost == 1
-        if first:
-            warn_uncounted(why)
-
-    def _remove(self, write: Write, settled: Settled | None) -> bool:
-        with self._lock:
-            if not self._unsent or self._unsent[0] is not write:
-                return False
-            self._unsent.popleft()
-            self._begins.discard(write.begins or "")
-            if settled is not None and (settled.crossings or settled.overage):
-                self._untold.append(settled)
-            return True
-
-    def add_untold(self, answer: Grant | Denied | Settled) -> None:
-        """Add to an answer what the store has told of earlier ends meanwhile."""
-        if not self._untold:
-            return
-        with self._lock:
-            untold, self._untold = self._untold, []
-        answer.crossings = [*(one for each in untold for one in each.crossings), *answer.crossings]
-        if isinstance(answer, Settled):
-            answer.overage = [*(one for each in untold for one in each.overage), *answer.overage]
-
-
-def _is_its_own(error: StoreError) -> bool:
-    """Whether the server answers, takes what else it is asked, and not this."""
-    return isinstance(error, ServerError) and error.kind == "refused" and not any(word in error.why for word in _NOT_NOW)
 
 
 # -- the line of those who wait ---------------------------------------------------------------------------------------

@@ -18,11 +18,10 @@ These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{rav
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -33,7 +32,7 @@ from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, RepeatedGrant, Reservation, Settled, new_op_id
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
-from ravi_otel._enforcement.ledger.redis.client import RedisClient
+from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
     LAST,
     NEWCOMER,
@@ -60,23 +59,19 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     show_state,
     tag_of,
 )
-from ravi_otel._enforcement.ledger.redis.process import Leases, PendingWrites, Ticket, Write, wake_first
+from ravi_otel._enforcement.ledger.redis.process import Leases, Ticket, wake_first
 from ravi_otel._enforcement.ledger.store_failures import (
-    FORGOTTEN,
     KEEP_S,
     Heartbeat,
     StoreError,
     begin_anew,
     may_begin_anew,
-    unkept,
     warn_begun_anew,
-    warn_uncounted,
 )
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync
-from ravi_otel._forksafe import renew_while_alive
-from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
+from ravi_otel.errors import ConfigurationError
 
 T = TypeVar("T")
 _NS: Final = 1_000_000_000
@@ -109,11 +104,12 @@ class RedisStore:
     """A store of accounts in a Redis; see `SharedStore`.
 
     `namespace` keeps programs that share a server apart. `lease_s` is how long a silent process keeps what it holds, `keep_s` how long a
-    counter of a tenant or a process is kept after its last use. `failed` is called for every step that the store could not take. Such a
-    step refuses (BudgetExhaustedError, `reason` "store_failed" or "store_lost"); the end of an operation is kept, and sent again.
+    counter of a tenant or a process is kept after its last use.
 
-    What this process has there is in `operations`, `leases` and `pending`, changed under `lock`, over which no I/O is done.
+    What this process has there is in `operations` and `leases`, changed under `lock`, over which no I/O is done.
     """
+
+    pulse: Heartbeat
 
     def __init__(
         self,
@@ -123,67 +119,39 @@ class RedisStore:
         lease_s: float = 30.0,
         keep_s: float = KEEP_S,
         clock: Clock | None = None,
-        failed: Callable[[], object] = lambda: None,
     ) -> None:
         self.client: Final = client
-        self.failed = failed
         self._namespace = namespace
         self._lease_s = lease_s
         self._keep_s = keep_s
         self._clock = SystemClock() if clock is None else clock
         self._moved = clock is not None and not isinstance(clock, SystemClock)
         self._ahead_s: float | None = None
+        self.in_parts: Final = client.clustered
         self._renew()
-        renew_while_alive(self, RedisStore.reset_after_fork)
 
     def _renew(self) -> None:
         self.lock = threading.RLock()
-        self.beating, self.closed = threading.Lock(), False
         self._life = object()
         self._name = secrets.token_hex(8)
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._names = Names(new_op_id().rpartition("-")[0] + "-")
         self.operations: dict[str, StoredOperation] = {}
-        self._lost: dict[str, StoredOperation] = {}
+        self._lost: dict[str, Reservation] = {}
         self.leases = Leases(self._lease_s, self._clock)
-        self.pending = PendingWrites(self.client, self._taken)
-        self.pulse = Heartbeat(self._beat)
 
     def reset_after_fork(self) -> None:
         """Start anew in a forked child: own locks, own connections, nothing of the parent's in flight; the store is the same."""
         self.client.reset_after_fork()
         self._renew()
 
-    def __len__(self) -> int:
-        """Count the operations of this process that still hold something."""
-        return len(self.operations)
-
-    def __contains__(self, op_id: object) -> bool:
-        """Whether an operation of this process holds something."""
-        return op_id in self.operations
+    def sentence(self, error: StoreError) -> str:
+        """See `SharedStore.sentence`."""
+        return self.client.sentence(error)
 
     def close(self) -> None:
-        """Let the store go; what this process still holds is settled at its grant, until it says otherwise.
-
-        What the store cannot be told, in the three quarters of a second that there are for it, is told as uncounted in the log: of it,
-        what the store knows to be held is settled at its grant with the lease.
-        """
-        self.pulse.end()
-        with self.beating:
-            self.closed = True
-        try:
-            run_sync(self.pending.send(for_s=_SENT_AT_THE_END_S))
-            run_sync(self._sign_off(for_s=_SENT_AT_THE_END_S / 2))
-        except StoreError:
-            self.failed()
-        if self.pending:
-            self.failed()
-            warn_uncounted(f"the process ended, and {len(self.pending):,} messages could not be sent; what it held counts at its grant")
+        """Let the store go."""
         self.client.close()
-
-    def spans(self, _: Account) -> bool:
-        """See `Ledger.spans`: all that is here is shared."""
-        return True
 
     def _run(self, script: str, keys: Sequence[str], words: Sequence[str], *, first: bool = True) -> Flow[Any]:
         return self.client.call(SCRIPTS[script], keys, words, first=first)
@@ -200,71 +168,37 @@ class RedisStore:
         view = account.row = AccountView(self._life, tag, key, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
         return view
 
-    def _refusal(self, error: StoreError, account: Account | None) -> BudgetExhaustedError:
-        """Return the error of a step that the store could not take."""
-        self.failed()
-        return unkept(self.client.sentence(error), error.reason, account)
-
-    @contextlib.contextmanager
-    def _refusing(self, account: Account | None = None) -> Generator[None]:
-        """Refuse what the store cannot do."""
-        try:
-            yield
-        except StoreError as error:
-            raise self._refusal(error, account) from None
-
     # -- reserving ------------------------------------------------------------------------------------------------
 
     def reserve(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.reserve`."""
         known = self.operations.get(request.op_id)
-        return (
-            self._reserve(EncodedRequest(request, self._view_of, self._names))
-            if known is None
-            else cast("Flow[Grant | Denied]", Done(known))
-        )
+        if known is not None and not known.encoded.doubtful:
+            return cast("Flow[Grant | Denied]", Done(known))
+        return self._reserve(EncodedRequest(request, self._view_of, self._names))
 
     def _reserve(self, encoded: EncodedRequest) -> Flow[Grant | Denied]:
-        answer = yield from self._attempt(encoded, NEWCOMER)
-        if encoded.request.patience_s > 0 and wait_queue.is_contended(answer):
-            answer = yield from self._wait(encoded, cast("Denied", answer))
-        self.pending.add_untold(answer)
+        try:
+            answer = yield from self._ask(encoded, NEWCOMER | encoded.mode)
+            if encoded.request.patience_s > 0 and wait_queue.is_contended(answer):
+                answer = yield from self._wait(encoded, cast("Denied", answer))
+        finally:
+            if encoded.doubtful:
+                with self.lock:
+                    self.operations[encoded.request.op_id] = StoredOperation(encoded, None, 0)
         return answer
 
-    def _attempt(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
-        """Ask once; where the store fails, refuse, unless nothing was asked: what is only observed goes on."""
-        mode |= encoded.mode & ~PATIENT if mode & LAST else encoded.mode
-        try:
-            if not encoded.request.spent and self.pending:
-                yield from self._send_some()
-            return (yield from self._ask(encoded, mode, ticket))
-        except StoreError as error:
-            asked = [account for account in encoded.accounts if not account.observe]
-            if asked:
-                raise self._refusal(error, asked[0]) from None
-            self.failed()
-            return Grant(encoded.request.op_id)
-
     def _ask(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None = None) -> Flow[Grant | Denied]:
-        """Send the request under a lease of this process; what was sent and not answered is recorded later, or given back."""
+        """Send the request under a lease of this process; note where it was sent, and no answer came."""
         if self.client.clustered:
             _check_tags(encoded)
         if not encoded.request.spent and self._reap_is_due(encoded.tag):  # what is spent must not fail for anything but itself
             yield from self._reap_tag(encoded.tag)
         try:
-            reply = yield from self._answer(encoded, mode, ticket)
-            return self._granted(encoded, reply)
-        except StoreError as error:
-            if error.reason == "store_failed" and encoded.lease:
-                if encoded.request.spent:
-                    return self._record_later(encoded)
-                self._undo(encoded)
-            raise
+            return self._granted(encoded, (yield from self._answer(encoded, mode, ticket)))
         except BaseException as error:
-            if encoded.lease:
-                self._undo(encoded)  # it may have come there all the same
-                if not isinstance(error, GeneratorExit):
-                    self.send_now()
+            came = error.sent if isinstance(error, ServerError) else not isinstance(error, StoreError) or error.reason == "store_failed"
+            encoded.doubtful = encoded.doubtful or (came and encoded.lease is not None)
             raise
 
     def _answer(self, encoded: EncodedRequest, mode: int, ticket: Ticket | None) -> Flow[Reply]:
@@ -279,8 +213,10 @@ class RedisStore:
                 encoded.lease = lease
                 if not encoded.words:
                     encoded.write_words()
-            write = self._beginning(encoded, mode, stands, lives_ms=0 if lease.made else self.leases.lease_ms)
-            reply = Reply((yield from self._run("reserve", write.keys, write.words)), "GODNL", encoded.seen)
+            lives_ms = 0 if lease.made else self.leases.lease_ms
+            head = f"{mode} {encoded.named.name} {encoded.named.bit} {lease.name} {lives_ms} {self._day()} {stands}"
+            keys = [lease.operations, encoded.named.tombstone, f"{encoded.tag}:x", *encoded.keys[2:]]
+            reply = Reply((yield from self._run("reserve", keys, [head, *encoded.words])), "GODNL", encoded.seen)
             if reply.letter == "N":
                 self._end_lease(lease)
             elif reply.letter == "L":
@@ -314,52 +250,28 @@ class RedisStore:
         with self.lock:
             return reply.show(self._clock.monotonic_ns(), encoded.twins)
 
-    def _undo(self, encoded: EncodedRequest) -> None:
-        """Release, with the next message that gets through, what may have been granted in an answer that was lost."""
-        self.operations.pop(encoded.request.op_id, None)
-        self.write_later(self._ending("release", encoded))
-
-    def _record_later(self, encoded: EncodedRequest) -> StoredOperation:
-        """Record what has happened already when the store is there again."""
-        operation = StoredOperation(encoded, None, 0)
-        self.failed()
-        with self.lock:
-            self.operations[encoded.request.op_id] = operation
-        self.write_later(self._beginning(encoded, encoded.mode, "- 0", lives_ms=self.leases.lease_ms))
-        return operation
-
-    def _beginning(self, encoded: EncodedRequest, mode: int, stands: str, *, lives_ms: int) -> Write:
-        """Write what begins an operation, under a lease that is made for so many ms (0: it is there)."""
-        operations, tombstone, *accounts = encoded.keys
-        lease = operations.rpartition(":")[2]
-        head = f"{mode} {encoded.named.name} {encoded.named.bit} {lease} {lives_ms} {self._day()} {stands}"
-        return Write("reserve", [operations, tombstone, f"{encoded.tag}:x", *accounts], [head, *encoded.words], encoded)
-
     # -- waiting in line ------------------------------------------------------------------------------------------
 
     def _wait(self, encoded: EncodedRequest, denied: Denied) -> Flow[Grant | Denied]:
         """Stand in line until it is granted, refused for good, or the patience is over."""
         if self._blocks_itself(encoded, denied.account):
-            return (yield from self._attempt(encoded, LAST | NEWCOMER))
+            return (yield from self._ask(encoded, LAST | NEWCOMER | (encoded.mode & ~PATIENT)))
         ticket = Ticket(encoded.request, self._name)
-        answer = yield from self._attempt(encoded, NEWCOMER | STAND, ticket)  # again, now that it has a ticket
-        if not wait_queue.is_contended(answer):
-            return answer
-        ticket.join(encoded, cast("Denied", answer).account)
+        encoded.ticket = (ticket.id, next(view.key for account, view in encoded.seen if account is denied.account))
         forget_stop = None if encoded.request.on_stop is None else encoded.request.on_stop(ticket.stop)
         try:
-            return (yield from self._stand(encoded, ticket, cast("Denied", answer)))
-        except GeneratorExit:
-            self._leave(ticket)  # perhaps by a finaliser, which must do no I/O
-            raise
+            answer = yield from self._ask(encoded, NEWCOMER | STAND | encoded.mode, ticket)  # again, now that it has a ticket
+            if wait_queue.is_contended(answer):
+                ticket.join(encoded, cast("Denied", answer).account)
+                answer = yield from self._stand(encoded, ticket, cast("Denied", answer))
         except BaseException:
-            self._leave(ticket)
-            self.send_now()
+            encoded.doubtful = True  # it stands there
             raise
         finally:
             ticket.leave()
             if forget_stop is not None:
                 forget_stop()
+        return answer
 
     def _stand(self, encoded: EncodedRequest, ticket: Ticket, answer: Denied) -> Flow[Grant | Denied]:
         until, pause_s = time.monotonic() + encoded.request.patience_s, _FIRST_PAUSE_S
@@ -370,101 +282,75 @@ class RedisStore:
             if nap_s > 0 and not ticket.stopped:
                 yield Step(partial(sleeper.block, nap_s), partial(sleeper.wait, nap_s))
             if ticket.stopped:
-                self._leave(ticket)
-                self.send_now()
+                encoded.doubtful = True  # it stands there
                 return Denied(answer.account, "contended", answer.account.used, answer.account.held, 0)
             if sleeper.unfit or time.monotonic() >= until:
-                return (yield from self._attempt(encoded, LAST, ticket))
+                return (yield from self._ask(encoded, LAST | (encoded.mode & ~PATIENT), ticket))
             pause_s = _FIRST_PAUSE_S if sleeper.woken else min(pause_s * 1.5, _LONGEST_PAUSE_S)
             ticket.sleeper = Sleeper(encoded.request.meanwhile)  # before it asks: nothing freed meanwhile is missed
             if not ticket.first:
                 continue
-            found = yield from self._attempt(encoded, STAND, ticket)
+            found = yield from self._ask(encoded, STAND | encoded.mode, ticket)
             if not wait_queue.is_contended(found):
                 return found
             answer = cast("Denied", found)
             if answer.account is not ticket.account and self._blocks_itself(encoded, answer.account):
-                return (yield from self._attempt(encoded, LAST, ticket))
+                return (yield from self._ask(encoded, LAST | (encoded.mode & ~PATIENT), ticket))
             ticket.join(encoded, answer.account)
+            encoded.ticket = (ticket.id, ticket.key)
 
     def _blocks_itself(self, encoded: EncodedRequest, account: Account) -> bool:
         with self.lock:
             return wait_queue.blocks_itself(encoded.request, account, cast("Any", self.operations))
 
-    def _leave(self, ticket: Ticket) -> None:
-        """Take somebody out of line in the store, with the next step."""
-        if ticket.key:
-            self.pending.add(Write("leave", [ticket.key], [ticket.id]))
-
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        with self.lock:
-            operation = self.operations.pop(op_id, None)
-        if operation is None:
-            return cast("Flow[Settled]", Done(judge.NOTHING_CROSSED))
-        used, asks = actual or {}, list[str]()
-        over: list[tuple[Account, int]] = []
+        operation = self.operations.get(op_id)
+        return cast("Flow[Settled]", Done(judge.NOTHING_CROSSED)) if operation is None else self._settle(operation, actual or {}, guessed)
+
+    def _settle(self, operation: StoredOperation, used: Mapping[str, int], guessed: bool) -> Flow[Settled]:
+        asks, over = list[str](), list[tuple[Account, int]]()
         for line, hold in operation.holds:
             account = line.account
             amount = used.get(account.kind)
             asks.append(f"{'-' if amount is None else bounded(amount)} {int(guessed)}")
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
-        return self._end(self._ending("settle", operation.encoded, asks, over))
+        reply, whole = yield from self._end("settle", operation, asks)
+        return Settled(reply.crossings("settle"), over if reply.letter == "S" else (), not whole)
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
-        with self.lock:
-            operation = self.operations.pop(op_id, None)
+        operation = self.operations.get(op_id)
         return cast("Flow[None]", Done(None)) if operation is None else self._release(operation)
 
     def _release(self, operation: StoredOperation) -> Flow[None]:
-        yield from self._end(self._ending("release", operation.encoded))
+        if operation.encoded.ticket is not None and operation.encoded.doubtful:
+            ticket, key = operation.encoded.ticket
+            yield from self._run("leave", [key], [ticket])
+        yield from self._end("release", operation)
 
-    def _ending(self, script: str, encoded: EncodedRequest, asks: Sequence[str] = (), over: Sequence[tuple[Account, int]] = ()) -> Write:
+    def _end(self, script: str, operation: StoredOperation, asks: Sequence[str] = ()) -> Flow[tuple[Reply, bool]]:
+        """Send the end of an operation, and forget it here once that is taken; say whether the store had all of its accounts."""
+        encoded = operation.encoded
         words = [f"{encoded.named.name} {encoded.named.bit} {self._day()}"]
         for at, (line, (account, view)) in enumerate(zip(encoded.lines, encoded.seen, strict=True)):
             words.append(f"{view.encode_head(account, line)} {asks[at]}" if asks else view.encode_head(account, line))
-        return Write(script, encoded.keys, words, encoded, over)
-
-    def _end(self, write: Write) -> Flow[Settled]:
-        """Send the end of an operation, now or later: nothing keeps it from its end, not even a cancellation."""
-        encoded = cast("EncodedRequest", write.encoded)
+        raw = yield from self._run(script, encoded.keys, words)
         try:
-            if self.pending:
-                yield from self._send_some()
-                if self.pending.begins(encoded.request.op_id):
-                    self.write_later(write)
-                    return judge.NOTHING_CROSSED
-            reply = write.read((yield from self._run(write.script, write.keys, write.words)))
-        except StoreError:
-            self.failed()
-            self.write_later(write)
-            return judge.NOTHING_CROSSED
-        except BaseException as error:
-            self.write_later(write)
-            if not isinstance(error, GeneratorExit):
-                self.send_now()
+            reply = Reply(raw, "SO", encoded.seen)
+        except StoreError as error:
+            error.its_own = True
             raise
+        with self.lock:
+            self.operations.pop(encoded.request.op_id, None)
         wake_first(encoded.accounts)
         try:
-            settled = self._taken(write, reply)
+            return reply, self._show(reply, encoded)
         except StoreError:
-            self.failed()  # it was taken: what the answer shows of the accounts is not needed for that
-            return judge.NOTHING_CROSSED
-        if write.forgotten:
-            self.pending.give_up(write, FORGOTTEN)
-        self.pending.add_untold(settled)
-        return settled
-
-    def _taken(self, write: Write, reply: Reply) -> Settled:
-        """Show what the store answered to a message, and return what it brought."""
-        if write.encoded is None:
-            return Settled()
-        write.forgotten = not self._show(reply, write.encoded) and write.script == "settle"
-        return Settled(reply.crossings("admission" if write.script == "reserve" else "settle"), write.over if reply.letter == "S" else ())
+            return reply, True  # it was taken: what the answer shows of the accounts is not needed for that
 
     # -- extending ------------------------------------------------------------------------------------------------
 
@@ -478,15 +364,6 @@ class RedisStore:
         asked = [account for account in operation.encoded.accounts if account.nature is Nature.HELD and account.kind in given]
         if not asked:
             return Extended(given)
-        try:
-            return (yield from self._extend_in_store(operation, given))
-        except StoreError as error:
-            if not all(account.observe for account in asked):
-                raise self._refusal(error, None) from None
-            self.failed()
-            return Extended(given)
-
-    def _extend_in_store(self, operation: StoredOperation, given: Mapping[str, int]) -> Flow[Extended]:
         encoded = operation.encoded
         operation.extended += 1
         mode = (WRAPS_UP if encoded.request.wraps_up else 0) + (OBSERVED if operation.observed is not None else 0)
@@ -532,14 +409,13 @@ class RedisStore:
 
     def _retune(self, account: Account, value: int) -> Flow[None]:
         view = self._view_of(account)
-        with self._refusing(account):
+        reply = yield from self._set_value(account, view, value)
+        if reply.letter == "L":
+            if not (yield from self._begin_anew(account, view)):
+                raise lost()
             reply = yield from self._set_value(account, view, value)
-            if reply.letter == "L":
-                if not (yield from self._begin_anew(account, view)):
-                    raise lost()
-                reply = yield from self._set_value(account, view, value)
-            with self.lock:
-                reply.show(self._clock.monotonic_ns())
+        with self.lock:
+            reply.show(self._clock.monotonic_ns())
         with self.lock:
             if value > TOP:
                 account.revalue(value)
@@ -579,11 +455,10 @@ class RedisStore:
     def read(self, account: Account) -> bool:
         """Write into the account what the store has of it, changing nothing there; return whether it has any."""
         view = self._view_of(account)
-        with self._refusing(account):
-            (state,) = run_sync(self._look([(account, view)]))
-            if state:
-                with self.lock:
-                    show_state(account, view, state)
+        (state,) = run_sync(self._look([(account, view)]))
+        if state:
+            with self.lock:
+                show_state(account, view, state)
         return bool(state)
 
     def seen_ns(self, account: Account) -> int | None:
@@ -644,56 +519,17 @@ class RedisStore:
         now = str(int(self.wall_s()))  # one clock for all processes: it says who was used last
         return f"{now}@{self.now_ns()}" if self._moved else now
 
-    # -- what is owed, and who lives --------------------------------------------------------------------------------
+    # -- who lives --------------------------------------------------------------------------------------------------
 
-    def write_later(self, write: Write) -> None:
-        """Send this later, before anything else."""
-        first = not self.pending
-        self.pending.add(write)
-        self.pulse.start()
-        if first:
-            self.pulse.hurry()  # it may be asleep for a part of the lease
-
-    def _send_some(self) -> Flow[None]:
-        """Send a little of what is owed, in a caller's time; the rest is sent beside the callers."""
-        self.pulse.start()
-        try:
-            yield from self.pending.send(most=_SENT_IN_A_CALL, for_s=_SENT_IN_A_CALL_S)
-        except StoreError:
-            if not self.client.clustered:  # where it may be another server that fails
-                raise
-
-    def send_now(self) -> None:
-        """Send what is owed in this thread, if that can be."""
-        try:
-            run_sync(self._send_some())
-        except StoreError:
-            self.failed()
-            self.pulse.start()
-
-    def _beat(self) -> float | None:
-        """Give a sign of life, and send what is owed; None when nothing is held any more."""
-        try:
-            with self.beating:  # `close` comes before it, or after
-                if self.closed:
-                    return None
-                with self.lock:
-                    due = self.leases.due({each.encoded.lease for each in self.operations.values()})
-                    holds = bool(self.operations)
-                for lease in due if holds else ():
-                    run_sync(self._renew_lease(lease))
-                run_sync(self._retake())
-                run_sync(self.pending.send(for_s=_SENT_IN_A_BEAT_S))
-        except StoreError:
-            self.failed()
-            return min(_TRY_AGAIN_S, self._lease_s / 4)
+    def beat(self) -> float | None:
+        """Give a sign of life; None when nothing is held any more."""
         with self.lock:
-            if self.pending:
-                return 0.0
-            if self.operations:
-                return self._lease_s / 4
-            self.pulse.stopped()
-            return None
+            due = self.leases.due({each.encoded.lease for each in self.operations.values()})
+            holds = bool(self.operations)
+        for lease in due if holds else ():
+            run_sync(self._renew_lease(lease))
+        run_sync(self._retake())
+        return self._lease_s / 4 if self.operations else None
 
     def _renew_lease(self, lease: ProcessLease) -> Flow[None]:
         """Give a sign of life under a lease."""
@@ -714,7 +550,8 @@ class RedisStore:
             self.leases.over(lease)
             for op_id, operation in self.operations.items():
                 if operation.request.slot and operation.encoded.lease is lease:
-                    self._lost[op_id] = operation
+                    lines = [replace(line, free=True) for line in operation.request.lines]
+                    self._lost[op_id] = replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0)
 
     def _check_leases(self, tag: str) -> Flow[None]:
         """Find out which leases of a tag are over, before a slot is given out."""
@@ -725,10 +562,9 @@ class RedisStore:
 
     def _retake(self) -> Flow[None]:
         """Hold again, whatever is left, the slots that were given away while their agents lived; nobody is let in until then."""
-        for op_id, operation in tuple(self._lost.items()):
-            lines = [replace(line, free=True) for line in operation.request.lines]
-            request = replace(operation.request, op_id=new_op_id(), lines=lines, spent=True, patience_s=0.0)
-            if self.operations.get(op_id) is operation:
+        for op_id, request in tuple(self._lost.items()):
+            operation = self.operations.get(op_id)
+            if operation is not None:
                 encoded = EncodedRequest(request, self._view_of, self._names)
                 try:
                     again = yield from self._ask(encoded, encoded.mode)
@@ -745,8 +581,8 @@ class RedisStore:
                     yield from self._release(again)
             self._lost.pop(op_id, None)
 
-    def _sign_off(self, *, for_s: float) -> Flow[None]:
-        """Have what is still held settled at its grant now, until it says otherwise; what is not done in time ends with its lease."""
+    def sign_off(self, *, for_s: float) -> Flow[None]:
+        """See `SharedStore.sign_off`."""
         with self.lock:
             leases = [lease for lease in self.leases.current() if lease.made]
         until = time.monotonic() + for_s
@@ -783,15 +619,13 @@ class RedisStore:
     def reap(self, *, everybody: bool = False) -> int:
         """End what processes left behind whose lease ran out; with `everybody`, what any other process holds. Return how many."""
         ended = 0
-        with self._refusing():
-            for tag in dict.fromkeys((tag_of(self._namespace, None), *self.leases.tags())):
-                ended += run_sync(self._reap_tag(tag, everybody=everybody))
+        for tag in dict.fromkeys((tag_of(self._namespace, None), *self.leases.tags())):
+            ended += run_sync(self._reap_tag(tag, everybody=everybody))
         return ended
 
     def accept_loss(self) -> Flow[None]:
         """See `Operated.accept_loss`."""
-        with self._refusing():
-            yield from self._run("accept", [self._accepted], [str(round(self._keep_s))])
+        yield from self._run("accept", [self._accepted], [str(round(self._keep_s))])
 
     @property
     def _accepted(self) -> str:
@@ -803,15 +637,14 @@ class RedisStore:
         pattern = f"{tag[:-1]}[:}}]*"
         counters: dict[str, Counter] = {}
         cursor, processes, waiting = "0", 0, 0
-        with self._refusing():
-            for _ in range(_MOST_PAGES):
-                cursor, processes_here, page = page_of((yield from self._run("list", [f"{tag}:x"], [cursor, pattern])))
-                processes += processes_here
-                for counter, stand in page:
-                    waiting += 0 if counter.at in counters else stand
-                    counters[counter.at] = counter
-                if cursor == "0" or len(counters) > most:
-                    break
+        for _ in range(_MOST_PAGES):
+            cursor, processes_here, page = page_of((yield from self._run("list", [f"{tag}:x"], [cursor, pattern])))
+            processes += processes_here
+            for counter, stand in page:
+                waiting += 0 if counter.at in counters else stand
+                counters[counter.at] = counter
+            if cursor == "0" or len(counters) > most:
+                break
         left_out = self.client.clustered or cursor != "0" or len(counters) > most
         return Listing(list(counters.values())[:most], left_out=left_out, processes=processes, waiting=waiting)
 
@@ -828,9 +661,8 @@ class RedisStore:
 
     def _operate(self, counter: Counter, value: str, closes: str) -> Flow[Counter | None]:
         """Set a counter's limit, or close it; return None where it is gone, or is another one now."""
-        with self._refusing():
-            found = yield from self._run("operate", [counter.at], [value, closes, counter.epoch or ""])
-            return counter_of(counter.at.encode(), *listed(found, 3, bytes))[0] if found else None
+        found = yield from self._run("operate", [counter.at], [value, closes, counter.epoch or ""])
+        return counter_of(counter.at.encode(), *listed(found, 3, bytes))[0] if found else None
 
 
 def _check_tags(encoded: EncodedRequest) -> None:

@@ -17,13 +17,11 @@ from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.sqlite.file import Execute, LedgerFile, accepted_at, from_sql, to_sql
 from ravi_otel._enforcement.ledger.sqlite.process import GIVEN_BACK, LIVE, OVER, PROVISIONAL, Leases, is_fresh, is_over
 from ravi_otel._enforcement.ledger.store_failures import (
-    FORGOTTEN,
     StoreError,
     begin_anew,
     kept_s,
     may_begin_anew,
     warn_begun_anew,
-    warn_uncounted,
 )
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import Waiter
@@ -89,7 +87,7 @@ class Transaction:
         self._twins: list[Account] = []
         self._undo: list[Callable[[], object]] = []
         self._tickets: dict[int, int] | None = None
-        self._lined = False
+        self._lined = self._forgotten = False
 
     def begin(self) -> None:
         """Begin on the file, and read the clocks: one by which windows roll, and the one that all processes share."""
@@ -267,15 +265,15 @@ class Transaction:
         process = self.leases.process or (self.leases.enrol(self.execute, self.alive_ns) if self.holds else 0)
         self.execute(_HOLD, (operation.op_id, process, None if granted is None else to_sql(granted), holds, self.now_s))
 
-    def settle(self, op_id: str, actual: Mapping[str, int], guessed: bool) -> Settled | None:
-        """Replace what an operation holds by what was used; None when it is over."""
+    def settle(self, op_id: str, actual: Mapping[str, int], guessed: bool) -> Settled:
+        """Replace what an operation holds by what was used."""
         operation = self._end(op_id)
         if operation is None:
-            return None
+            return judge.NOTHING_CROSSED
         settled = judge.settle(operation, actual, guessed=guessed)
         if self.waiters:
             self.serve()
-        return settled
+        return replace(settled, forgotten=True) if self._forgotten else settled
 
     def release(self, op_id: str) -> None:
         """Give back what an operation holds."""
@@ -283,14 +281,6 @@ class Transaction:
         if operation is not None:
             judge.release(operation)
             self.serve()
-
-    def charge(self, account: Account, amount: int, op_id: str) -> Settled:
-        """Charge what was spent without the file, as an operation that begins and ends in this step."""
-        spent = Reservation(op_id, [Line(self.at_hand(account), amount, 0)], spent=True)
-        operation = judge.reserve(spent, {}, newcomer=False)
-        assert isinstance(operation, Operation)
-        settled = judge.settle(operation, {account.kind: amount}, guessed=False)
-        return Settled([*operation.crossings, *settled.crossings], settled.overage)
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Extended:
         """Hold more for an operation that goes on; nothing for one that is over, or whose process was thought dead meanwhile."""
@@ -358,7 +348,7 @@ class Transaction:
         if not operation.ended:
             operation.lines, operation.held = [line for line, _ in there], [hold for _, hold in there]
             operation.taken = len(there)
-            warn_uncounted(FORGOTTEN)
+            self._forgotten = True
 
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
         """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow."""
@@ -410,8 +400,10 @@ class Transaction:
         self.waiters[waiter] = None
         return None
 
-    def leave(self, waiter: Stander, *, wants: bool) -> None:
+    def leave(self, waiter: Stander, wants: bool) -> None:
         """Take somebody of ours out of line; who ran out of patience, and still wants, gets what there is, if that is the least needed."""
+        if waiter.answer is not None or waiter not in self.waiters:
+            return
         self._see_standing()
         waiter.request = self._request_at_hand(waiter.request)
         for account in self._at_hand.values():
