@@ -29,10 +29,9 @@ from ravi_otel._enforcement.ending import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import LastCall, LastCallClaim, LastCallState
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
-from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
+from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules, LastCall, LastCallClaim, LastCallState
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot

@@ -12,13 +12,12 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.last_call import LastCall, LastCallState
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.store_identity import store_id
 from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newest, refresh
-from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, Plan
+from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.spawn_tracker import SpawnTracker

@@ -7,9 +7,9 @@ holds none, and nothing in it makes a counter smaller than it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, NoReturn, TypeGuard
+from typing import Any, Final, NoReturn, cast
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.series import how_it_renews
@@ -92,9 +92,7 @@ class Counter:
     def __post_init__(self) -> None:
         """Check every field; ConfigurationError names it."""
         _optional_name("counters.renews", self.renews)
-        if not _is_tuple(self.part) or len(self.part) > _MOST_PARTS:
-            _wrong("counters.part", self.part, f"must be up to {_MOST_PARTS} texts")
-        for word in self.part:
+        for word in _collection("counters.part", self.part, tuple, most=_MOST_PARTS):
             if word != "":
                 _name("counters.part", word)
         if self.scope not in _SCOPES:
@@ -140,11 +138,17 @@ class Snapshot:
         if self.waited_ns > self.elapsed_ns:
             _wrong("waited_ns", self.waited_ns, f"is more than elapsed_ns={self.elapsed_ns}: {_AGAIN}")
         _flag("wrapped", self.wrapped)
-        _amounts("tally", self.tally, frozenset(TALLIED))
-        _amounts("charged", self.charged, None)
-        _entries("counters", self.counters, Counter)
-        for key in _entries("op_ids", self.op_ids, tuple):
-            if len(key) != 2:  # noqa: PLR2004 - a kind and an id
+        for name in ("tally", "charged"):
+            for key, amount in _collection(name, getattr(self, name), Mapping).items():
+                _name(name, key)
+                if name == "tally" and key not in TALLIED:
+                    _wrong(name, key, f"is nothing that is counted: {_AGAIN}")
+                _number(f"{name}.{key}", amount)
+        for counter in _collection("counters", self.counters, tuple):
+            if not isinstance(counter, Counter):
+                _wrong("counters", counter, "must be a Counter")
+        for key in _collection("op_ids", self.op_ids, tuple):
+            if len(_collection("op_ids", key, tuple, 2)) != 2:  # noqa: PLR2004 - a kind and an id
                 _wrong("op_ids", key, "must be a pair of a kind and an id")
             _name("the kind in op_ids", key[0], "sql_rows")
             _name("the id in op_ids", key[1], "page 7")
@@ -209,11 +213,12 @@ class Snapshot:
         content = _object("snapshot", _parsed(text), {"format", *(each.name for each in fields(cls))})
         if content.pop("format", None) != FORMAT:
             _wrong("format", None, f"must be {FORMAT!r}: {_AGAIN}")
-        known = {each.name for each in fields(Counter)}
-        listed = _list("counters", content.get("counters"))
-        objects = (_object("counters", {**_PLAIN, **one} if _is_object(one) else one, known) for one in listed)
-        counters = (Counter(**_with_part(one)) for one in objects)
-        pairs = (tuple(_list("op_ids", one)) for one in _list("op_ids", content.get("op_ids")))
+        known, counters = {each.name for each in fields(Counter)}, list[Counter]()
+        for one in _collection("counters", content["counters"], list):
+            counter = _object("snapshot: one of its counters", one, known)
+            counter["part"] = tuple(_collection("counters.part", counter["part"], list))
+            counters.append(Counter(**counter))
+        pairs = [tuple(_collection("op_ids", one, list)) for one in _collection("op_ids", content["op_ids"], list)]
         content.update(counters=tuple(counters), op_ids=tuple(pairs))
         return cls(**content)
 
@@ -246,69 +251,19 @@ def _wrong(name: str, value: object, what: str) -> NoReturn:
     raise ConfigurationError(f"snapshot: {name}={checks.show(value)} {what}.")
 
 
-def _is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    return isinstance(value, dict)
+def _object(what: str, value: object, known: set[str]) -> dict[str, Any]:
+    content: dict[str, Any] = _collection(what, value, dict)
+    for said, odd in (("has no", known - content.keys()), ("has the unknown", content.keys() - known)):
+        if odd:
+            some = ", ".join(checks.show(each) for each in sorted(odd)[:5])
+            raise ConfigurationError(f"{what} {said} {'fields' if len(odd) > 1 else 'field'} {some}: {_AGAIN}.")
+    return content
 
 
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
-def _is_tuple(value: object) -> TypeGuard[tuple[Any, ...]]:
-    return isinstance(value, tuple)
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
-    return isinstance(value, Mapping)
-
-
-def _object(name: str, value: object, known: set[str]) -> dict[str, Any]:
-    if not _is_object(value):
-        _wrong(name, value, f"must be an object: {_AGAIN}")
-    if value.keys() != known:
-        for what, odd in (("has no", known - value.keys()), ("has the unknown", value.keys() - known)):
-            if odd:
-                raise ConfigurationError(f"{_SNAPSHOT[name]} {what} {'fields' if len(odd) > 1 else 'field'} {_some(odd)}: {_AGAIN}.")
-    return dict(value)
-
-
-def _with_part(counter: dict[str, Any]) -> dict[str, Any]:
-    counter["part"] = tuple(_list("counters.part", counter["part"]))
-    return counter
-
-
-_PLAIN: Final[dict[str, Any]] = {"renews": None, "part": []}
-"""What a counter is that says nothing of windows."""
-_SNAPSHOT: Final = {"snapshot": "snapshot", "counters": "snapshot: one of its counters"}
-
-
-def _some(names: Iterable[str]) -> str:
-    return ", ".join(checks.show(each) for each in sorted(names)[:5])
-
-
-def _list(name: str, value: object) -> list[Any]:
-    if not _is_list(value) or len(value) > MOST_ENTRIES:
-        _wrong(name, value, f"must be a list of at most {MOST_ENTRIES}: {_AGAIN}")
+def _collection(name: str, value: object, of: type, most: int = MOST_ENTRIES) -> Any:
+    if not isinstance(value, of) or len(cast("Sized", value)) > most:
+        _wrong(name, value, f"must be a {of.__name__.lower()} of at most {most}: {_AGAIN}")
     return value
-
-
-def _entries(name: str, value: object, of: type) -> Iterable[Any]:
-    if not _is_tuple(value) or len(value) > MOST_ENTRIES:
-        _wrong(name, value, f"must be a tuple of at most {MOST_ENTRIES}")
-    for one in value:
-        if not isinstance(one, of):
-            _wrong(name, one, f"must be a {of.__name__}")
-    return value
-
-
-def _amounts(name: str, value: object, known: frozenset[str] | None) -> None:
-    if not _is_mapping(value) or len(value) > MOST_ENTRIES:
-        _wrong(name, value, f"must map at most {MOST_ENTRIES} names to amounts")
-    for key, amount in value.items():
-        _name(name, key)
-        if known is not None and key not in known:
-            _wrong(name, key, f"is nothing that is counted: {_AGAIN}")
-        _number(f"{name}.{key}", amount)
 
 
 def _name(name: str, value: object, example: str | None = None) -> None:
