@@ -354,7 +354,7 @@ class Plan:
         if not call.generative:
             return []
         expected = NOTHING if expected is None else expected
-        accounts = self.accounts(call.model)
+        accounts = self.accounts(call.model) if self.fixed is None else self.fixed
         if worst is None and not self.suspended:
             return expected.lines(accounts, call)
         lines: list[Line] = []

@@ -265,18 +265,15 @@ class Learned:
         """Count one answer of so many output tokens, unless no model writes that many."""
         if tokens > MOST_PLAUSIBLE:
             return
-        self._turns.alone(partial(self._add, (agent, model), tokens))  # one answer more or less: nobody waits for it
-
-    def _add(self, key: tuple[str | None, str | None], tokens: int) -> None:
-        known = self._lengths.get(key)
+        known = self._lengths.get((agent, model))
         if known is None:
             if len(self._lengths) >= MOST_KEYS:
-                self._forget()
-            known = self._lengths[key] = _Lengths()
+                self._turns.alone(self._forget)
+            known = self._lengths.setdefault((agent, model), _Lengths())
         self._stamp = known.stamp = self._stamp + 1
-        known.add(tokens)
+        self._turns.alone(partial(known.add, tokens))  # one answer more or less: nobody waits for it
 
     def _forget(self) -> None:
         """Forget those that were not heard of for longest, several at once: looking for them takes a while."""
-        for key, _ in heapq.nsmallest(_FORGOTTEN_AT_ONCE, self._lengths.items(), key=lambda item: item[1].stamp):
-            del self._lengths[key]
+        for key, _ in heapq.nsmallest(_FORGOTTEN_AT_ONCE, list(self._lengths.items()), key=lambda item: item[1].stamp):
+            self._lengths.pop(key, None)

@@ -571,16 +571,10 @@ class ModelCall(UnderWay):
         """Charge, settle and emit the end of a call that was sent."""
         record, engine = self.record, self.scope.engine
         call = record.call
-        cost = self._charge(reply, spent) if call.generative else None
-        if call.endpoint == _CHAINED:
-            CONVERSATIONS.heard(call, reply.id, reply.answers)
+        # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
+        guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
+        self._settle(reply, spent, record, guessed=guessed, doubted=doubted)
         if self._held:
-            actual = None if spent is None else self._amounts(spent, cost, reply)
-            # What a whole answer really used cannot be seen from outside: reasoning is not streamed.
-            guessed = at_grant or (status == "ok" and spent is not None and spent.source == "estimated")
-            if doubted and actual is not None and not guessed:
-                charge_rest(engine, self.holds, actual, record)
-            engine.settle(self.op_id, actual, record, guessed=guessed)
             self._settled = True
             if self.capped is not None:
                 self.capped.ended(record, reply, engine)
@@ -591,11 +585,18 @@ class ModelCall(UnderWay):
         record.reply, record.error_type = reply, error_type
         self._emit_ended(status)
 
-    def _amounts(self, spent: Usage, cost: int | None, reply: Reply | None = None) -> dict[str, int]:
-        """Return what was used, by the kinds of accounts."""
-        call = self.record.call
-        messages = None if reply is None or call.messages is None else call.messages + reply.answers
-        return (self._plan or self.scope.plan).amounts(spent, cost, messages)
+    def _settle(self, reply: Reply, spent: Usage | None, at: CallRecord, *, guessed: bool = False, doubted: bool = False) -> None:
+        """Charge what was used, settle what was held, and note what a later request may go on with."""
+        call, engine = self.record.call, self.scope.engine
+        cost = self._charge(reply, spent) if call.generative else None
+        if call.endpoint == _CHAINED:
+            CONVERSATIONS.heard(call, reply.id, reply.answers)
+        if self._held and self._plan is not None:
+            messages = None if call.messages is None else call.messages + reply.answers
+            actual = None if spent is None else self._plan.amounts(spent, cost, messages)
+            if doubted and actual is not None and not guessed:
+                charge_rest(engine, self.holds, actual, at)
+            engine.settle(self.op_id, actual, at, guessed=guessed)
 
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
         """Add tokens and cost to every tally, or note that they are unknown; return the cost in nano-USD, None unknown."""
@@ -747,7 +748,7 @@ class ModelCall(UnderWay):
         if earlier is not None:
             write_usage(record, earlier.collect(reply, record))
         if self._held:  # it went on with what another began, and that one pays for: no more than itself
-            self.scope.engine.settle(self.op_id, self._amounts(_NOTHING, 0), record)
+            self.scope.engine.settle(self.op_id, self.scope.plan.amounts(_NOTHING, 0, None), record)
             self._settled = True
         record.reply, record.error_type = reply, error_type
         self._emit_ended(status)
@@ -772,13 +773,8 @@ class ModelCall(UnderWay):
         """See `Collected.collect`."""
         record = self.record
         record.usage = reply.usage or (self.expectation().usage() if self._held else None)
-        cost = self._charge(reply, reply.usage)
-        if record.call.endpoint == _CHAINED:
-            CONVERSATIONS.heard(record.call, reply.id, reply.answers)
         add_counts(self.scope.tallies, unreported_calls=-self._unknown)
-        if self._held:
-            actual = None if reply.usage is None else self._amounts(reply.usage, cost, reply)
-            self.scope.engine.settle(self.op_id, actual, at or record)
+        self._settle(reply, reply.usage, at or record)
         return record
 
 

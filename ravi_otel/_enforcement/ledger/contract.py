@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._flow import Flow
@@ -154,6 +154,8 @@ class Grant:
 
     __slots__ = ("crossings", "held", "lines", "observed", "op_id")
 
+    contended: Final = False
+
     def __init__(
         self,
         op_id: str,
@@ -214,6 +216,11 @@ class Denied:
     held: int
     minimum: int
     crossings: Sequence[Crossing] = ()
+
+    @property
+    def contended(self) -> bool:
+        """Whether waiting may help."""
+        return self.reason == "contended"
 
 
 @dataclass(slots=True)

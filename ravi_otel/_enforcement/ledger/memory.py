@@ -86,7 +86,7 @@ class MemoryLedger(WaitQueue[Waiter]):
             answer: Grant | Denied | None = None if below or self._standing else judge.at_once(request, self.operations)
             if answer is None:  # as always where a window rolls
                 answer = self._alone(partial(self._judge, request))
-        if below or request.patience_s <= 0 or not wait_queue.is_contended(answer):
+        if below or request.patience_s <= 0 or not answer.contended:
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(Waiter(request))
 
@@ -265,7 +265,7 @@ class MemoryLedger(WaitQueue[Waiter]):
 
     def _stand_alone(self, waiter: Waiter) -> Grant | Denied | None:
         answer = self._judge(waiter.request)
-        if self._is_below or not wait_queue.is_contended(answer):
+        if self._is_below or not answer.contended:
             return answer
         account = cast("Denied", answer).account
         if wait_queue.blocks_itself(waiter.request, account, self.operations):
@@ -292,7 +292,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         for place in left:
             place.line.remove(waiter)
         answer = judge.last_word(waiter.request, self.operations) if wants and not waiter.woken else None
-        if answer is None or wait_queue.is_contended(answer):
+        if answer is None or answer.contended:
             answer = waiter.refused()
         self._serve(left)  # whoever stood behind may fit where this one did not
         return answer

@@ -105,11 +105,6 @@ def wake(woken: deque[W], release: Callable[[str], Flow[None]]) -> None:
             run_sync(release(waiter.request.op_id))
 
 
-def is_contended(answer: Grant | Denied) -> bool:
-    """Whether waiting may help."""
-    return isinstance(answer, Denied) and answer.reason == "contended"
-
-
 def blocks_itself(request: Reservation, account: Account, operations: Operations) -> bool:
     """Whether the asker's own chain holds what stands in the way: waiting would never end."""
     own = [owner for owner in (request.owner, *request.around) if owner is not None]

@@ -180,7 +180,7 @@ class RedisStore:
     def _reserve(self, encoded: EncodedRequest) -> Flow[Grant | Denied]:
         try:
             answer = yield from self._ask(encoded, NEWCOMER | encoded.mode)
-            if encoded.request.patience_s > 0 and wait_queue.is_contended(answer):
+            if encoded.request.patience_s > 0 and answer.contended:
                 answer = yield from self._wait(encoded, cast("Denied", answer))
         finally:
             if encoded.doubtful:
@@ -261,7 +261,7 @@ class RedisStore:
         forget_stop = None if encoded.request.on_stop is None else encoded.request.on_stop(ticket.stop)
         try:
             answer = yield from self._ask(encoded, NEWCOMER | STAND | encoded.mode, ticket)  # again, now that it has a ticket
-            if wait_queue.is_contended(answer):
+            if answer.contended:
                 ticket.join(encoded, cast("Denied", answer).account)
                 answer = yield from self._stand(encoded, ticket, cast("Denied", answer))
         except BaseException:
@@ -291,7 +291,7 @@ class RedisStore:
             if not ticket.first:
                 continue
             found = yield from self._ask(encoded, STAND | encoded.mode, ticket)
-            if not wait_queue.is_contended(found):
+            if not found.contended:
                 return found
             answer = cast("Denied", found)
             if answer.account is not ticket.account and self._blocks_itself(encoded, answer.account):

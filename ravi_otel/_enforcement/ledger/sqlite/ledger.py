@@ -36,7 +36,7 @@ from ravi_otel._enforcement.ledger.sqlite.process import BATCH, Leases, SettledI
 from ravi_otel._enforcement.ledger.sqlite.transaction import Row, Stander, Transaction, copies, look
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError
 from ravi_otel._enforcement.ledger.store_readings import Copy
-from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, is_contended, wake
+from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, wake
 from ravi_otel._flow import Done, Flow, trio_here
 from ravi_otel._forksafe import around_fork
 
@@ -111,7 +111,7 @@ class SqliteStore(WaitQueue[Stander]):
                 raise
             self._locally(self.file.give_up)
             answer = self._step(Transaction.reserve, request)
-        if request.patience_s <= 0 or not is_contended(answer):
+        if request.patience_s <= 0 or not answer.contended:
             return Done(answer)  # type: ignore[return-value]  # a flow that is over; `cast` would be called each time
         return self._wait(Stander(request))
 

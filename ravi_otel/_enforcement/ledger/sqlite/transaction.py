@@ -390,7 +390,7 @@ class Transaction:
         """Put somebody of ours at the end of the line for what stands in the way, or answer when nobody has to wait."""
         waiter.request = self._request_at_hand(waiter.request)
         answer = self.reserve(waiter.request)
-        if not isinstance(answer, Denied) or not wait_queue.is_contended(answer):
+        if not isinstance(answer, Denied) or not answer.contended:
             return answer
         if wait_queue.blocks_itself(waiter.request, answer.account, self.operations):
             return self.reserve(waiter.request.patient(0.0))
@@ -413,7 +413,7 @@ class Transaction:
         self.waiters.pop(waiter, None)
         if wants and not waiter.woken:
             answer = self.reserve(waiter.request.patient(0.0), newcomer=False)
-            if not wait_queue.is_contended(answer):
+            if not answer.contended:
                 waiter.answer = answer
         self.serve()  # whoever stood behind may fit where this one did not
 
