@@ -30,7 +30,6 @@ from ravi_otel._instrumentation.uncovered import UNCOVERED, UNWRAPPED
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.carrying import Carrying
-from ravi_otel._runtime.footers import FOOTERS
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.patching import LEAVING, WORKERS, Installed
 from ravi_otel._runtime.scopes import finish_open, read_limits
@@ -113,7 +112,6 @@ class Instrumentation:
             before.fall_silent()
             self._carrying = before._carrying  # noqa: SLF001 - another one of this class
         STATE.options = self.settings.options(content=self._content.captured, each_chunk=times_chunks())
-        FOOTERS.on = STATE.options.footers
         around = None if self._surroundings is None else self._surroundings.run
         limits, origins = limits_of(self.settings, self._surroundings)
         STATE.install(engine, limits, around, origins, service_of(self.settings, self._surroundings))
@@ -166,7 +164,7 @@ class Instrumentation:
             watch.retire()
         STATE.instrumented, LEAVING.act = False, None
         TERMINATION.remove()
-        STATE.options, STATE.when_told, FOOTERS.on = Options(), _nothing, False
+        STATE.options, STATE.when_told = Options(), _nothing
         INFERRING.forget()
         STATE.install(Engine(), ())
 

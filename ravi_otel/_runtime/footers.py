@@ -5,17 +5,9 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from ravi_otel._enforcement.errors_text import named
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import BudgetError
 from ravi_otel.policy._limits import Kind, format_public_amount
-
-
-class Switch:
-    """Whether footers are on in this process; what imports this is below what keeps the process's options."""
-
-    on = False
-
-
-FOOTERS: Final = Switch()
 
 ErrorT = TypeVar("ErrorT", bound=BaseException)
 
@@ -62,7 +54,7 @@ def footed(error: ErrorT) -> ErrorT:
 
 def with_footer(text: str | None, error: BaseException) -> str | None:
     """Return the text that a limit stopped with the line under it, once, where footers are on; there is none under no text."""
-    if not FOOTERS.on or not text:
+    if not STATE.options.footers or not text:
         return text
     line = footer(error)
     return text if not line or text.endswith(line) else f"{text}\n{line}"
@@ -70,7 +62,7 @@ def with_footer(text: str | None, error: BaseException) -> str | None:
 
 def without_footer(text: str | None, error: BaseException | None) -> str | None:
     """Return such a text without the line, for a model that is told in other words what stopped it."""
-    line = "" if error is None or not FOOTERS.on else footer(error)
+    line = "" if error is None or not STATE.options.footers else footer(error)
     return text.removesuffix(f"\n{line}") if text and line else text
 
 

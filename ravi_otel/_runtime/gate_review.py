@@ -15,6 +15,8 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from json import loads as read_text  # as it is now: the program may make tools of that module's functions
@@ -224,9 +226,6 @@ def _copied(tool: str, value: Any, deep: int) -> Any:
     return items if kind is list else tuple(items)
 
 
-_OPEN, _OVER, _LEFT = "open", "over", "left"
-
-
 def is_async(fn: object) -> bool:
     """Whether a call of `fn` gives something to await, as far as that can be seen without calling it."""
     if inspect.iscoroutinefunction(fn):
@@ -261,7 +260,7 @@ class Execution:
             if inspect.isawaitable(result):
                 self._refuse_awaitable(result)
             return result
-        work = _Work(self._call)
+        work = WorkInThread(self._call)
         try:
             work.start()
             work.wait(self._timeout_s)
@@ -316,7 +315,7 @@ class Execution:
 
     async def _in_thread(self, seconds: float) -> Any:
         sleeper = Sleeper()
-        work = _Work(self._call, sleeper.wake)
+        work = WorkInThread(self._call, sleeper.wake)
         try:
             work.start()
             await sleeper.wait(seconds)
@@ -334,52 +333,43 @@ class Execution:
         )
 
 
-class _Work:
+class WorkInThread:
     """Call something in a thread of its own, and keep what came of it for whoever still waits."""
 
-    __slots__ = ("_call", "_context", "_done", "_error", "_lock", "_ring", "_started", "_state", "_value")
+    __slots__ = ("_call", "_context", "_done", "_ring", "_started")
 
     def __init__(self, call: Callable[[], Any], ring: Callable[[], object] | None = None) -> None:
         self._call: Callable[[], Any] | None = call
         self._ring = ring
         self._context = contextvars.copy_context()
-        self._done = threading.Event()
-        self._lock = threading.RLock()
-        self._state = _OPEN
+        self._done: Future[Any] = Future()
         self._started = False
-        self._value: Any = None
-        self._error: BaseException | None = None
 
-    def start(self) -> None:
+    def start(self, name: str = "ravi-otel-tool") -> None:
         """Begin; RuntimeError where the system gives no thread, and then nothing runs."""
         self._started = True  # before: what a signal raises meanwhile must not hide that it runs
         try:
-            threading.Thread(target=self._run, name="ravi-otel-tool", daemon=True).start()
+            threading.Thread(target=self._run, name=name, daemon=True).start()
         except RuntimeError:
             self._started = False
             raise
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float | None = None) -> None:
         """Wait on this thread until it has ended, so long at most."""
-        self._done.wait(min(seconds, threading.TIMEOUT_MAX))
+        with suppress(TimeoutError):
+            self._done.exception(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
     def leave(self) -> bool:
         """Wait no more; True when it goes on without anybody who does."""
-        with self._lock:
-            if self._state == _OPEN:
-                self._state = _LEFT
-        return self._started and self._state == _LEFT
+        return self._done.cancel() and self._started
 
     def outcome(self) -> Any:
         """Return what it returned, or raise what it raised."""
-        error, value = self._error, self._value
-        self._error = self._value = None
-        if error is None:
-            return value
+        done, self._done = self._done, Future()
         try:
-            raise error
+            return done.result()
         finally:
-            del error  # whose traceback knows this frame
+            del done  # its error has a traceback that knows this frame
 
     def _run(self) -> None:
         call, self._call = cast("Callable[[], Any]", self._call), None
@@ -389,13 +379,15 @@ class _Work:
             value = self._context.run(call)
         except BaseException as raised:  # noqa: BLE001 - whatever the tool raised is its caller's, SystemExit too
             error = raised
-        with self._lock:
-            if self._state == _OPEN:
-                self._value, self._error, self._state = value, error, _OVER
-            elif inspect.iscoroutine(value):
-                value.close()  # nobody will await it
+        try:
+            if error is None:
+                self._done.set_result(value)
+            else:
+                self._done.set_exception(error)
+        except InvalidStateError:  # nobody waits for it any more, nor will await it
+            if inspect.iscoroutine(value):
+                value.close()
         del error
-        self._done.set()
         if self._ring is not None:
             self._ring()
 

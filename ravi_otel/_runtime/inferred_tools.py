@@ -345,22 +345,19 @@ def answered(scope: Scope, record: CallRecord) -> BudgetError | None:
 def _charged(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
     # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
     refuses = refuses and scope.wrapping is None
-    if one.passed:
-        return _again(scope, one) if scope.wrapping is None else None
-    return _owing(scope, one, refuses=refuses) if one.owed else _tell(scope, by, one, refuses=refuses)
+    if one.owed or one.passed:
+        record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
+        return _again(scope, one, record) if one.passed else _charge(scope, one, record, refuses=refuses)
+    return _tell(scope, by, one, refuses=refuses)
 
 
-def _again(scope: Scope, one: Asked) -> BudgetError | None:
-    record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
+def _again(scope: Scope, one: Asked, record: ToolRecord) -> BudgetError | None:
+    if scope.wrapping is not None:
+        return None
     refused = scope.charge_done(scope.plan.passed_lines(one.name), record, refuses=True)
     if refused is None:
         INFERRING.release(one)
     return refused
-
-
-def _owing(scope: Scope, one: Asked, *, refuses: bool) -> BudgetError | None:
-    record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
-    return _charge(scope, one, record, refuses=refuses)
 
 
 def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:

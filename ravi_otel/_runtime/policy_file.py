@@ -77,9 +77,7 @@ def load_document(path: Path) -> Document:
         raise ConfigurationError(f"policy file {shown} has the ending {checks.show(path.suffix)}: name it .toml, .yaml or .yml.")
     text = _text(path, shown)
     document = _toml(shown, text) if form == "toml" else _yaml(shown, text)
-    found = _first_flaw(document.content)
-    if found is not None:
-        raise ConfigurationError(f"{shown}: {' '.join(found)}.")
+    _Values(shown).look("", document.content)
     return document
 
 
@@ -225,38 +223,32 @@ def _parser_words(error: Exception) -> str:
     return text if len(text) <= _MOST_SAID else f"{text[: _MOST_SAID - 1]}…"
 
 
-def _first_flaw(content: dict[str, Any]) -> tuple[str, str] | None:
-    """Name the first place that holds what no key of ours can take, or where there is too much."""
-    left: list[tuple[str, object, int]] = [("", content, 0)]
-    seen = 0
-    while left:
-        at, value, depth = left.pop()
-        seen += 1
-        inside = _inside(at, value)
-        flaw = _flaw(value) if inside is None else None
-        if depth > MOST_DEPTH:
-            flaw = f"is nested deeper than {MOST_DEPTH} levels: write it flat"
-        if seen + len(left) + len(inside or ()) > MOST_VALUES:
-            at, flaw = "the file", f"has more than {MOST_VALUES} values: split it"
+class _Values:
+    """Go through a document's values, each with its place, and refuse the first that no key of ours can take, and too many."""
+
+    def __init__(self, shown: str) -> None:
+        self._shown = shown
+        self._seen = 0
+
+    def look(self, at: str, value: object, depth: int = 0) -> None:
+        """Look at a value, and at what is in it."""
+        self._seen += 1
+        if self._seen > MOST_VALUES:
+            raise ConfigurationError(f"{self._shown}: the file has more than {MOST_VALUES} values: split it.")
+        flaw = f"is nested deeper than {MOST_DEPTH} levels: write it flat" if depth > MOST_DEPTH else _flaw(value)
         if flaw is not None:
-            return _short(at), flaw
-        left += [(place, each, depth + 1) for place, each in reversed(inside or ())]
-    return None
-
-
-def _inside(at: str, value: object) -> list[tuple[str, object]] | None:
-    """Return what a table or a list holds, each with its place, and None for anything else."""
-    at = at[:_MOST_SAID]
-    if isinstance(value, dict):
-        table = cast("dict[str, object]", value)
-        return [(f"{at}.{key}" if at else key, each) for key, each in table.items()]
-    if isinstance(value, list):
-        return [(f"{at}[{index}]", each) for index, each in enumerate(cast("list[object]", value))]
-    return None
+            raise ConfigurationError(f"{self._shown}: {_short(at)} {flaw}.")
+        at = at[:_MOST_SAID]
+        if isinstance(value, dict):
+            for key, each in cast("dict[str, object]", value).items():
+                self.look(f"{at}.{key}" if at else key, each, depth + 1)
+        elif isinstance(value, list):
+            for index, each in enumerate(cast("list[object]", value)):
+                self.look(f"{at}[{index}]", each, depth + 1)
 
 
 def _flaw(value: object) -> str | None:
-    if value is None or isinstance(value, bool):
+    if value is None or isinstance(value, bool | dict | list):
         return None
     if isinstance(value, str):
         return f"is longer than {MAX_SPEC} characters: shorten it" if len(value) > MAX_SPEC else None

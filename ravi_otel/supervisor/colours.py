@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +13,7 @@ import anyio
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import on_any_event_loop
 from ravi_otel._flow import Step
+from ravi_otel._runtime.gate_review import WorkInThread
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import stoppable
 from ravi_otel.errors import ConfigurationError
@@ -106,14 +104,7 @@ def _beside(act: Callable[[], Any]) -> Any:
 
     Nobody waits for that thread once this one was interrupted.
     """
-    done: Future[Any] = Future()
-    context = copy_context()
-
-    def run() -> None:
-        try:
-            done.set_result(context.run(act))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, it is the caller's
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="ravi-approval", daemon=True).start()
-    return done.result()
+    work = WorkInThread(act)
+    work.start("ravi-approval")
+    work.wait()
+    return work.outcome()

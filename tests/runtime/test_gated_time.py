@@ -298,7 +298,7 @@ def test_a_keyboard_interrupt_leaves_the_tool_behind_and_is_written_down(instrum
         begun.wait(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ravi_otel._runtime.gate_review._Work.wait", interrupted)  # as a signal that comes while it waits
+    monkeypatch.setattr("ravi_otel._runtime.gate_review.WorkInThread.wait", interrupted)  # as a signal that comes while it waits
     gate = OwnGate(before=LONG)
     with pytest.raises(KeyboardInterrupt):
         ToolCall("act", act, {}, gate).run()
