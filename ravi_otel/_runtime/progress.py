@@ -79,10 +79,12 @@ class ProgressEvent:
 class _Box:
     """What waits for one reader. Its lock is held for a few steps only, and may be taken again by a signal handler."""
 
-    __slots__ = ("_events", "_lock", "_most", "_sleepers", "ended", "missed", "untold")
+    __slots__ = ("_events", "_lock", "_most", "_reader", "_sleepers", "ended", "missed", "scope_id", "untold")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, reader: Progress, scope_id: str, most: int) -> None:
         self._most = most
+        self._reader = weakref.ref(reader)  # while it sleeps it is held through its task
+        self.scope_id = scope_id
         self._events: deque[ProgressEvent] = deque()
         self.renew()
         self.ended = False
@@ -94,8 +96,15 @@ class _Box:
         self._lock = threading.RLock()
         self._sleepers: dict[Sleeper, None] = {}
 
+    @property
+    def is_free(self) -> bool:
+        """Whether nobody reads any more."""
+        return self.ended or self._reader() is None
+
     def put(self, event: ProgressEvent) -> None:
-        """Add one; the oldest makes room."""
+        """Add one; the oldest makes room. What nobody reads any more ends: it is cleared away with the next reader, or with its run."""
+        if self._reader() is None:
+            self.end()
         with self._lock:
             if self.ended:
                 return
@@ -157,9 +166,9 @@ class Progress:
 
     __slots__ = ("__weakref__", "_inside", "_warned", "box", "topic")
 
-    def __init__(self, topic: TopicId, most: int, inside: Callable[[], bool]) -> None:
+    def __init__(self, topic: TopicId, scope_id: str, most: int, inside: Callable[[], bool]) -> None:
         self.topic = topic
-        self.box = _Box(most)
+        self.box = _Box(self, scope_id, most)
         self._inside = inside
         self._warned = False
 
@@ -235,37 +244,21 @@ _SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released
 _MOST_TEXT: Final = 1_000
 
 
-class _Seat:
-    """One reader of one run: its box is held, the reader itself is not. While it sleeps its box holds it, through its task."""
-
-    __slots__ = ("box", "reader", "scope_id")
-
-    def __init__(self, reader: Progress, scope_id: str) -> None:
-        self.box = reader.box
-        self.reader = weakref.ref(reader)
-        self.scope_id = scope_id
-
-    @property
-    def is_free(self) -> bool:
-        """Whether nobody reads any more."""
-        return self.box.ended or self.reader() is None
-
-
 class _Board(Listener):
     """Hear everything, and give it to who reads the runs it belongs to. Seats are replaced whole, so that telling takes no lock."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal handler may read a run
-        self._seats: dict[str, tuple[_Seat, ...]] = {}
+        self._boxes: dict[str, tuple[_Box, ...]] = {}
 
     def renew(self) -> None:
         """Begin without readers in a forked child: they are the parent's."""
-        seats, self._seats = self._seats, {}
+        boxes, self._boxes = self._boxes, {}
         self._lock = threading.RLock()
-        for each in seats.values():
-            for seat in each:
-                seat.box.renew()
-                seat.box.end()
+        for each in boxes.values():
+            for box in each:
+                box.renew()
+                box.end()
 
     def sit(self, reader: Progress, scope: Scope) -> None:
         """Tell `reader` what happens in the run of `scope` until that is closed."""
@@ -273,35 +266,35 @@ class _Board(Listener):
         with self._lock:
             scope.engine.listeners.add_once(self)
             self._clear()
-            self._seats[run_id] = (*self._seats.get(run_id, ()), _Seat(reader, scope.facts.scope_id))
+            self._boxes[run_id] = (*self._boxes.get(run_id, ()), reader.box)
         if scope.clock.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
             self._end(scope.facts)
 
     def _clear(self) -> None:
-        for run_id, seats in list(self._seats.items()):
-            self._keep(run_id, [seat for seat in seats if not seat.is_free])
+        for run_id, boxes in list(self._boxes.items()):
+            self._keep(run_id, [box for box in boxes if not box.is_free])
 
-    def _keep(self, run_id: str, seats: Iterable[_Seat]) -> None:
-        kept = tuple(seats)
+    def _keep(self, run_id: str, boxes: Iterable[_Box]) -> None:
+        kept = tuple(boxes)
         if kept:
-            self._seats[run_id] = kept
+            self._boxes[run_id] = kept
         else:
-            self._seats.pop(run_id, None)
+            self._boxes.pop(run_id, None)
 
     def _end(self, facts: ScopeFacts) -> None:
         run_id = str(facts.run_id)
         with self._lock:
-            seats = self._seats.get(run_id, ())
-            over = [seat for seat in seats if seat.scope_id == facts.scope_id]
-            self._keep(run_id, [seat for seat in seats if seat not in over])
-        for seat in over:
-            seat.box.end()
+            boxes = self._boxes.get(run_id, ())
+            over = [box for box in boxes if box.scope_id == facts.scope_id]
+            self._keep(run_id, [box for box in boxes if box not in over])
+        for box in over:
+            box.end()
 
-    def _of(self, run_id: str | None) -> list[_Seat]:
+    def _of(self, run_id: str | None) -> list[_Box]:
         """List who reads a run or one around it."""
         if run_id is None:
             return []
-        found = list(self._seats.get(run_id, ()))
+        found = list(self._boxes.get(run_id, ()))
         inner = _inner.get(run_id)
         outer = None if inner is None else inner.parent
         told = {run_id}
@@ -309,25 +302,25 @@ class _Board(Listener):
             around = outer.facts.run_id
             if around is not None and around not in told:
                 told.add(around)
-                found.extend(self._seats.get(around, ()))
+                found.extend(self._boxes.get(around, ()))
             outer = outer.parent
         return found
 
     def _tell(self, event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> None:
-        seats = self._of(facts.run_id)
-        if seats:
-            _give(seats, _event(event, facts, data))
+        boxes = self._of(facts.run_id)
+        if boxes:
+            _give(boxes, _event(event, facts, data))
 
     # -- what is told ---------------------------------------------------------------------------------------------
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Tell that it opened."""
-        if self._seats:
+        if self._boxes:
             self._tell("scope_opened", scope.facts, _scope(scope.facts))
 
     def scope_closed(self, scope: ScopeView) -> None:
         """Tell how it ended; with its run a reader's events end."""
-        if not self._seats:
+        if not self._boxes:
             return
         spend, facts = scope.spend(), scope.facts
         ending = {"status": scope.status, "stop_reason": _text(scope.stop_reason)}
@@ -339,35 +332,35 @@ class _Board(Listener):
 
     def call_started(self, record: CallRecord) -> None:
         """Tell that a call begins."""
-        if self._seats:
+        if self._boxes:
             self._tell("llm_start", record.facts, _call(record))
 
     def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
         """Tell that another attempt will follow."""
-        if self._seats:
+        if self._boxes:
             why = {"status": retry.status, "wait_s": retry.wait_s, "error_type": retry.error_type}
             self._tell("retry", record.facts, {"op_id": record.op_id, "attempt": retry.attempt, **why})
 
     def call_ended(self, record: CallRecord) -> None:
         """Tell how a call ended."""
-        if self._seats:
+        if self._boxes:
             self._tell("llm_end", record.facts, {**_call(record), **_ending(record), **_used(record)})
 
     def tool_started(self, record: ToolRecord) -> None:
         """Tell that a tool call begins."""
-        if self._seats:
+        if self._boxes:
             self._tell("tool_start", record.facts, {"op_id": record.op_id, "tool_name": record.name})
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell how it ended."""
-        if self._seats:
+        if self._boxes:
             self._tell("tool_end", record.facts, {"op_id": record.op_id, "tool_name": record.name, **_ending(record)})
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell that a limit is near or exceeded: in the run that owns it, else in the one that brought it there."""
         run_id = event.run_id or (None if at is None else at.facts.run_id)
-        seats = self._of(run_id) if self._seats else []
-        if not seats:
+        boxes = self._of(run_id) if self._boxes else []
+        if not boxes:
             return
         place = None if at is None else at.facts.supervision
         data = {
@@ -382,20 +375,20 @@ class _Board(Listener):
         }
         name, agent = (event.agent_name, event.agent_id) if at is None else (at.facts.agent_name, at.facts.agent_id)
         parent, depth = (None, None) if place is None else (_text(place.parent_id), place.depth)
-        _give(seats, ProgressEvent(event.event, run_id, name, agent, parent, depth, ReadOnly(data), time.time()))
+        _give(boxes, ProgressEvent(event.event, run_id, name, agent, parent, depth, ReadOnly(data), time.time()))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Tell what became of a slot."""
-        seats = self._of(event.run_id) if self._seats else []
-        if seats:
+        boxes = self._of(event.run_id) if self._boxes else []
+        if boxes:
             data = {"priority": event.priority, "active": event.active, "paused": event.paused, "max_agents": event.max_agents}
             what = _SPAWN.get(event.outcome, event.outcome)
-            _give(seats, ProgressEvent(what, event.run_id, event.agent_name, event.agent_id, None, None, ReadOnly(data), time.time()))
+            _give(boxes, ProgressEvent(what, event.run_id, event.agent_name, event.agent_id, None, None, ReadOnly(data), time.time()))
 
     def counted(self, event: CountEvent) -> None:
         """Tell that an agent crashed and is started again, in the run or agent around it; of the rest there are events already."""
         retry = event.retry
-        if event.what != "restarted" or retry is None or not self._seats:
+        if event.what != "restarted" or retry is None or not self._boxes:
             return
         around = next((one for one in STATE.locate()[0].upwards() if one.facts.scope_id == event.scope_id), None)
         if around is not None:
@@ -404,16 +397,13 @@ class _Board(Listener):
 
     def told(self, notice: Notice) -> None:
         """Tell what the program or an operator says."""
-        if self._seats:
+        if self._boxes:
             self._tell(notice.what, notice.facts, {**notice.data, "text": notice.text})
 
 
-def _give(seats: Iterable[_Seat], event: ProgressEvent) -> None:
-    for seat in seats:
-        if seat.reader() is None:
-            seat.box.end()  # and is cleared away with the next reader, or when its run is closed
-        else:
-            seat.box.put(event)
+def _give(boxes: Iterable[_Box], event: ProgressEvent) -> None:
+    for box in boxes:
+        box.put(event)
 
 
 def _event(event: str, facts: ScopeFacts, data: Mapping[str, Any]) -> ProgressEvent:
@@ -476,7 +466,7 @@ def note_inner(run: Scope) -> None:
 def read(run: Scope, most: int = MOST) -> Progress:
     """Return a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
     kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
-    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), kept, partial(_is_inside, weakref.ref(run)))
+    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), run.facts.scope_id, kept, partial(_is_inside, weakref.ref(run)))
     _BOARD.sit(reader, run)
     return reader
 

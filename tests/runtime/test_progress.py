@@ -255,13 +255,13 @@ def test_a_reader_that_is_dropped_is_let_go_of_with_its_events():
         assert box.ended
         del box
         run.progress()
-        assert len(_BOARD._seats[run.id]) == 1
+        assert len(_BOARD._boxes[run.id]) == 1
 
 
 def test_nothing_is_kept_of_a_run_that_is_over():
     with ravi_otel.run("r") as run:
         progress = run.progress()
-    assert run.id not in _BOARD._seats
+    assert run.id not in _BOARD._boxes
     assert names(progress) == ["scope_closed"]
 
 
