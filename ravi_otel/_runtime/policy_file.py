@@ -345,7 +345,7 @@ def _written(each: Sourced) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """The file, or one of its profiles: the table at `spot`, and what is said behind the place of each of its limits."""
 
     document: Document
@@ -420,12 +420,12 @@ def only(place: str, given: Mapping[str, object], known: tuple[str, ...], whose:
 # -- lists --------------------------------------------------------------------------------------------------------
 
 
-def read_limits(part: Part, given: object, *steps: str | int) -> tuple[Sourced, ...]:
+def read_limits(part: FilePart, given: object, *steps: str | int) -> tuple[Sourced, ...]:
     """Read a list of limits, texts and tables."""
     return tuple(_limit(part, each, *steps, index) for index, each in enumerate(part.listed(given, 'limits = ["tokens=500k"]', *steps)))
 
 
-def _limit(part: Part, given: object, *steps: str | int) -> Sourced:
+def _limit(part: FilePart, given: object, *steps: str | int) -> Sourced:
     place = part.place(*steps)
     if isinstance(given, str):
         return Sourced(parsed(place, given), given.strip(), part.source(*steps))
@@ -438,7 +438,7 @@ def _limit(part: Part, given: object, *steps: str | int) -> Sourced:
     return Sourced(limit, format_limit(limit), part.source(*steps))
 
 
-def read_agents(part: Part, given: object) -> Iterator[Sourced]:
+def read_agents(part: FilePart, given: object) -> Iterator[Sourced]:
     """Read limits by agent: each is a template for every agent of that name."""
     for name, said in part.table(given, '{researcher: ["tokens=50k"]}', "agents").items():
         steps: tuple[str, ...] = ("agents", name)
@@ -456,7 +456,7 @@ def read_agents(part: Part, given: object) -> Iterator[Sourced]:
             yield replace(each, limit=limit, spec=format_limit(limit))
 
 
-def _for_agent(part: Part, name: str, each: Sourced, options: Mapping[str, Any], *steps: str | int) -> Limit:
+def _for_agent(part: FilePart, name: str, each: Sourced, options: Mapping[str, Any], *steps: str | int) -> Limit:
     limit = each.limit
     place = part.place(*steps)
     if limit.scope is not None or limit.agent is not None:
@@ -471,7 +471,7 @@ def _for_agent(part: Part, name: str, each: Sourced, options: Mapping[str, Any],
     return parsed(place, format_limit(replace(limit, **changes)))
 
 
-def read_tools(part: Part, given: object) -> Iterator[Sourced]:
+def read_tools(part: FilePart, given: object) -> Iterator[Sourced]:
     """Read how often each tool may be started: a number, or text with options behind it, `"5:on=stop"`."""
     for name, value in part.table(given, "{search: 5}", "tools").items():
         place = part.place("tools", name)
@@ -485,7 +485,7 @@ def read_tools(part: Part, given: object) -> Iterator[Sourced]:
         yield Sourced(parsed(place, spec), spec, part.source("tools", name))
 
 
-def _of_tool(part: Part, place: str, name: str, value: str) -> Limit:
+def _of_tool(part: FilePart, place: str, name: str, value: str) -> Limit:
     try:
         return parse_limit(f"{Kind.TOOL_CALLS}={value}")
     except LimitSyntaxError as error:
@@ -497,7 +497,7 @@ def _of_tool(part: Part, place: str, name: str, value: str) -> Limit:
 # -- tables -------------------------------------------------------------------------------------------------------
 
 
-def _from_table(part: Part, place: str, table: dict[str, Any]) -> Limit:
+def _from_table(part: FilePart, place: str, table: dict[str, Any]) -> Limit:
     only(place, table, LIMIT_KEYS, "a limit")
     for needed in ("kind", "value"):
         if needed not in table:
@@ -510,7 +510,7 @@ def _from_table(part: Part, place: str, table: dict[str, Any]) -> Limit:
         raise LimitSyntaxError(f"{place}: {error}", spec=spec) from None
 
 
-def _made(part: Part, table: dict[str, Any]) -> Limit:
+def _made(part: FilePart, table: dict[str, Any]) -> Limit:
     shape = _kind(part, table["kind"])
     tool = checks.optional_name("tool", table.get("tool"))
     if tool is not None and (shape.kind != Kind.TOOL_CALLS or shape.detail is not None):
@@ -521,7 +521,7 @@ def _made(part: Part, table: dict[str, Any]) -> Limit:
     return make_limit(shape.kind, _amount(part, shape, table["value"]), options, detail=tool or shape.detail, agent=agent)
 
 
-def _kind(part: Part, word: object) -> Limit:
+def _kind(part: FilePart, word: object) -> Limit:
     """Read `tokens`, `tool.search` or `charge.sql_rows`, as a limit of 1."""
     if not isinstance(word, str):
         raise ConfigurationError(f"kind={checks.show(word)} is no kind of limit; the kinds are {', '.join(Kind)}.")
@@ -533,7 +533,7 @@ def _kind(part: Part, word: object) -> Limit:
     return Limit(kind=named.kind, value=1, detail=named.detail)
 
 
-def _amount(part: Part, shape: Limit, value: object) -> int:
+def _amount(part: FilePart, shape: Limit, value: object) -> int:
     """Read a number in the kind's public unit (USD, seconds, a count), or text with a unit: `"500k"`, `"90s"`."""
     if isinstance(value, str):
         if ":" in value:
@@ -556,23 +556,23 @@ def _amount(part: Part, shape: Limit, value: object) -> int:
 class GateSection:
     """What a policy file says of the gate; `default` is "approve" where it says nothing."""
 
-    part: Part
+    part: FilePart
     default: str
     rules: tuple[Mapping[str, Any], ...]
 
 
-def read_gate(part: Part, given: object) -> GateSection:
+def read_gate(part: FilePart, given: object) -> GateSection:
     """Read the section as any reader of the file does: a default in words, and tables, each with the word of its rule."""
     table = part.table(given, '{default: "escalate", rules: []}', "gate")
     part.only(table, GATE_KEYS, "the gate", "gate")
-    gate = Part(part.document, (*part.spot, "gate"))
+    gate = FilePart(part.document, (*part.spot, "gate"))
     said, rules = table.get("default"), table.get("rules")
     default = gate.checked(_word, "approve" if said is None else said, "default")
     listed = [] if rules is None else gate.listed(rules, 'rules = [{ rule = "allow", tool = "search" }]', "rules")
     return GateSection(gate, default, tuple(_rule(gate, index, each) for index, each in enumerate(listed)))
 
 
-def _rule(gate: Part, index: int, given: object) -> Mapping[str, Any]:
+def _rule(gate: FilePart, index: int, given: object) -> Mapping[str, Any]:
     table = gate.table(given, '{rule: "allow", tool: "search"}', "rules", index)
     word = table.get("rule")
     if not isinstance(word, str):
@@ -623,26 +623,26 @@ def read_file(path: Path) -> PolicyFile:
 def read_document(document: Document) -> PolicyFile:
     """Read what is in a policy file."""
     only(document.shown, document.content, FILE_KEYS, "a policy file")
-    return _read(Part(document), document.content, document.shown)
+    return _read(FilePart(document), document.content, document.shown)
 
 
-def _read(part: Part, content: Mapping[str, object], shown: str) -> PolicyFile:
+def _read(part: FilePart, content: Mapping[str, object], shown: str) -> PolicyFile:
     fields = {key: _READERS[key](part, value) for key, value in content.items() if value is not None}
     limits = tuple(each for key in _LISTS for each in fields.pop(key, ()))
     once(limits)  # two for the same thing are an error in a profile that is not chosen, too
     return PolicyFile(shown, limits, **fields)
 
 
-def _profiles(part: Part, given: object) -> dict[str, PolicyFile]:
+def _profiles(part: FilePart, given: object) -> dict[str, PolicyFile]:
     found: dict[str, PolicyFile] = {}
     for name, content in part.table(given, '{ci: {limits: ["tokens=50k"]}}', "profiles").items():
         table = part.table(content, "{} for one that changes nothing", "profiles", name)
         part.only(table, PROFILE_KEYS, "a profile", "profiles", name)
-        found[name] = _read(Part(part.document, ("profiles", name)), table, f"{part.document.shown} (profile {name})")
+        found[name] = _read(FilePart(part.document, ("profiles", name)), table, f"{part.document.shown} (profile {name})")
     return found
 
 
-Reader: TypeAlias = Callable[[Part, Any], Any]
+Reader: TypeAlias = Callable[[FilePart, Any], Any]
 
 
 def _checked(key: str, check: Callable[[str, Any], Any]) -> Reader:
