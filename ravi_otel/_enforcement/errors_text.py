@@ -100,6 +100,19 @@ _FOR_USERS: Final = {
 }
 """What an end user may read, by the reason, where it says neither what the limit is nor when there is room again."""
 
+_UNBOUNDED: Final = {
+    "uncapped": ("the output of {what} cannot be capped", "Let it pass as an estimate {admit}"),
+    "window": (
+        "{what} hides the size of the input, and the context window of model {model} is not known",
+        "Leave the field out, or let it pass as an estimate {admit}",
+    ),
+    "refuse": (
+        "{what} in the request hides the size of its input",
+        'Leave the field out, or hold the model\'s whole window {window}; "admit" in place of "window" holds an estimate',
+    ),
+}
+"""Why the size of a request cannot be told, and what to do about it, by what a strict limit does with such a call."""
+
 _OF_AGENTS: Final = {
     Kind.AGENTS: BUSY,
     Kind.AGENTS_TOTAL: "This task has grown as large as it may, so a part of it was not done.",
@@ -466,22 +479,12 @@ def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaus
 def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
     """Write the error of a strict limit that meets a request whose size cannot be told."""
     words = _LimitWords(account)
-    where, held = place(account.facts), account.limit.on_unbounded == "window"
-    admitted = f"let it pass as an estimate {words.stated('on_unbounded', 'admit')}"
-    if not call.least_cap:
-        why = f"the output of {call.unbounded} cannot be capped"
-        way_out = f"L{admitted.removeprefix('l')}"
-    elif held:
-        why = f"{call.unbounded} hides the size of the input, and the context window of model {named(str(call.model))} is not known"
-        way_out = f"Leave the field out, or {admitted}"
-    else:
-        why = f"{call.unbounded} in the request hides the size of its input"
-        way_out = (
-            f"Leave the field out, or hold the model's whole window {words.stated('on_unbounded', 'window')}; "
-            '"admit" in place of "window" holds an estimate'
-        )
+    why, way_out = _UNBOUNDED[account.limit.on_unbounded if call.least_cap else "uncapped"]
+    admit, window = words.stated("on_unbounded", "admit"), words.stated("on_unbounded", "window")
+    because = why.format(what=call.unbounded, model=named(str(call.model)))
     return BudgetExhaustedError(
-        f"The call is refused, because {why} and the strict limit of {words.counted() or 'cost'} of {where} cannot be kept. {way_out}.",
+        f"The call is refused, because {because} and the strict limit of {words.counted() or 'cost'} of {place(account.facts)} cannot be "
+        f"kept. {way_out.format(admit=admit, window=window)}.",
         **words.fields(account.used, account.held, "unbounded_input"),
     )
 

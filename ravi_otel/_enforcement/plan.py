@@ -67,27 +67,21 @@ class Estimate:
         What the endpoint itself expects goes before all of it. A picture is held at its tokens by size and quality, speech at its
         characters, a recording at the length its file suggests, or at a minute.
         """
-        if call.expected is not None:
-            return cls._as_expected(call.expected, card)
-        size = call.input_estimate
-        guess = OUTPUT_GUESS if learned is None else learned
-        per_choice = guess if call.output_cap is None else call.output_cap
-        output = per_choice * call.choices if call.turn else 0
-        cost = least = None
-        if card is not None:
-            cost = card.estimate_nano(size, output)
-            least = card.estimate_nano(size, 1)
-        if cost is None or least is None:
-            return cls(size, output, None, None, None, learned is not None, card)
-        return cls(size, output, cost, min(cost, least), None, learned is not None, card)
-
-    @classmethod
-    def _as_expected(cls, known: Usage, card: RateCard | None) -> Estimate:
-        cost = None if card is None else card.cost_nano(known)
-        least = None if card is None else card.cost_nano(cls._sent(known, min(1, known.output_tokens)))
-        if cost is None or least is None:
-            return cls(known.input_tokens, known.output_tokens, None, None, known)
-        return cls(known.input_tokens, known.output_tokens, cost, min(cost, least), known)
+        known, cost, least = call.expected, None, None
+        if known is None:
+            guess = OUTPUT_GUESS if learned is None else learned
+            per_choice = guess if call.output_cap is None else call.output_cap
+            given = call.input_estimate
+            made = per_choice * call.choices if call.turn else 0
+            if card is not None:
+                cost, least = card.estimate_nano(given, made), card.estimate_nano(given, 1)
+        else:
+            given, made = known.input_tokens, known.output_tokens
+            if card is not None:
+                cost, least = card.cost_nano(known), card.cost_nano(cls._sent(known, min(1, made)))
+        if cost is not None and least is not None:
+            least = min(cost, least)
+        return cls(given, made, cost, least, known, sure=known is None and learned is not None)
 
     @staticmethod
     def _sent(known: Usage, output: int) -> Usage:
