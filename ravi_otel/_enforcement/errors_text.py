@@ -292,8 +292,6 @@ class _DenialWords(_LimitWords):
 
     def exhausted(self, fact: str, where: str, agent: ScopeFacts | None) -> str:
         kind, reason = self.account.limit.kind, self.denied.reason
-        if reason == "closed":
-            return f"{place(self.account.facts)} was closed. Open another one."
         if reason == "draining" and not self.account.value and self.account.limit.value:
             what, opened = self.counted() or "cost", "`ravi-otel ledger set-limit` opens it again"
             return f"An operator has closed the limit of {what} in {where}, so nothing more may be spent there; {opened}."

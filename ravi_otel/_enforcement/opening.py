@@ -355,10 +355,8 @@ class Opening:
             if scope.lease is not None:
                 scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
         elif scope.spawn is not None:
-            if facts.agent_id is None:
-                raise ConfigurationError(f"agent({named(str(self.name))}) needs a name.")
             try:
-                scope.lease = scope.spawn.enter(facts.agent_id, self.priority, agent_name=facts.agent_name)
+                scope.lease = scope.spawn.enter(str(facts.agent_id), self.priority, agent_name=facts.agent_name)
             except SpawnDeniedError as denied:
                 if not scope.engine.observe:
                     _name_the_free_one(denied, scope.spawn)

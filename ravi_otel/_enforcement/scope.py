@@ -650,14 +650,11 @@ class WrapUp:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._inner: Scope | None = None
-        self._last: LastCall | None = None
-        self._attachment: _current.Attachment | None = None
-        self._entered: Entered | None = None
+        self._opened: tuple[Scope, LastCall, _current.Attachment, Entered] | None = None
 
     def __enter__(self) -> Self:
         scope = self._scope
-        if self._attachment is not None:
+        if self._opened is not None:
             raise ConfigurationError("wrap_up() is already open. Give each with block a wrap_up() of its own.")
         finals = scope.finals()
         if not finals:
@@ -668,21 +665,20 @@ class WrapUp:
         leaf: Any = _current.leaf()
         base: Scope = scope if leaf is None or scope not in leaf.upwards() else leaf
         facts = replace(base.facts, scope_id=uuid.uuid4().hex, kind=ScopeKind.BLOCK, name="wrap_up")
-        self._inner = base.block(facts)
-        self._last = self._inner.wrapping = LastCall(finals, base.wrapping)
-        self._attachment = _current.Attachment(_current.with_leaf(self._inner))
-        self._attachment.__enter__()
-        self._entered = scope.engine.listeners.scope_opened(self._inner)
+        inner = base.block(facts)
+        inner.wrapping = last = LastCall(finals, base.wrapping)
+        attachment = _current.Attachment(_current.with_leaf(inner))
+        attachment.__enter__()
+        self._opened = inner, last, attachment, scope.engine.listeners.scope_opened(inner)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        attachment, self._attachment, inner = self._attachment, None, self._inner
-        if self._last is not None:
-            self._last.over = True
-        if attachment is None or inner is None:
+        opened, self._opened = self._opened, None
+        if opened is None:
             return
-        if self._entered is not None:
-            self._entered.leave()
+        inner, last, attachment, entered = opened
+        last.over = True
+        entered.leave()
         attachment.restore()
         inner.end(error)
         inner.engine.listeners.scope_closed(inner)

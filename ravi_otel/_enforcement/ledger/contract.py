@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _TOKENS = Kind.TOKENS.value
 
-Reason = Literal["exhausted", "too_large", "draining", "contended", "closed"]
+Reason = Literal["exhausted", "too_large", "draining", "contended"]
 
 _operations = itertools.count(1)
 _process = f"{os.getpid():x}-{secrets.token_hex(4)}-"
