@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 
 _LEAF = otel_context.create_key("ravi-otel-leaf")
-_SEAT = otel_context.create_key("ravi-otel-seat")
+_KEPT_SLOT = otel_context.create_key("ravi-otel-kept-slot")
 _surrounding: Leaf | None = None
 _root: Leaf | None = None
 _dress: Callable[[Any, Context], Context] | None = None
@@ -108,14 +108,14 @@ def dress_with(dress: Callable[[Any, Context], Context] | None) -> None:
     _dress = dress
 
 
-def seat() -> Any:
-    """Return the innermost slot that is kept here for an agent to come (a `Seat`); None where there is none."""
-    return otel_context.get_value(_SEAT)
+def kept_slot() -> Any:
+    """Return the innermost slot that is kept here for an agent to come (a `KeptSlot`); None where there is none."""
+    return otel_context.get_value(_KEPT_SLOT)
 
 
-def with_seat(kept: object) -> Context:
+def with_kept_slot(kept: object) -> Context:
     """Return the current context with `kept` as the slot that an agent may take."""
-    return otel_context.set_value(_SEAT, kept)
+    return otel_context.set_value(_KEPT_SLOT, kept)
 
 
 def trace_id() -> str | None:

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
 from ravi_otel._enforcement.spawn_limits import AgentAdmission, LiveAgentLimits
-from ravi_otel._enforcement.spawn_tracker import Seat, SpawnTracker, kept_seat, shared_slots
+from ravi_otel._enforcement.spawn_tracker import KeptSlot, SpawnTracker, find_kept_slot, shared_slots
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import run_sync
@@ -51,7 +51,7 @@ class Opening:
 
     A `surrounding` run is that of a launched program: its scope's id is the run's, so that every process of the program
     counts for the same limits. `started_ns` is when it began, on the engine's monotonic clock. `share` is how an agent pays,
-    `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `seat` is the slot that is kept for this agent;
+    `suspended` are the kinds of limits that a block sets aside, and `reason` is why. `kept_slot` is the slot that is kept for this agent;
     left out, it is the one that the code around keeps for an agent of its id. `budget_title` is what a refusal calls the
     budget. `hooks` are passed on as they are. An agent that `waits` stands in line for a slot that it lost. `attempt`
     counts the beginnings of a supervised agent, from 1. `own_priority` and `own_retention` are what an agent was told itself, which
@@ -79,7 +79,7 @@ class Opening:
     started_ns: int | None = None
     resume: Snapshot | None = None
     share: Share = OWN
-    seat: Seat | None = None
+    kept_slot: KeptSlot | None = None
     suspended: frozenset[str] = frozenset()
     reason: str | None = None
     hooks: tuple[object, ...] = ()
@@ -102,7 +102,7 @@ class Opening:
             parent, also = self._joined(parent)
         for outer in (parent, *also):
             outer.refuse_closed()
-        scope = self._seated(parent)._open(parent, also)  # noqa: SLF001 - another opening of this class
+        scope = self._with_kept_slot(parent)._open(parent, also)  # noqa: SLF001 - another opening of this class
         if parent.engine.when_opened is not None:
             parent.engine.when_opened(scope.facts)
         return scope
@@ -119,12 +119,12 @@ class Opening:
                 scope.give_back_share(opened=False)
                 if scope.admission is not None:
                     scope.admission.undo()
-                if scope.lease is not None and self.seat is None:
+                if scope.lease is not None and self.kept_slot is None:
                     scope.lease.leave()
                 if scope.tracker is not None:
                     scope.tracker.unbind(scope)
-            if self.seat is not None:
-                self.seat.leave()
+            if self.kept_slot is not None:
+                self.kept_slot.leave()
             raise
         return scope
 
@@ -148,20 +148,20 @@ class Opening:
         around = set(parent.upwards())
         return parent, tuple(scope for scope in reversed(shared) if scope not in around)
 
-    def _seated(self, parent: Scope) -> Opening:
-        """Have an agent sit down where a slot is kept for it; what it was told itself goes before what it was spawned with."""
+    def _with_kept_slot(self, parent: Scope) -> Opening:
+        """Have an agent take the slot that is kept for it; what it was told itself goes before what it was spawned with."""
         if self.kind is not ScopeKind.AGENT:
             return self
         own, ask = self.own_priority, self
         if own is not None or self.own_retention is not None:
             ask = replace(self, priority=self.priority if own is None else own, retention=self.own_retention or self.retention)
-        seat = ask.seat or kept_seat(parent.spawn, ask.agent_id or ask.name or "")
-        if seat is None:
+        kept_slot = ask.kept_slot or find_kept_slot(parent.spawn, ask.agent_id or ask.name or "")
+        if kept_slot is None:
             return ask
-        if not seat.take():
-            return ask if ask.seat is None else replace(ask, seat=None)
-        retention = ask.own_retention or seat.retention
-        return replace(ask, seat=seat, budget=ask.budget or seat.budget, priority=seat.rank(own), retention=retention)
+        if not kept_slot.acquire():
+            return ask if ask.kept_slot is None else replace(ask, kept_slot=None)
+        retention = ask.own_retention or kept_slot.retention
+        return replace(ask, kept_slot=kept_slot, budget=ask.budget or kept_slot.budget, priority=kept_slot.rank(own), retention=retention)
 
     def _make(self, parent: Scope, also: tuple[Scope, ...]) -> Scope:
         engine, outer = parent.engine, parent.facts
@@ -346,12 +346,12 @@ class Opening:
     # -- which slot it takes ------------------------------------------------------------------------------------------
 
     def _enter_agent(self, scope: Scope) -> None:
-        facts, seat = scope.facts, self.seat
+        facts, kept_slot = scope.facts, self.kept_slot
         admission = scope.admission = AgentAdmission.of(scope, self.priority)
         if admission is not None:
             admission.admit()
-        if seat is not None:
-            scope.seat, scope.lease = seat, seat.lease
+        if kept_slot is not None:
+            scope.kept_slot, scope.lease = kept_slot, kept_slot.lease
             if scope.lease is not None:
                 scope.lease.agent_name = facts.agent_name  # until now nobody knew who would come
         elif scope.spawn is not None:
@@ -423,9 +423,9 @@ def _sources(payers: Sequence[Scope], kinds: tuple[Kind, ...]) -> dict[str, list
 
 def _name_the_free_one(denied: SpawnDeniedError, slots: SpawnTracker) -> None:
     """Say that a slot is kept around here, for an agent of another id: most likely one of the two is misspelt."""
-    seat = kept_seat(slots)
-    if seat is not None:
-        kept = named(seat.agent_id)
+    kept_slot = find_kept_slot(slots)
+    if kept_slot is not None:
+        kept = named(kept_slot.agent_id)
         denied.args = (f"{denied} spawn({kept}) around it keeps one that is free, which only agent({kept}) takes: give both the same id.",)
 
 

@@ -36,7 +36,7 @@ from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
 from ravi_otel._enforcement.spawn_limits import AgentAdmission
-from ravi_otel._enforcement.spawn_tracker import Lease, Seat, SpawnTracker
+from ravi_otel._enforcement.spawn_tracker import KeptSlot, Lease, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
@@ -97,7 +97,7 @@ class Scope(LimitedScope):
         self.generation: int = self.clock.generation
         self.admission: AgentAdmission | None = None  # an agent's way in by the limits that count agents
         self.lease: Lease | None = None
-        self.seat: Seat | None = None  # what the lease was kept in for this agent, by who gives it back
+        self.kept_slot: KeptSlot | None = None  # which was kept for this agent, by who releases it
         self.first_agent: str | None = None  # a run's root, by its id
         self.node: Any = None  # its place in the tree that the runtime draws
         self.trace_id: str | None = None
@@ -528,8 +528,8 @@ class Scope(LimitedScope):
             self.give_back_share()
         if self.admission is not None:
             self.admission.leave()
-        if self.seat is not None:
-            self.seat.leave()
+        if self.kept_slot is not None:
+            self.kept_slot.leave()
         elif self.lease is not None:
             self.lease.leave(quiet=quiet)
         if self.tracker is not None:

@@ -13,7 +13,7 @@ an agent around the code that asks: paused, it could not collect what it asked f
 
 Where several processes work for a run each keeps its own slots, and takes from the ledger what it gives out: see `SharedSlots`.
 
-A `Seat` is a slot that `spawn()` and `supervise()` keep for an agent to come: agents of its id sit on it, one at a time.
+A `KeptSlot` is a slot that `spawn()` and `supervise()` keep for an agent to come: agents of its id run on it, one at a time.
 """
 
 from __future__ import annotations
@@ -982,14 +982,14 @@ def _seconds(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else checks.nanoseconds("timeout_s", timeout_s) / NANO
 
 
-class Seat:
+class KeptSlot:
     """What an agent that was spawned is given: its slot, priority, budget and retention.
 
     `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
     the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
     """
 
-    __slots__ = ("_free", "_given_up", "_quiet", "_ranked", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
+    __slots__ = ("_free", "_quiet", "_ranked", "_released", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
 
     def __init__(
         self,
@@ -1006,19 +1006,19 @@ class Seat:
         self.retention = retention
         self.budget = budget
         self.lease = lease
-        self.outer: Seat | None = None
+        self.outer: KeptSlot | None = None
         self._slots = slots
-        self._free = [True]  # whoever pops it sits here: one step, which no other thread can come between
-        self._ranked: tuple[Priority, Priority] | None = None  # what who sat here last was told itself, and the seat's own
-        self._given_up = self._quiet = False
+        self._free = [True]  # whoever pops it has the slot: one step, which no other thread can come between
+        self._ranked: tuple[Priority, Priority] | None = None  # what the agent before was told itself, and the slot's own
+        self._released = self._quiet = False
 
     def is_free(self, slots: SpawnTracker | None) -> bool:
-        """Whether nobody sits here at this moment, in the run with these slots."""
+        """Whether no agent has it at this moment, in the run with these slots."""
         living = self.lease is None or not self.lease.ended
         return bool(self._free) and living and slots is self._slots
 
-    def take(self) -> bool:
-        """Sit down; False when another agent was faster."""
+    def acquire(self) -> bool:
+        """Give it to an agent; False when another agent was faster."""
         try:
             self._free.pop()
         except IndexError:
@@ -1026,7 +1026,7 @@ class Seat:
         return True
 
     def rank(self, own: Priority | None) -> Priority:
-        """Return the priority of the agent that sat down, and its slot: its `own`, else the seat's, as others changed it since."""
+        """Return the priority of the agent that has it, and make it the slot's: its `own`, else the slot's, as others changed it since."""
         if self.lease is None or self._slots is None:
             return self.priority if own is None else own
         usual = self.lease.priority
@@ -1039,24 +1039,24 @@ class Seat:
         return priority
 
     def leave(self) -> None:
-        """Stand up; when it was given up meanwhile, the slot goes back."""
+        """Note that the agent is over; when it was released meanwhile, the slot goes back."""
         self._free.append(True)
-        if self._given_up:
+        if self._released:
             self._end()
 
-    def give_up(self, *, quiet: bool = False) -> None:
-        """Give the lease back: now, or when the agent that sits here is over, which is counted until then; `quiet` as in `Lease.leave`."""
-        self._given_up, self._quiet = True, quiet
+    def release(self, *, quiet: bool = False) -> None:
+        """End the lease: now, or when the agent that has it is over, which is counted until then; `quiet` as in `Lease.leave`."""
+        self._released, self._quiet = True, quiet
         self._end()
 
     def _end(self) -> None:
-        if self.take() and self.lease is not None:
+        if self.acquire() and self.lease is not None:
             self.lease.leave(quiet=self._quiet)
 
 
-def kept_seat(slots: SpawnTracker | None, agent_id: str | None = None) -> Seat | None:
-    """Return the innermost free seat that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
-    seat: Seat | None = _current.seat()
-    while seat is not None and not (agent_id in (None, seat.agent_id) and seat.is_free(slots)):
-        seat = seat.outer
-    return seat
+def find_kept_slot(slots: SpawnTracker | None, agent_id: str | None = None) -> KeptSlot | None:
+    """Return the innermost free slot that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
+    kept_slot: KeptSlot | None = _current.kept_slot()
+    while kept_slot is not None and not (agent_id in (None, kept_slot.agent_id) and kept_slot.is_free(slots)):
+        kept_slot = kept_slot.outer
+    return kept_slot

@@ -17,7 +17,7 @@ from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
 from ravi_otel._enforcement.spawn_limits import AgentAdmission
-from ravi_otel._enforcement.spawn_tracker import Lease, Seat, kept_seat
+from ravi_otel._enforcement.spawn_tracker import KeptSlot, Lease, find_kept_slot
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
@@ -49,17 +49,17 @@ class Spawned:
     ) -> None:
         self.agent_id = agent_id
         self._asked = (priority, budget, wait_s, retention)
-        self._seat: Seat | None = None
+        self._kept_slot: KeptSlot | None = None
         self._scope: Scope | None = None
         self._attachment: _current.Attachment | None = None
 
     def __repr__(self) -> str:
-        return f"<Spawned {self.agent_id!r} {'not entered' if self._seat is None else self._seat.lease}>"
+        return f"<Spawned {self.agent_id!r} {'not entered' if self._kept_slot is None else self._kept_slot.lease}>"
 
     @property
     def lease(self) -> Lease | None:
         """Return the slot it holds, also when it is over; None outside any run, which has no slots, and before it was entered."""
-        return None if self._seat is None else self._seat.lease
+        return None if self._kept_slot is None else self._kept_slot.lease
 
     @property
     def priority(self) -> Priority:
@@ -89,11 +89,11 @@ class Spawned:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         attachment, self._attachment = self._attachment, None
-        if attachment is None or self._seat is None:
+        if attachment is None or self._kept_slot is None:
             return
         attachment.restore()
         # Nothing is told from within a generator that is being closed: a finaliser may be running.
-        self._seat.give_up(quiet=isinstance(error, GeneratorExit))
+        self._kept_slot.release(quiet=isinstance(error, GeneratorExit))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.__exit__(kind, error, trace)
@@ -119,10 +119,10 @@ class Spawned:
                 if wait_s != 0:
                     left_s, instead = in_time(scope, wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
                 lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
-            seat = Seat(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
-            seat.outer = _current.seat()
-            self._scope, self._seat = scope, seat
-            self._attachment = _current.Attachment(_current.with_seat(seat))
+            kept_slot = KeptSlot(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
+            kept_slot.outer = _current.kept_slot()
+            self._scope, self._kept_slot = scope, kept_slot
+            self._attachment = _current.Attachment(_current.with_kept_slot(kept_slot))
             self._attachment.__enter__()
         except BaseException as error:  # a signal: nobody will leave what was not entered
             attachment, self._attachment = self._attachment, None
@@ -143,7 +143,7 @@ def spawn(
 ) -> Spawned:
     """Take a slot of the run around for an agent to come: `with ravi_otel.spawn("researcher"): ...`, in either colour.
 
-    A slot that `SpawnTracker.acquire` or `wait_for_slot` took for that id, and nobody sits on, is the one: it goes back to who acquired
+    A slot that `SpawnTracker.acquire` or `wait_for_slot` took for that id, and no agent runs on, is the one: it goes back to who acquired
     it. `agent()` of the id, entered inside, takes over its slot, priority (NORMAL, or that of the acquired slot, unless given),
     `retention` and, unless it brings its own, `budget`. With no slot free it stands in line for up to `wait_s` seconds, None
     without end; what cancels or ends the code around ends the wait.
@@ -341,11 +341,11 @@ class _Crew:
         """Run attempts until one of them ends in anything but a crash."""
         around = STATE.around()
         around.checkpoint()
-        spawned = kept_seat(around.spawn, self._name)
-        seat: Seat | None = None
+        spawned = find_kept_slot(around.spawn, self._name)
+        kept_slot: KeptSlot | None = None
         try:
-            seat = spawned or self._seat(around)
-            ask = self._asked(around, seat)
+            kept_slot = spawned or self._take_slot(around)
+            ask = self._asked(around, kept_slot)
             attempt = 0
             while True:
                 attempt += 1
@@ -369,10 +369,10 @@ class _Crew:
                 if pause_s > 0:
                     yield from _rest(around, pause_s)
         finally:
-            if spawned is None and seat is not None:
-                seat.give_up()
+            if spawned is None and kept_slot is not None:
+                kept_slot.release()
 
-    def _seat(self, around: Scope) -> Seat:
+    def _take_slot(self, around: Scope) -> KeptSlot:
         """Take a slot as any agent does; it is kept for all attempts."""
         slots, lease = around.spawn, None
         priority = Priority.NORMAL if self._priority is None else self._priority
@@ -382,11 +382,11 @@ class _Crew:
             except SpawnDeniedError:
                 if not around.engine.observe:
                     raise
-        return Seat(self._name, priority, self._retention or HistoryRetention.RUN, slots=slots, lease=lease)
+        return KeptSlot(self._name, priority, self._retention or HistoryRetention.RUN, slots=slots, lease=lease)
 
-    def _asked(self, around: Scope, seat: Seat) -> Opening:
+    def _asked(self, around: Scope, kept_slot: KeptSlot) -> Opening:
         """Say what each attempt is: one tab for all of them, and a deadline that runs from now on."""
-        given = self._budget or seat.budget or inherited_budget(around.facts)
+        given = self._budget or kept_slot.budget or inherited_budget(around.facts)
         own = isinstance(given, ExecutionTracker)
         tracker = given if isinstance(given, ExecutionTracker) else ExecutionTracker.from_budget(given)
         return Opening(
@@ -396,7 +396,7 @@ class _Crew:
             budget_title=None if own else "ExecutionBudget",
             own_priority=self._priority,
             own_retention=self._retention,
-            seat=seat,
+            kept_slot=kept_slot,
             started_ns=None if tracker.budget.deadline_s is None else around.engine.clock.monotonic_ns(),
         )
 

@@ -107,7 +107,7 @@ def test_what_interrupts_it_between_the_slot_and_the_block_gives_the_slot_back(r
 
     with run_of(3), ravi_otel.agent("root"):
         with monkeypatch.context() as patch:
-            patch.setattr(ravi_otel._current, "with_seat", interrupt)
+            patch.setattr(ravi_otel._current, "with_kept_slot", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 inside(ravi_otel.spawn("worker"), lambda spawned: None)
         assert counts() == (1, 0, 0)

@@ -98,8 +98,8 @@ def test_an_agent_elsewhere_does_not_take_the_slot_that_is_kept_here(run_of):
 
         def elsewhere():
             leaf = ravi_otel._current.Attachment(ravi_otel._current.with_leaf(root.scope))
-            seatless = ravi_otel._current.Attachment(ravi_otel._current.with_seat(None))
-            with leaf, seatless, pytest.raises(SpawnDeniedError), ravi_otel.agent("same"):
+            slotless = ravi_otel._current.Attachment(ravi_otel._current.with_kept_slot(None))
+            with leaf, slotless, pytest.raises(SpawnDeniedError), ravi_otel.agent("same"):
                 pytest.fail("it opened")
 
         with meanwhile(elsewhere):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.spawn_tracker import kept_seat
+from ravi_otel._enforcement.spawn_tracker import find_kept_slot
 from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of
@@ -90,7 +90,7 @@ def retention_of(agent_name: str) -> HistoryRetention | None:
     """
     scope = current_scope()
     node = scope.supervision
-    if node is None or scope.facts.agent_id is not None or kept_seat(scope.spawn, agent_name) is not None:
+    if node is None or scope.facts.agent_id is not None or find_kept_slot(scope.spawn, agent_name) is not None:
         return None
     return node.retention
 
