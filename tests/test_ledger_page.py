@@ -12,7 +12,7 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
-from ravi_otel._enforcement.ledger.sqlite.process import KEPT_S
+from ravi_otel._enforcement.ledger.sqlite.transaction import KEPT_S
 from ravi_otel.cli.entry import commands
 from ravi_otel.cli.ledger import ledger
 

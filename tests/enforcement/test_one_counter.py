@@ -17,7 +17,6 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.ledger.store_identity import name_store
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -41,7 +40,7 @@ class Process:
 
     def __init__(self, ledger):
         self.ledger, self.heard = ledger, Heard()
-        name_store(ledger, "as a URL would")
+        ledger.store_id = "as a URL would"
         self.engine = Engine(ledger=ledger, listeners=Listeners([self.heard]))
         self.root = root_of(self.engine)
         self.tenant = "acme"

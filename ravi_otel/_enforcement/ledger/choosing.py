@@ -10,12 +10,16 @@ A ledger is named by a URL, in code (`instrument(ledger=)`), on the command line
 
 from __future__ import annotations
 
+import hashlib
 import re
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Final, Literal, cast
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Ledger
@@ -23,7 +27,6 @@ from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis import url as redis_url
 from ravi_otel._enforcement.ledger.store_failures import DAY_S, KEEP_S
-from ravi_otel._enforcement.ledger.store_identity import file_words, name_store, server_words
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
@@ -111,22 +114,19 @@ class Choice:
         if self.store == "memory":
             return MemoryLedger()
         opened = self._shared(shares, self.lease_s or lease_s, failed)
-        name_store(opened, file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace))
+        words = file_words(self.url) if self.store == "sqlite" else server_words(self.url, self.namespace)
+        opened.store_id = hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_DIGITS]
         return opened
 
-    def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> Ledger:
+    def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> SharedLedger:
         # Each of them costs its time to import, and most programs need neither.
         keep_s = KEEP_S if self.keep_days is None else self.keep_days * DAY_S
         if self.store == "sqlite":
-            ledger = load("ravi_otel._enforcement.ledger.sqlite.ledger").SqliteLedger(
-                self.url, shares=shares, lease_s=lease_s, keep_s=keep_s, failed=failed
-            )
-        else:
-            client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
-            made = load("ravi_otel._enforcement.ledger.redis.store").RedisStore
-            store = made(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s)
-            ledger = SharedLedger(store, shares=shares, failed=failed)
-        return cast("Ledger", ledger)
+            made: Callable[..., SharedLedger] = load("ravi_otel._enforcement.ledger.sqlite.ledger").SqliteLedger
+            return made(self.url, shares=shares, lease_s=lease_s, keep_s=keep_s, failed=failed)
+        client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
+        store = load("ravi_otel._enforcement.ledger.redis.store").RedisStore
+        return SharedLedger(store(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s), shares=shares, failed=failed)
 
 
 MEMORY: Final = Choice("memory", "memory:")
@@ -297,3 +297,42 @@ def _place_of(rest: str) -> str:
     if not known or not _PATH.fullmatch(slash + path):
         return "…"
     return f"{'***@' if at else ''}{hosts}{slash}{path}"
+
+
+# -- which store it is --------------------------------------------------------------------------------------------
+#
+# Two processes count in one store where both found it at the same place; that is told without asking it. A store that is only seen from
+# one machine, such as a file or a server at localhost, is another one on each machine. Who reaches one store under two names is taken to
+# have two: that is safe, as nothing is then left to a counter that others may not see.
+
+_ID_DIGITS: Final = 16
+_PORTS: Final = {True: "26379", False: "6379"}
+_HERE: Final = ("localhost", "127.", "::1", "[::1]", "0.0.0.0")  # noqa: S104 - compared, and not listened on
+
+
+def file_words(path: str) -> str:
+    """Return which file is meant: it is one of this machine."""
+    with suppress(OSError, ValueError):
+        path = str(Path(path).resolve())
+    return f"file {_machine()} {path}"
+
+
+def server_words(url: str, namespace: str) -> str:
+    """Return which server is meant, and which part of it: without who may use it, and its options."""
+    parts = urlsplit(url)
+    scheme, hosts = parts.scheme, parts.netloc.rpartition("@")[2].lower()
+    number = parse_qs(parts.query).get("db", ["0"])[0]
+    if "unix" in scheme:
+        return f"server {_machine()} {parts.path} {number} {namespace}"
+    port = _PORTS["sentinel" in scheme]
+    places = sorted(host if host.rpartition(":")[2].isdecimal() else f"{host}:{port}" for host in hosts.split(",") if host)
+    here = _machine() if any(place.startswith(_HERE) for place in places) or not places else ""
+    return f"server {here} {scheme.partition('+')[2]} {','.join(places)} {parts.path.strip('/') or number} {namespace}"
+
+
+@cache
+def _machine() -> str:
+    known = ""
+    with suppress(OSError):
+        known = Path("/etc/machine-id").read_text(encoding="ascii", errors="replace").strip()
+    return f"{known}@{socket.gethostname()}"

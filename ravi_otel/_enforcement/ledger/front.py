@@ -80,6 +80,11 @@ def is_shared(account: Account) -> bool:
     return account.facts.kind in _SHARED and account.nature in SUMS
 
 
+def store_id(ledger: object) -> str | None:
+    """Return the short name of the store that other processes count in as well; None where there is none, or none that is known."""
+    return getattr(ledger, "store_id", None)
+
+
 @dataclass(slots=True)
 class _Passed:
     """An operation that was let pass while the store failed; `grown` is what it was given since.
@@ -95,7 +100,8 @@ class _Passed:
 class SharedLedger:
     """A ledger that counts in `store` the accounts that `shares` picks, and all others in this process.
 
-    `failed` hears of every step that the store could not take.
+    `failed` hears of every step that the store could not take. `store_id` is the short name of the store that other processes count in as
+    well, the same wherever the same store is meant; None for one of which that is not known.
     """
 
     def __init__(
@@ -108,6 +114,7 @@ class SharedLedger:
     ) -> None:
         self.store: Final = store
         self.failed = failed
+        self.store_id: str | None = None
         self._shares = shares
         self._own = MemoryLedger(clock)
         self._renew()

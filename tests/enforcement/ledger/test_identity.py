@@ -2,9 +2,9 @@
 
 import pytest
 
-from ravi_otel._enforcement.ledger import store_identity
-from ravi_otel._enforcement.ledger.choosing import open_ledger
-from ravi_otel._enforcement.ledger.store_identity import server_words, store_id
+from ravi_otel._enforcement.ledger import choosing
+from ravi_otel._enforcement.ledger.choosing import open_ledger, server_words
+from ravi_otel._enforcement.ledger.front import store_id
 
 
 def named(url):
@@ -47,7 +47,7 @@ def test_two_stores_have_two_names(one, other):
 @pytest.mark.parametrize("url", ["redis://localhost", "redis://127.0.0.1:6379", "redis://[::1]:6379", "unix:///run/redis.sock"])
 def test_what_only_one_machine_sees_is_another_store_on_each(monkeypatch, url):
     here = named(url)
-    monkeypatch.setattr(store_identity, "_machine", lambda: "another")
+    monkeypatch.setattr(choosing, "_machine", lambda: "another")
     assert named(url) != here
 
 

@@ -8,7 +8,7 @@ import pytest
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.ledger.sqlite.process import BATCH
+from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Limit, ScopeKind

@@ -32,8 +32,7 @@ from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import ALIVE, Execute, LedgerFile, from_sql, sentence, to_sql
-from ravi_otel._enforcement.ledger.sqlite.process import BATCH, Leases, SettledIds
-from ravi_otel._enforcement.ledger.sqlite.transaction import Row, Stander, Transaction, copies, look
+from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH, Leases, Row, SettledIds, Stander, Transaction, copies, look
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError
 from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, wake
