@@ -14,9 +14,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.front import store_id
+from ravi_otel._enforcement.ledger.front import as_of, is_unknown, newest, refresh, store_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.ledger.store_readings import as_of, is_unknown, newest, refresh
 from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part

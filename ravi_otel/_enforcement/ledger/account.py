@@ -128,7 +128,7 @@ class Account:
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
     `ledger.windows` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
-    `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `ledger.store_readings`.
+    `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `ledger.front`.
     `ends_s` is when its window of the calendar ends, in UTC epoch seconds, None without one; `wall_s` reads the clock that windows go by.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._enforcement.ledger.store_readings import refresh
+from ravi_otel._enforcement.ledger.front import refresh
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
 from ravi_otel.hooks._listeners import Listener, swallow

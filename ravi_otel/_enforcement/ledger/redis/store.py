@@ -32,6 +32,7 @@ from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge, wait_queue
 from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, RepeatedGrant, Reservation, Settled, new_op_id
+from ravi_otel._enforcement.ledger.front import Copy
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
@@ -68,7 +69,6 @@ from ravi_otel._enforcement.ledger.store_failures import (
     may_begin_anew,
     warn_begun_anew,
 )
-from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync
 from ravi_otel.errors import ConfigurationError

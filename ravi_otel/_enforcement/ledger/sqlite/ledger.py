@@ -28,13 +28,12 @@ from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Reservation, Settled
-from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.front import Copy, SharedLedger
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import ALIVE, Execute, LedgerFile, from_sql, sentence, to_sql
 from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH, Leases, Row, SettledIds, Stander, Transaction, copies, look
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError
-from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, wake
 from ravi_otel._flow import Done, Flow, trio_here
 from ravi_otel._forksafe import around_fork

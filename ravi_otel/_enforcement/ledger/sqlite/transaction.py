@@ -27,6 +27,7 @@ from ravi_otel._enforcement.ledger.contract import (
     asked_once,
     number_here,
 )
+from ravi_otel._enforcement.ledger.front import Copy
 from ravi_otel._enforcement.ledger.judge import Operation
 from ravi_otel._enforcement.ledger.sqlite.file import Execute, LedgerFile, accepted_at, from_sql, to_sql
 from ravi_otel._enforcement.ledger.store_failures import (
@@ -36,7 +37,6 @@ from ravi_otel._enforcement.ledger.store_failures import (
     may_begin_anew,
     warn_begun_anew,
 )
-from ravi_otel._enforcement.ledger.store_readings import Copy
 from ravi_otel._enforcement.ledger.wait_queue import Waiter
 from ravi_otel._enforcement.ledger.windows import expire, packed, unpack
 
