@@ -31,7 +31,7 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._runtime.tool_call import tool
     from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
-    from ravi_otel._telemetry.redaction import redact_secrets
+    from ravi_otel._telemetry.content import redact_secrets
     from ravi_otel._tools import instrument_tools
     from ravi_otel.carrier.continuing import ContinuedRun, continue_run
     from ravi_otel.carrier.lending import Lent, lend, take_return
@@ -269,7 +269,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Waiting",
         "waiting",
     ),
-    "_telemetry.redaction": ("redact_secrets",),
+    "_telemetry.content": ("redact_secrets",),
 }
 """Module → the public names that live in it: each is imported when a program first asks for one of its names."""
 

@@ -48,8 +48,8 @@ from ravi_otel._runtime.settings import (
 from ravi_otel._runtime.state import STATE, Options
 from ravi_otel._runtime.stopping import TERMINATION, drain, end_under_way
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
+from ravi_otel._telemetry.content import Redact
 from ravi_otel._telemetry.names import times_chunks
-from ravi_otel._telemetry.redaction import Redact
 from ravi_otel.carrier import ambient
 from ravi_otel.carrier.clients import Clients
 from ravi_otel.carrier.configured import check_configured

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import get_args
 
-from ravi_otel._telemetry.export import processor, spool
-from ravi_otel._telemetry.export.drop_counters import Reason
+from ravi_otel._telemetry.export import Reason, processor, spool
 
 PAGE = (Path(__file__).parents[1] / "docs" / "export.md").read_text(encoding="utf-8")
 

@@ -44,7 +44,7 @@ from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_cal
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, later, stoppable, why_over
-from ravi_otel._telemetry.redaction import is_redacting
+from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import RetryRecord
 from ravi_otel.hooks._listeners import Guarded, swallow

@@ -27,9 +27,8 @@ from ravi_otel._runtime.config import effective, service_in
 from ravi_otel._runtime.policy_file import check_mode
 from ravi_otel._runtime.state import STATE, Options
 from ravi_otel._telemetry import Sink
-from ravi_otel._telemetry.content import Content, read_content
+from ravi_otel._telemetry.content import Content, Redact, read_content, redact_secrets
 from ravi_otel._telemetry.names import DETAILS, tells_all
-from ravi_otel._telemetry.redaction import Redact, redact_secrets
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._listeners import Listeners, swallow
 from ravi_otel.hooks._manager import HookManager

@@ -22,7 +22,7 @@ from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay, later
 from ravi_otel._runtime.waiting import pause, pause_after, wait_for_lost_slot
 from ravi_otel._telemetry import names
-from ravi_otel._telemetry.redaction import is_redacting
+from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks._events import Status, ToolRecord
 from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered

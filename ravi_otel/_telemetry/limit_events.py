@@ -10,7 +10,7 @@ import logging
 import time
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from heapq import nlargest
 from json import dumps  # as it is now: the program may make tools of that module's functions
@@ -243,32 +243,40 @@ def _last_decision(reading: LimitReading) -> str:
 
 _lines = logging.getLogger("ravi_otel.limits")
 
-_NAMES: Final = {
-    "agent_name": names.AGENT_NAME,
-    "agent_id": names.AGENT_ID,
-    "run_id": names.RUN_ID,
-    "session_id": names.SESSION_ID,
-    "scope": names.LIMIT_SCOPE,
-    "scope_name": names.LIMIT_SCOPE_NAME,
-    "limit_kind": names.LIMIT_KIND,
-    "threshold": names.LIMIT_THRESHOLD,
-    "used": names.LIMIT_USED,
-    "held": names.LIMIT_HELD,
-    "remaining": names.LIMIT_REMAINING,
-    "exceeded_by": names.LIMIT_EXCEEDED_BY,
-    "requested": names.LIMIT_REQUESTED,
-    "ratio": names.LIMIT_RATIO,
-    "phase": names.LIMIT_PHASE,
-    "enforcement": names.LIMIT_ENFORCEMENT,
-    "decision": names.LIMIT_DECISION,
-    "per": names.LIMIT_PER,
-    "window": names.LIMIT_WINDOW,
-    "by": names.LIMIT_BY,
-    "counted_for": names.LIMIT_COUNTED_FOR,
-    "resets_at": names.LIMIT_RESETS_AT,
-    "tracker": names.LIMIT_TRACKER,
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+_PAYLOAD: Final[dict[str, tuple[str, Callable[[Any], Any]]]] = {
+    "agent_name": (names.AGENT_NAME, optional_text),
+    "agent_id": (names.AGENT_ID, optional_text),
+    "run_id": (names.RUN_ID, optional_text),
+    "session_id": (names.SESSION_ID, optional_text),
+    "scope": (names.LIMIT_SCOPE, str),
+    "scope_name": (names.LIMIT_SCOPE_NAME, optional_text),
+    "limit_kind": (names.LIMIT_KIND, text),
+    "threshold": (names.LIMIT_THRESHOLD, figure),
+    "used": (names.LIMIT_USED, figure),
+    "held": (names.LIMIT_HELD, figure),
+    "remaining": (names.LIMIT_REMAINING, figure),
+    "exceeded_by": (names.LIMIT_EXCEEDED_BY, figure),
+    "requested": (names.LIMIT_REQUESTED, figure),
+    "ratio": (names.LIMIT_RATIO, figure),
+    "phase": (names.LIMIT_PHASE, _as_it_is),
+    "enforcement": (names.LIMIT_ENFORCEMENT, _as_it_is),
+    "decision": (names.LIMIT_DECISION, _as_it_is),
+    "per": (names.LIMIT_PER, optional_text),
+    "window": (names.LIMIT_WINDOW, optional_text),
+    "by": (names.LIMIT_BY, optional_text),
+    "counted_for": (names.LIMIT_COUNTED_FOR, optional_text),
+    "resets_at": (names.LIMIT_RESETS_AT, "{:%Y-%m-%dT%H:%M:%SZ}".format),
+    "tracker": (names.LIMIT_TRACKER, optional_text),
 }
-"""The payload's names, and the attributes they are."""
+"""The fields of an event that are told: the attributes they are, and how each is written."""
+
+_IF_ANY: Final = frozenset({"per", "window", "by", "counted_for", "resets_at", "tracker"})
+"""Those that are left out where there is none; of the others, None says that it is unknown."""
 
 
 class LimitEvents(Listener):
@@ -291,7 +299,7 @@ class LimitEvents(Listener):
 
     def _emit(self, event: LimitEvent, payload: dict[str, Any], found: Open) -> None:
         signals = self._pipeline.signals()
-        attributes = present({_NAMES[name]: value for name, value in payload.items()})
+        attributes = present({_PAYLOAD[name][0]: value for name, value in payload.items()})
         if found.span.is_recording():
             found.span.add_event(_EVENTS[event.event], {**attributes, names.LIMIT_SCOPE_ID: event.scope_id})
         if event.tracker is None:  # the scope has no such limit: counted there, an alert would name it
@@ -321,36 +329,13 @@ def _limit_of(event: LimitEvent, payload: dict[str, Any]) -> str:
 
 
 def _payload(event: LimitEvent) -> dict[str, Any]:
-    """Return the payload by its names; unknown and not finite are None. Windows, whose part it is, and a tracker are there if any."""
-    again = None if event.resets_at is None else f"{event.resets_at:%Y-%m-%dT%H:%M:%SZ}"
-    given = {
-        "per": event.per,
-        "window": event.window,
-        "by": event.by,
-        "counted_for": event.counted_for,
-        "resets_at": again,
-        "tracker": event.tracker,
-    }
-    return {
-        "agent_name": optional_text(event.agent_name),
-        "agent_id": optional_text(event.agent_id),
-        "run_id": optional_text(event.run_id),
-        "session_id": optional_text(event.session_id),
-        "scope": event.scope.value,
-        "scope_name": optional_text(event.scope_name),
-        "limit_kind": text(event.limit_kind),
-        "threshold": figure(event.threshold),
-        "used": figure(event.used),
-        "held": figure(event.held),
-        "remaining": figure(event.remaining),
-        "exceeded_by": figure(event.exceeded_by),
-        "requested": None if event.requested is None else figure(event.requested),
-        "ratio": figure(event.ratio),
-        "phase": event.phase,
-        "enforcement": event.enforcement,
-        "decision": event.decision,
-        **{name: text(value) for name, value in given.items() if value is not None},
-    }
+    """Return the payload by its names; unknown and not finite are None."""
+    payload: dict[str, Any] = {}
+    for name, (_, written) in _PAYLOAD.items():
+        value = getattr(event, name)
+        if value is not None or name not in _IF_ANY:
+            payload[name] = None if value is None else written(value)
+    return payload
 
 
 def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span, *, as_json: bool) -> None:

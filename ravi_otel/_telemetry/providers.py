@@ -435,14 +435,13 @@ class Built(NamedTuple):
 def build(signals: Sequence[str], exported: Sequence[str], sink: Sink | None, lost: Lost) -> Built:
     """Build a provider for each of `signals`, with an exporter for those in `exported`; one that goes nowhere is left out."""
     resource = _resource() if signals else None
-    builders = {"traces": _tracing, "metrics": _metering, "logs": _logging}
     exports = _exports(lost) if exported else None
     built: dict[str, Any] = {}
     for signal in signals:
         try:
             end = _end(exports, signal) if exports is not None and signal in exported else None
             if end is not None or sink is not None:
-                built[signal] = builders[signal](end, sink, resource)
+                built[signal] = _provider(signal, end, sink, resource)
         except Exception as error:  # noqa: BLE001 - what the environment says must not stop the program
             _log.error("ravi-otel: no provider for %s could be built: %s", signal, error)
     return Built(built, exports)
@@ -456,28 +455,20 @@ def _exports(lost: Lost) -> Any:
         return None
 
 
-def _tracing(end: Any, sink: Sink | None, resource: Any) -> Any:
-    provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
-    if sink is not None:
-        provider.add_span_processor(sink.span_processor())
-    if end is not None:
-        provider.add_span_processor(end)
-    return provider
-
-
-def _metering(end: Any, sink: Sink | None, resource: Any) -> Any:
-    readers = [] if sink is None else [sink.metric_reader()]  # first: a hung collector holds up the readers behind its own
-    if end is not None:
-        readers.append(end)
-    return load("opentelemetry.sdk.metrics").MeterProvider(readers, resource=resource, shutdown_on_exit=False)
-
-
-def _logging(end: Any, sink: Sink | None, resource: Any) -> Any:
-    provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
-    if sink is not None:
-        provider.add_log_record_processor(sink.log_processor())
-    if end is not None:
-        provider.add_log_record_processor(end)
+def _provider(signal: str, end: Any, sink: Sink | None, resource: Any) -> Any:
+    """Make the provider of one signal, which tells the sink first: a hung collector holds up the readers behind its own."""
+    if signal == "metrics":
+        readers = [*([] if sink is None else [sink.metric_reader()]), *([] if end is None else [end])]
+        return load("opentelemetry.sdk.metrics").MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+    if signal == "traces":
+        provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
+        add, tap = provider.add_span_processor, None if sink is None else sink.span_processor()
+    else:
+        provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
+        add, tap = provider.add_log_record_processor, None if sink is None else sink.log_processor()
+    for processor in (tap, end):
+        if processor is not None:
+            add(processor)
     return provider
 
 

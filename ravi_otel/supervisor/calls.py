@@ -16,7 +16,7 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Carried, Flow, cause
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.waiting import Waiting
-from ravi_otel._telemetry.redaction import is_redacting
+from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks._events import ReviewEvent
 from ravi_otel.policy import _checks as checks

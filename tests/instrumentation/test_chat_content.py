@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ravi_otel
-from ravi_otel._telemetry.redaction import redact_secrets
+from ravi_otel._telemetry.content import redact_secrets
 from ravi_otel.testing import Capture, Disconnect, Raw, Refusal, Text, ToolCalls
 
 EVENT = "gen_ai.client.inference.operation.details"

@@ -13,8 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel._telemetry.content import CAPTURE, NO_CONTENT, TEXT_BYTES, WHOLE_BYTES, Content, as_text, read_content
-from ravi_otel._telemetry.redaction import FAILED, redact_secrets
+from ravi_otel._telemetry.content import (
+    CAPTURE,
+    FAILED,
+    NO_CONTENT,
+    TEXT_BYTES,
+    WHOLE_BYTES,
+    Content,
+    as_text,
+    read_content,
+    redact_secrets,
+)
 from ravi_otel.policy._usage import Asked
 
 SPANS = Content(on_spans=True)

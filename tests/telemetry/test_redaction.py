@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel._telemetry.content import Content
-from ravi_otel._telemetry.redaction import FAILED, guarded, is_redacting, redact_secrets
+from ravi_otel._telemetry.content import FAILED, Content, guarded, is_redacting, redact_secrets
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
 PIECES = [

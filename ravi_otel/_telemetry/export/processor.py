@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 
 from ravi_otel._forksafe import renew_while_alive, without_signals
-from ravi_otel._telemetry.export.drop_counters import DropCounters, Reason
+from ravi_otel._telemetry.export import DropCounters, Reason
 from ravi_otel._telemetry.export.retry_queue import RetryQueue
 from ravi_otel._telemetry.export.sender import GrpcSender, HttpSender, Sender, Signal, encode, encode_points, suppressed
 from ravi_otel._telemetry.export.spool import SPOOL, Spool, spooling

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Final
 
 from ravi_otel._forksafe import without_signals
-from ravi_otel._telemetry.export.drop_counters import DropCounters
+from ravi_otel._telemetry.export import DropCounters
 from ravi_otel._telemetry.export.sender import Answer, Batch, Sender, Signal, halves
 from ravi_otel._telemetry.export.spool import ClaimedBatch, Spool
 

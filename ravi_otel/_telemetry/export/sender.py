@@ -34,7 +34,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from ravi_otel._extras import load
 from ravi_otel._http import UNSEEN, seconds_until
-from ravi_otel._telemetry.export.drop_counters import DropCounters
+from ravi_otel._telemetry.export import DropCounters
 
 _log = logging.getLogger("ravi_otel")
 

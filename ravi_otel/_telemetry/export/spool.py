@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._telemetry.export.drop_counters import DropCounters
+from ravi_otel._telemetry.export import DropCounters
 from ravi_otel._telemetry.export.sender import Batch, Signal
 
 _log = logging.getLogger("ravi_otel")

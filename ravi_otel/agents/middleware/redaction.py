@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from ravi_otel._telemetry.redaction import redact_secrets
+from ravi_otel._telemetry.content import redact_secrets
 from ravi_otel.agents.middleware.contexts import ChatCall, Level
 from ravi_otel.agents.middleware.telling import tell
 from ravi_otel.agents.middleware.texts import beside

@@ -14,8 +14,8 @@ import pytest
 from misbehaving import status
 
 from ravi_otel._telemetry import providers
+from ravi_otel._telemetry.export import DropCounters
 from ravi_otel._telemetry.export import spool as spool_module
-from ravi_otel._telemetry.export.drop_counters import DropCounters
 from ravi_otel._telemetry.export.sender import Batch
 from ravi_otel._telemetry.export.spool import Spool, Spooling, spooling
 
@@ -175,7 +175,7 @@ def test_what_a_killed_process_was_sending_is_sent_by_the_next(spool):
     program = """
     import os, signal, sys, time
     from pathlib import Path
-    from ravi_otel._telemetry.export.drop_counters import DropCounters
+    from ravi_otel._telemetry.export import DropCounters
     from ravi_otel._telemetry.export.sender import Batch
     from ravi_otel._telemetry.export.spool import Spool, Spooling
     spool = Spool(Spooling(Path(sys.argv[1]), 1 << 20, 3600), "traces", "0123456789abcdef", DropCounters(print, print))
