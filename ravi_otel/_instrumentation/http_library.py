@@ -344,7 +344,8 @@ def shut_down_request(client: Any, request: Any) -> bool:
     The thread that reads there is told that the server hung up. The pool's lock is held meanwhile, so that the connection
     cannot become somebody else's; the pool may hand on one that is free before it has forgotten the request it was on.
     """
-    pool = _pool_of(client, request)
+    choose: Any = get(get(client, "_client"), "_transport_for_url")
+    pool = get(choose(request.url), "_pool") if callable(choose) else None
     lock = get(get(pool, "_optional_thread_lock"), "_lock")
     if lock is None or not lock.acquire(timeout=_LONGEST_WAIT_S):
         return False
@@ -358,11 +359,6 @@ def shut_down_request(client: Any, request: Any) -> bool:
         return True
     finally:
         lock.release()
-
-
-def _pool_of(client: Any, request: Any) -> Any:
-    choose: Any = get(get(client, "_client"), "_transport_for_url")
-    return get(choose(request.url), "_pool") if callable(choose) else None
 
 
 def _connection_of(request: Any, queued: tuple[Any, ...]) -> Any:

@@ -401,20 +401,16 @@ class Session:
             return
         OPEN.discard(self)
         self.lost(error if isinstance(error, Exception) else None)
-        self._charge_time()
+        if self._seconds > 0:  # what a live session took by itself is charged, whatever else was asked on it
+            live = begin_unasked(self._live.scope, self.conversation.besides(LIVE, self.conversation.model), request=False)
+            used = transcript_usage({"seconds": self._seconds})
+            live.answered(shaped(Reply(conversation_id=self.id, model=self.conversation.model, usage=used)))
         reply = shaped(Reply(conversation_id=self.id, model=self.conversation.model))
         if error is None:
             self._live.answered(reply)
         else:
             kind = type(error).__qualname__ if isinstance(error, Exception) else ABANDONED
             self._live.fail(error, Ending(kind), reply)
-
-    def _charge_time(self) -> None:
-        """Charge what a live session took by itself: its time, whatever else was asked on it."""
-        if self._seconds > 0:
-            live = begin_unasked(self._live.scope, self.conversation.besides(LIVE, self.conversation.model), request=False)
-            used = transcript_usage({"seconds": self._seconds})
-            live.answered(shaped(Reply(conversation_id=self.id, model=self.conversation.model, usage=used)))
 
 
 # -- the open sessions --------------------------------------------------------------------------------------------------

@@ -335,20 +335,17 @@ class FollowedStream:
         def copied(*args: Any, **kwargs: Any) -> Any:
             source = method(*args, **kwargs)
             try:
-                return self._copying_of(source, response)
+                if self._over or self._reading or is_running(self._pull):
+                    return source  # what is read whole, or event by event, is known by other means
+                ours: Any = self._copy_async(source, response) if hasattr(source, "__anext__") else self._copy(source, response)
+                if self._body is None:
+                    self._copying = weakref.ref(ours)
+                return name_like(ours, source)
             except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
                 swallow("stream", error)
                 return source
 
         replace_method(response, name, copied)
-
-    def _copying_of(self, source: Any, response: Any) -> Any:
-        if self._over or self._reading or is_running(self._pull):
-            return source  # what is read whole, or event by event, is known by other means
-        ours: Any = self._copy_async(source, response) if hasattr(source, "__anext__") else self._copy(source, response)
-        if self._body is None:
-            self._copying = weakref.ref(ours)
-        return name_like(ours, source)
 
     def _copy(self, source: Any, response: Any) -> Iterator[bytes]:
         body = self._begin_copy(response)

@@ -317,7 +317,11 @@ class Gating:
                     "Give a mapping, whose keys name them."
                 )
             found[place.name] = (place, fn)
-        _tell_aliases(found)
+        first: dict[int, str] = {}
+        for name, (_, fn) in found.items():
+            other = first.setdefault(id(fn), name)
+            if other != name:  # what a supervisor knows of one of them does not hold for the other
+                _log.warning("ravi-otel: %s and %s are one function, and two tools to a gate: rules are needed for both.", other, name)
         if found:
             gate = self._gate_for({name: _unowned(fn, name, place.method) for name, (place, fn) in found.items()})
             for name, (place, fn) in found.items():
@@ -334,15 +338,6 @@ class Gating:
                 "; ".join(left[:_MOST_UNGATED]),
                 more,
             )
-
-
-def _tell_aliases(found: Mapping[str, tuple[Place, Callable[..., Any]]]) -> None:
-    """Say which names are of one function: what a supervisor knows of one of them does not hold for the other."""
-    first: dict[int, str] = {}
-    for name, (_, fn) in found.items():
-        other = first.setdefault(id(fn), name)
-        if other != name:
-            _log.warning("ravi-otel: %s and %s are one function, and two tools to a gate: rules are needed for both.", other, name)
 
 
 def _itself(place: Place) -> tuple[str, Callable[..., Any]]:

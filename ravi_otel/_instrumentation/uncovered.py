@@ -17,7 +17,6 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from ravi_otel._enforcement.errors_text import place
-from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.client_seam import is_sent_elsewhere
 from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
@@ -97,7 +96,15 @@ class UncoveredCalls:
         number = now.requests + now.clients
         if self.tell is None:
             if number == 1:
-                _warn(now, scope)
+                allowed = is_allowed(os.environ)
+                _log.log(
+                    logging.INFO if allowed else logging.WARNING,
+                    "ravi-otel: the limits of %s do not cover %s: only calls through openai, anthropic and groq are counted and refused. "
+                    "It is said once of each host%s.",
+                    place(scope.facts),
+                    now,
+                    "" if allowed else f"; {ALLOW}=on accepts it",
+                )
         elif number & (number - 1) == 0:
             self.tell(now)
 
@@ -106,18 +113,6 @@ UNCOVERED: Final = UncoveredCalls()
 """Those of this process."""
 
 renew_in_child(UNCOVERED.start_anew)
-
-
-def _warn(first: Uncovered, scope: Scope) -> None:
-    allowed = is_allowed(os.environ)
-    _log.log(
-        logging.INFO if allowed else logging.WARNING,
-        "ravi-otel: the limits of %s do not cover %s: only calls through openai, anthropic and groq are counted and refused. "
-        "It is said once of each host%s.",
-        place(scope.facts),
-        first,
-        "" if allowed else f"; {ALLOW}=on accepts it",
-    )
 
 
 def _authority(url: str) -> str:

@@ -268,19 +268,17 @@ class MessagesCollector(TextCollector):
         if kind == "content_block_start":
             self._block(event)
         elif kind == "message_start":
-            self._start(get(event, "message"))
+            message = get(event, "message")
+            self._id, self._model = text(message, "id"), text(message, "model")
+            self._started = get(message, "usage")
+            self._tier = text(self._started, "service_tier")
+            self._stop = text(message, "stop_reason")
         elif kind == "message_delta":
             self._stop = text(get(event, "delta"), "stop_reason") or self._stop
             found = get(event, "usage")
             if found is not None:
                 self._told = found
         return None
-
-    def _start(self, message: Any) -> None:
-        self._id, self._model = text(message, "id"), text(message, "model")
-        self._started = get(message, "usage")
-        self._tier = text(self._started, "service_tier")
-        self._stop = text(message, "stop_reason")
 
     def _block(self, event: Any) -> None:
         block = get(event, "content_block")

@@ -321,7 +321,9 @@ class ChatCollector(TextCollector):
             reason, index = choice.get("finish_reason"), count(choice.get("index")) or 0
             if isinstance(reason, str) and reason:
                 ends = True
-                self._end(index, reason)
+                if index in self._finish or len(self._finish) < _MOST_CHOICES:
+                    self._finish[index] = reason
+                    self._begun.discard(index)
             elif index and self._numbered and index not in self._finish and len(self._begun) < _MOST_CHOICES:
                 self._begun.add(index)
             self._read(index, choice)
@@ -329,11 +331,6 @@ class ChatCollector(TextCollector):
             self._whole = self._weight
         if used is None and (ends or not choices):
             self._usage = as_mapping(event.get("x_groq")).get("usage") or self._usage  # groq tells it there, unasked
-
-    def _end(self, index: int, reason: str) -> None:
-        if index in self._finish or len(self._finish) < _MOST_CHOICES:
-            self._finish[index] = reason
-            self._begun.discard(index)
 
     def _read(self, index: int, choice: Mapping[str, Any]) -> None:
         delta = as_mapping(choice.get("delta"))

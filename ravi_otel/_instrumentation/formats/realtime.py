@@ -75,26 +75,16 @@ def usage(found: Any) -> Usage | None:
 def reply_of(response: Any) -> Reply:
     """Read a realtime response object, finished or not."""
     status, details, output = text(response, "status"), get(response, "status_details"), items(response, "output")
-    error = get(details, "error")
-    failed = status == "failed"
+    error, reason = get(details, "error"), text(details, "reason")
+    failed, cancelled = status == "failed", status == "cancelled"
     return Reply(
         id=text(response, "id"),
         usage=usage(get(response, "usage")),
-        finish_reasons=_finish_reasons(status, text(details, "reason"), output),
+        finish_reasons=(reason or "cancelled",) if cancelled else responses.finish_reasons(status, reason, output, _CALLS),
         conversation_id=text(response, "conversation_id"),
         answers=len(output),
         error_type=(text(error, "code") or text(error, "type") or "response_failed") if failed else None,
     )
-
-
-def _finish_reasons(status: str | None, reason: str | None, output: Sequence[Any]) -> tuple[str, ...]:
-    if status == "completed":
-        return ("tool_calls",) if any(text(item, "type") in _CALLS for item in output[:_MOST_ITEMS]) else ("stop",)
-    if status == "incomplete":
-        return ("length",) if reason in (None, "max_output_tokens") else (reason,)
-    if status == "cancelled":
-        return (reason or "cancelled",)
-    return ("error",) if status == "failed" else ()
 
 
 def asked(instructions: Any, said: Sequence[Any], tools: Any) -> Asked:

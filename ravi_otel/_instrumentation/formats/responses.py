@@ -122,7 +122,7 @@ class Responses(WireFormat):
             id=as_text(told.get("id")),
             model=as_text(told.get("model")),
             usage=reported,
-            finish_reasons=_finish_reasons(told, status, output),
+            finish_reasons=finish_reasons(status, text(told.get("incomplete_details"), "reason"), output),
             service_tier=as_text(told.get("service_tier")),
             conversation_id=conversation if isinstance(conversation, str) else text(conversation, "id"),
             answers=len(output),
@@ -142,7 +142,8 @@ class Responses(WireFormat):
         """See `WireFormat.answered`."""
         told = as_mapping(result)
         output = as_list(told.get("output"))
-        return answered(output, _finish_reasons(told, as_text(told.get("status")), output))
+        reason = text(told.get("incomplete_details"), "reason")
+        return answered(output, finish_reasons(as_text(told.get("status")), reason, output))
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`."""
@@ -210,11 +211,11 @@ def _is_search(item: Any) -> bool:
     return text(get(item, "action"), "type") in ("search", None)
 
 
-def _finish_reasons(told: Mapping[str, Any], status: str | None, output: Sequence[Any]) -> tuple[str, ...]:
+def finish_reasons(status: str | None, reason: str | None, output: Sequence[Any], calls: frozenset[str] = _NAMED_CALLS) -> tuple[str, ...]:
+    """Return why a response ended, by its status, the reason it tells for that, and whether its output asks for one of these `calls`."""
     if status == "incomplete":
-        reason = text(told.get("incomplete_details"), "reason")
         return (("length" if reason == "max_output_tokens" else reason) or "length",)
-    if status == "completed" and any([text(item, "type") in _NAMED_CALLS for item in output[:MOST_ITEMS]]):  # noqa: C419 - no frame each
+    if status == "completed" and any([text(item, "type") in calls for item in output[:MOST_ITEMS]]):  # noqa: C419 - no frame each
         return ("tool_calls",)
     found = _FINISHED.get(status or "")
     return () if found is None else (found,)
@@ -293,11 +294,14 @@ class ResponsesCollector(TextCollector):
 
     def _add_other(self, event: Any) -> None:
         response = get(event, "response")
-        if response is not None:
-            self._respond(event, response)
-            return
         kind = get(event, "type")
-        if kind == "error":
+        if response is not None:
+            self._response = response
+            self._final = self._final or kind in _TERMINAL
+            if not self._begun and not self._is_look and get(response, "background") is True:
+                self._begun = True
+                AWAITED.streams(key_of(self._call, text(response, "id")))
+        elif kind == "error":
             self._error = text(event, "code") or "error"
         elif kind == "response.output_item.done":
             item = get(event, "item")
@@ -307,19 +311,12 @@ class ResponsesCollector(TextCollector):
             if self._uses is not None and len(self._uses) < MOST_ITEMS:
                 self._uses.extend(_uses((item,)))
 
-    def _respond(self, event: Any, response: Any) -> None:
-        self._response = response
-        self._final = self._final or get(event, "type") in _TERMINAL
-        if not self._begun and not self._is_look and get(response, "background") is True:
-            self._begun = True
-            AWAITED.streams(key_of(self._call, text(response, "id")))
-
     def reply(self) -> Reply:
         """See `Collector.reply`."""
         told = self._reader.reply(self._response)
         told.id = told.id or self._name
         told.error_type = told.error_type or self._error
-        told.pending = self._pending(told)
+        told.pending = (self._begun or self._is_look) and not self._final and told.usage is None
         if told.usage is None and not told.pending and not self._is_look and self._response is not None:
             told.usage = self._counted()
         if self._begun and not told.pending:
@@ -327,11 +324,6 @@ class ResponsesCollector(TextCollector):
         if self._uses is not None:
             told.tool_uses = tuple(self.tool_uses)
         return told if self._items is None else replace(told, output=self._said(told))
-
-    def _pending(self, told: Reply) -> bool:
-        if self._final or told.usage is not None:
-            return False
-        return self._begun or self._is_look
 
     def _said(self, told: Reply) -> list[Message]:
         """Write the items that are whole, and of the others the text that came."""
