@@ -81,17 +81,10 @@ class ClientProfile:
 
 def described_afterwards(endpoint: str) -> bool:
     """Whether another instrumentation will make a span for this call when it is over; none of it is current yet."""
-    place = OTHERS_WRAP.get(endpoint)
-    module = None if place is None else sys.modules.get(place[0])
-    if place is None or module is None:
-        return False
-    return any(_is_wrapped(getattr(module, name, None)) for name in place[1])
-
-
-def _is_wrapped(cls: Any) -> bool:
-    method = getattr(cls, "create", None)
-    wrapper = getattr(method, "_self_wrapper", None)  # what `wrapt` calls it
-    return wrapper is not None and str(getattr(wrapper, "__module__", "")).startswith(_OTHERS)
+    place, names = OTHERS_WRAP.get(endpoint, ("", ()))
+    methods = [getattr(getattr(sys.modules.get(place), name, None), "create", None) for name in names]
+    wrappers = [getattr(method, "_self_wrapper", None) for method in methods]  # what `wrapt` calls it
+    return any(str(getattr(wrapper, "__module__", "")).startswith(_OTHERS) for wrapper in wrappers)
 
 
 # -- openai -------------------------------------------------------------------------------------------------------------

@@ -461,7 +461,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None]) -> None:
-    """Have one method of a response run inside a block, as `sync_async.wrapper_of` does."""
+    """Have one method of a response run inside a block, as `patching.wrapper_of` does."""
     method = getattr(response, name)
 
     def surrounded(*args: Any, **kwargs: Any) -> Any:
@@ -578,13 +578,9 @@ class _Held:
     """An object that can be referred to weakly."""
 
 
-def _of_counting() -> int:
-    """Return how many of the references to an object are there because they are counted: Pythons differ in that."""
-    one = [_Held()]
-    return _counted(weakref.ref(one[0])) - 1
-
-
-_OF_COUNTING: Final = _of_counting()
+_ONE: Final = [_Held()]
+_OF_COUNTING: Final = _counted(weakref.ref(_ONE[0])) - 1
+"""How many of the references to an object are there because they are counted: Pythons differ in that."""
 
 
 def locals_of(generator: Any) -> dict[str, Any]:

@@ -71,11 +71,9 @@ class OpenResult(Protocol):
 
     def dropped(self) -> None:
         """Queue its end; takes no lock."""
-        ...
 
     def leave(self) -> None:
         """Forget it without an end: a forked child has it from its parent, who will end it."""
-        ...
 
     def idle_ns(self) -> int:
         """Return how long it may still go unread, and end it when that is over."""

@@ -393,7 +393,8 @@ class InstrumentedTools:
             found: Iterable[Place] = self._found(target, skipped, gated=gating is not None)
             if choice is not None:
                 found = _chosen(list(found), skipped, choice)
-            for place, called in gating.guard(list(found), self._switch) if gating is not None else self._observe(found):
+            observed = ((place, as_tool(place.fn, place.name, self._switch)) for place in found)
+            for place, called in observed if gating is None else gating.guard(list(found), self._switch):
                 replacement: Any = place.rewrap(called)
                 place.put(replacement)
                 self._placed.append((place, replacement))
@@ -413,10 +414,6 @@ class InstrumentedTools:
                 skipped[found[0]] = found[1]
             else:
                 yield found
-
-    def _observe(self, places: Iterable[Place]) -> Iterator[tuple[Place, Any]]:
-        for place in places:
-            yield place, as_tool(place.fn, place.name, self._switch)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -111,8 +111,7 @@ def id_of(value: Any, name: str) -> str | None:
 
 def items(value: Any, name: str) -> Sequence[Any]:
     """Read a field that should be a list; empty for anything else."""
-    found = get(value, name)
-    return cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
+    return as_list(get(value, name))
 
 
 def count(value: Any) -> int | None:

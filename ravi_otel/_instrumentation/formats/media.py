@@ -82,15 +82,19 @@ class Moderations(WireFormat):
         return _asked([part for part in contents(request.body.get("input")) if len(part) > 1])  # a part that says nothing is none
 
 
-class Videos(WireFormat):
+class _Shaped(WireFormat):
+    """Read one of several paths that are alike, and called by their shape."""
+
+    def __init__(self, shape: str) -> None:
+        self._shape = shape
+
+
+class Videos(_Shaped):
     """Read a POST to `/videos`, or one that changes or lengthens a video, by its path's shape.
 
     Videos are sold by the second and told in no tokens: their usage and their price are unknown, and a cost limit
     refuses them unless it is told to let the unpriced through. Looks at one and its download ask no model.
     """
-
-    def __init__(self, shape: str) -> None:
-        self._shape = shape
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -141,7 +145,7 @@ _DRAWN: Final = frozenset({"image", "image[]", "mask"})
 _REFERENCE: Final = frozenset({"input_reference"})
 
 
-class Images(WireFormat):
+class Images(_Shaped):
     """Read `/images/generations`, `/images/edits` or `/images/variations`, by its path's shape.
 
     A picture is expected at the tokens the vendor's guide tells for its size and quality: at 1024x1024 272 (low), 1,056
@@ -149,9 +153,6 @@ class Images(WireFormat):
     the newer xhigh and max as twice and four times that; 100 more for each partial picture. One that is sent is 500, or
     5,000 at high fidelity. Models that are sold by the picture tell no tokens and have no price here.
     """
-
-    def __init__(self, shape: str) -> None:
-        self._shape = shape
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -428,16 +429,13 @@ _RECORDING: Final = frozenset({"file"})
 _MS: Final = 1_000
 
 
-class Transcriptions(WireFormat):
+class Transcriptions(_Shaped):
     """Read `/audio/transcriptions` or `/audio/translations`, by its path's shape.
 
     How long a recording is, its request does not say: it is held at a second for 16,000 bytes (128 kbit/s) where its size
     is known without reading it, else at a minute. A second is 10 tokens of sound and 4 of text. An answer that is plain
     text or subtitles tells no usage: it stays unknown.
     """
-
-    def __init__(self, shape: str) -> None:
-        self._shape = shape
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -552,11 +550,10 @@ _MIME: Final = 2
 
 def attached(files: Any) -> Iterator[tuple[str, Any]]:
     """List the form's files, (field, file), where they stand in a list or a mapping; anything else is the caller's to read."""
-    if _is_form(files):
-        entries: Any = files.items()
-    elif _is_list(files):
-        entries = files
-    else:
+    entries: Any = files
+    if isinstance(files, dict):
+        entries = entries.items()
+    elif not isinstance(files, (list, tuple)):
         return
     for entry in list[Any](entries)[:_MOST_FILES]:
         if _is_named(entry) and isinstance(entry[0], str):
@@ -602,14 +599,6 @@ def _mime(file: Any) -> str | None:
     if len(file) > _MIME and isinstance(file[_MIME], str):
         return file[_MIME]
     return mimetypes.guess_type(file[0])[0] if isinstance(file[0], str) else None
-
-
-def _is_form(files: object) -> TypeGuard[dict[Any, Any]]:
-    return isinstance(files, dict)
-
-
-def _is_list(files: object) -> TypeGuard[Sequence[Any]]:
-    return isinstance(files, (list, tuple))
 
 
 def _is_named(file: object) -> TypeGuard[tuple[Any, ...]]:
