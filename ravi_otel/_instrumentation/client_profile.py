@@ -35,8 +35,8 @@ class ClientProfile:
     """Describe a client package.
 
     `package` is what the program imports. `provider` answers a plain client on a host that nobody knows. `classes` maps the name of a
-    client's class, or of one it derives from, to a provider. `format_for` returns the format of (method, path, base path, provider),
-    the last one empty where it is a guess. `asks_usage` says whether a stream to this client's host may be asked for its usage.
+    client's class, or of one it derives from, to a provider. `format_for` returns the format of (method, path, base path, provider).
+    `asks_usage` says whether a stream to this client's host may be asked for its usage, None where none has to be asked.
     `own_span` settles who describes a call for which the client can make a span itself: it returns the options to send, the very object
     where nothing is to change, and whether the client makes a span.
     """
@@ -158,12 +158,12 @@ _PARTICULARS: Final[Mapping[str, Mapping[str, Any]]] = {
 }
 """What is particular about the clients of each package."""
 
-_FORMATS: Final = {"openai": ("openai", "format_for"), "anthropic": ("anthropic", "format_for"), "groq": ("openai", "groq_format_for")}
-"""Where its API is read."""
+_FORMATS: Final = {"openai": "openai", "anthropic": "anthropic", "groq": "openai"}
+"""The module that reads its API."""
 
 
 @lru_cache
 def profile_of(package: str) -> ClientProfile:
     """Return the profile of a client package."""
-    module, find = _FORMATS[package]
-    return ClientProfile(package, package, getattr(load(f"ravi_otel._instrumentation.formats.{module}"), find), **_PARTICULARS[package])
+    formats = load(f"ravi_otel._instrumentation.formats.{_FORMATS[package]}")
+    return ClientProfile(package, package, formats.format_for, **_PARTICULARS[package])

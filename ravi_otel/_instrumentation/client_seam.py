@@ -194,7 +194,7 @@ def _read(
     merges = options.extra_json is not None or type(given) is not dict  # else it goes out as it is, and nobody writes to it
     body: Mapping[str, Any] = body_of(given, options.extra_json, get(options, "content")) if merges else options.json_data
     host = profile.host_of(client, STATE.options.providers)
-    wire_format = profile.format_for(method, path, host.base, "" if host.assumed else host.provider)
+    wire_format = profile.format_for(method, path, host.base, host.provider)
     request = Request(method, path, body, host, stream, options.files)
     call = wire_format.call(request)
     if INFERRING.waiting:
@@ -274,12 +274,12 @@ class ClientCall:
 
     def ask_for_usage(self, profile: ClientProfile, client: Any, cast_to: object) -> None:
         """Have the stream report its usage, and hide from the program that it does, where that is possible and allowed."""
-        if self._request is None or not STATE.options.include_usage or not self.format.usage_on_request:
+        asks = profile.asks_usage
+        if self._request is None or not STATE.options.include_usage or not self.format.usage_on_request or asks is None:
             return
         host, listed = self._request.host, STATE.options.usage_hosts
         named = listed and ((host.address or "").lower() in listed or f"{host.address}:{host.port}".lower() in listed)
-        asks = profile.asks_usage
-        if (named or (asks is not None and asks(client))) and self._may_ask_for_usage(profile.package, cast_to):
+        if (named or asks(client)) and self._may_ask_for_usage(profile.package, cast_to):
             self._write({_STREAM_OPTIONS: {**cast("Mapping[str, Any]", self._body.get(_STREAM_OPTIONS) or {}), INCLUDE_USAGE: True}})
             self.hides_usage = True
             self.call.changes = (INCLUDE_USAGE,)

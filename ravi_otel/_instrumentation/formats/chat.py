@@ -70,6 +70,9 @@ _MOST_MESSAGES: Final = 128
 _MOST_CALLS: Final = 128
 _MOST_SOUND: Final = 32 * 1024 * 1024
 
+_FAILED: Final = "x_groq_error"
+"""The `error.type` of a stream in which groq reports a failure."""
+
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 """Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
 
@@ -250,7 +253,7 @@ class ChatCollector(TextCollector):
     And what it says where the call is captured, and which tools it asks for where the call offers some.
     """
 
-    __slots__ = ("_assembly", "_begun", "_captured", "_finish", "_first", "_named", "_numbered", "_usage", "_whole")
+    __slots__ = ("_assembly", "_begun", "_captured", "_failed", "_finish", "_first", "_named", "_numbered", "_usage", "_whole")
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -262,6 +265,7 @@ class ChatCollector(TextCollector):
         self._named = False
         self._numbered = call.choices > 1
         self._usage: Any = None
+        self._failed = False  # as groq says it, which its client does not raise
         self._finish: dict[int, str] = {}
 
     @property
@@ -329,8 +333,10 @@ class ChatCollector(TextCollector):
             self._read(index, choice)
         if ends and self._whole < 0 and not self._begun and len(self._finish) >= self._call.choices:
             self._whole = self._weight
-        if used is None and (ends or not choices):
-            self._usage = as_mapping(event.get("x_groq")).get("usage") or self._usage  # groq tells it there, unasked
+        besides = event.get("x_groq")
+        if besides is not None:  # where groq tells it, unasked
+            self._usage = get(besides, "usage") or self._usage
+            self._failed = self._failed or bool(text(besides, "error"))
 
     def _read(self, index: int, choice: Mapping[str, Any]) -> None:
         delta = as_mapping(choice.get("delta"))
@@ -354,6 +360,7 @@ class ChatCollector(TextCollector):
             service_tier=as_text(first.get("service_tier")),
             system_fingerprint=as_text(first.get("system_fingerprint")),
             answers=max(1, len(self._finish)) if self._first is not None else 0,
+            error_type=_FAILED if self._failed else None,
             tool_uses=tuple(self.tool_uses),
         )
         if self._assembly is not None and self._captured:
@@ -538,48 +545,6 @@ class _Choice:
             "function_call": None if self.legacy is None else self.legacy.whole()["function"],
         }
         return {"message": message, "finish_reason": self.reason}
-
-
-# -- groq -------------------------------------------------------------------------------------------------------------
-
-FAILED: Final = "x_groq_error"
-"""The `error.type` of a stream whose chunk reports a failure, which the client does not raise."""
-
-
-class GroqChat(ChatCompletions):
-    """Read groq's `/chat/completions`, whose streams tell their usage unasked."""
-
-    usage_on_request = False
-
-    def collector(self, call: Call) -> ChatCollector:
-        """See `WireFormat.collector`."""
-        return GroqCollector(call)
-
-
-class GroqCollector(ChatCollector):
-    """Follow a chat stream, and what groq adds to it in any of its chunks."""
-
-    __slots__ = ("_failed",)
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self._failed = False
-
-    def add(self, event: Any) -> bool | None:
-        """See `Collector.add`."""
-        is_quiet, told = super().add(event), get(event, "x_groq")
-        if told is None:
-            return is_quiet
-        self._usage = get(told, "usage") or self._usage
-        self._failed = self._failed or bool(text(told, "error"))
-        return None
-
-    def reply(self) -> Reply:
-        """See `Collector.reply`."""
-        reply = super().reply()
-        if self._failed:
-            reply.error_type = FAILED
-        return reply
 
 
 # -- what messages say ----------------------------------------------------------------------------------------------------

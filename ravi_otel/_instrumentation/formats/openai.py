@@ -157,7 +157,7 @@ def _input_only(found: Any) -> Usage | None:
 def _asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
     """Whether a POST to a path of these segments may make a model work; a path nobody knows may.
 
-    `provider` is who answers, empty where that is a guess.
+    `provider` is who answers; empty it is OpenAI.
     """
     parts = below_version(parts, _ROOT)
     return not (_FREE.has(parts) or (provider in _HOME and _FREE_AT_HOME.has(parts)))
@@ -181,7 +181,7 @@ _FORMATS: Final[dict[tuple[str, ...], WireFormat]] = {
 def format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
     """Return the format of `path` below the base URL's path, by how it ends; what only reads creates nothing.
 
-    `provider` is who answers, empty where that is a guess.
+    `provider` is who answers; empty it is OpenAI.
     """
     parts = segments(path, base)
     if method in READS:
@@ -192,14 +192,3 @@ def format_for(method: str, path: str, base: str = "", provider: str = "") -> Wi
     if _asks_a_model(segments(path), provider):
         return _OTHER
     return responses.look_at("POST", parts, path) or _PLAIN
-
-
-_OF_GROQ: Final = chat.GroqChat()
-
-
-@lru_cache(maxsize=_MOST_KEPT)
-def groq_format_for(method: str, path: str, base: str = "", provider: str = "") -> WireFormat:
-    """Return the format of a path of groq's API, which is shaped like OpenAI's but for chat."""
-    if method not in READS and segments(path, base)[-2:] == ("chat", "completions"):
-        return _OF_GROQ
-    return format_for(method, path, base, provider or "groq")

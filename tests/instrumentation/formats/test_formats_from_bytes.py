@@ -10,7 +10,6 @@ import pytest
 
 from ravi_otel._instrumentation.formats import anthropic, openai
 from ravi_otel._instrumentation.formats.format import Host, Request, WireFormat, read_body, read_events
-from ravi_otel._instrumentation.formats.openai import groq_format_for
 from ravi_otel._instrumentation.formats.sse import events_of
 from ravi_otel.policy._usage import Asked, Call, Reply, ToolUse
 
@@ -44,8 +43,7 @@ class Case:
     provider: str = "openai"
 
     def find(self) -> WireFormat:
-        found = {"anthropic": anthropic.format_for, "groq": groq_format_for}.get(self.provider, openai.format_for)
-        return found("POST", self.path, "", self.provider)
+        return (anthropic if self.provider == "anthropic" else openai).format_for("POST", self.path, "", self.provider)
 
 
 def chunk(delta: Body, reason: str | None = None, **more: Any) -> Body:
