@@ -1,4 +1,4 @@
-"""What a wire format is: the requests and answers of one API as our neutral words, whoever carries them."""
+"""What a wire format is: the requests and answers of one API as our neutral words, whoever carries them, and how its paths are read."""
 
 from __future__ import annotations
 
