@@ -147,7 +147,7 @@ class Inferring:
             swallow("inferring", error)
 
     def _asked(self, scope: Scope, record: CallRecord, uses: Sequence[ToolUse]) -> None:
-        owner = _owner_of(scope)
+        owner = scope.innermost(ScopeKind.RUN)
         name = _OUTSIDE if owner is None else owner.facts.scope_id
         with self._lock:
             opened = self._streams.pop(record.op_id, None)
@@ -234,6 +234,79 @@ class Inferring:
         self._lock = threading.RLock()
         self._runs, self._waiting, self._streams = OrderedDict(), OrderedDict(), OrderedDict()
 
+    # -- what is answered ---------------------------------------------------------------------------------------------
+
+    def answered(self, scope: Scope, record: CallRecord) -> BudgetError | None:
+        """Tell what ran between an answer and this request, charge it, and give what refuses the request; never raises.
+
+        The tools have run: all of them are counted, also what did not fit. The first that did not refuses the request, and each
+        later one that brings its result, until the limit allows for what was used.
+        """
+        refused: BudgetError | None = None
+        left: list[Asked] = []
+        try:
+            left = self.take(scope, record.call.tool_results)
+            while left:
+                found = self._charged(scope, record, left[0], refuses=refused is None)
+                del left[0]
+                refused = refused or found
+        except BudgetError as error:  # the limits cannot be kept: nothing more is sent on what nobody could charge
+            self.restore(left)
+            refused = refused or error
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            self.restore([one for one in left if one is not left[0] or one.owed])
+            swallow("inferred", error)
+        return refused
+
+    def _charged(self, scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
+        # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
+        refuses = refuses and scope.wrapping is None
+        if one.owed or one.passed:
+            record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
+            return self._again(scope, one, record) if one.passed else self._charge(scope, one, record, refuses=refuses)
+        return self._tell(scope, by, one, refuses=refuses)
+
+    def _again(self, scope: Scope, one: Asked, record: ToolRecord) -> BudgetError | None:
+        if scope.wrapping is not None:
+            return None
+        refused = scope.charge_done(scope.plan.passed_lines(one.name), record, refuses=True)
+        if refused is None:
+            self.release(one)
+        return refused
+
+    def _charge(self, scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
+        """Charge one that was told; BudgetError where that cannot be done, and it is owed."""
+        one.owed = True
+        refused = scope.charge_done(scope.plan.tool_lines(one.name), record, refuses=refuses)
+        one.owed = False
+        if refused is not None:
+            self.keep(one)
+        return refused
+
+    def _tell(self, scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
+        engine = scope.engine
+        record = ToolRecord(one.name, scope.facts, new_op_id(), one.asked_ns, call_id=one.call_id, inferred=True)
+        record.began_unix_ns = one.asked_unix_ns
+        record.arguments, record.result, record.returned = _said(by.call.content, one.call_id)
+        engine.listeners.tool_started(record).leave()
+        add_counts(scope.tallies, tool_calls=1)
+        try:
+            refused = self._charge(scope, one, record, refuses=refuses)
+            record.decision = record.decision or "admitted"
+            if refused is not None:
+                self._deny(record, refused)
+        except BudgetError as error:
+            self._deny(record, error)
+            raise
+        finally:
+            record.status = "ok"
+            record.duration_ns = max(0, by.started_ns - one.asked_ns)
+            engine.listeners.tool_ended(record)
+        return refused
+
+    def _deny(self, record: ToolRecord, refused: BudgetError) -> None:
+        record.decision, record.limit_kind, record.limit_reason = "denied", refused.limit_kind, refused.reason
+
     # -- under the lock -------------------------------------------------------------------------------------------
 
     def _open(self, name: str) -> _Run:
@@ -297,12 +370,8 @@ def _was_seen(run: _Run, one: Asked) -> bool:
     return True
 
 
-def _owner_of(scope: Scope) -> Scope | None:
-    return next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), None)
-
-
 def _run_of(scope: Scope) -> str:
-    owner = _owner_of(scope)
+    owner = scope.innermost(ScopeKind.RUN)
     return _OUTSIDE if owner is None else owner.facts.scope_id
 
 
@@ -317,83 +386,6 @@ INFERRING: Final = Inferring()
 """The process's one table."""
 
 renew_in_child(INFERRING.forget)
-
-
-def answered(scope: Scope, record: CallRecord) -> BudgetError | None:
-    """Tell what ran between an answer and this request, charge it, and give what refuses the request; never raises.
-
-    The tools have run: all of them are counted, also what did not fit. The first that did not refuses the request, and each
-    later one that brings its result, until the limit allows for what was used.
-    """
-    refused: BudgetError | None = None
-    left: list[Asked] = []
-    try:
-        left = INFERRING.take(scope, record.call.tool_results)
-        while left:
-            found = _charged(scope, record, left[0], refuses=refused is None)
-            del left[0]
-            refused = refused or found
-    except BudgetError as error:  # the limits cannot be kept: nothing more is sent on what nobody could charge
-        INFERRING.restore(left)
-        refused = refused or error
-    except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
-        INFERRING.restore([one for one in left if one is not left[0] or one.owed])
-        swallow("inferred", error)
-    return refused
-
-
-def _charged(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
-    # A last call, on what is kept back, is made to end the work: nothing that has run stands in its way.
-    refuses = refuses and scope.wrapping is None
-    if one.owed or one.passed:
-        record = ToolRecord(one.name, scope.facts, new_op_id(), scope.engine.clock.monotonic_ns(), inferred=True)
-        return _again(scope, one, record) if one.passed else _charge(scope, one, record, refuses=refuses)
-    return _tell(scope, by, one, refuses=refuses)
-
-
-def _again(scope: Scope, one: Asked, record: ToolRecord) -> BudgetError | None:
-    if scope.wrapping is not None:
-        return None
-    refused = scope.charge_done(scope.plan.passed_lines(one.name), record, refuses=True)
-    if refused is None:
-        INFERRING.release(one)
-    return refused
-
-
-def _charge(scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
-    """Charge one that was told; BudgetError where that cannot be done, and it is owed."""
-    one.owed = True
-    refused = scope.charge_done(scope.plan.tool_lines(one.name), record, refuses=refuses)
-    one.owed = False
-    if refused is not None:
-        INFERRING.keep(one)
-    return refused
-
-
-def _tell(scope: Scope, by: CallRecord, one: Asked, *, refuses: bool) -> BudgetError | None:
-    engine = scope.engine
-    record = ToolRecord(one.name, scope.facts, new_op_id(), one.asked_ns, call_id=one.call_id, inferred=True)
-    record.began_unix_ns = one.asked_unix_ns
-    record.arguments, record.result, record.returned = _said(by.call.content, one.call_id)
-    engine.listeners.tool_started(record).leave()
-    add_counts(scope.tallies, tool_calls=1)
-    try:
-        refused = _charge(scope, one, record, refuses=refuses)
-        record.decision = record.decision or "admitted"
-        if refused is not None:
-            _deny(record, refused)
-    except BudgetError as error:
-        _deny(record, error)
-        raise
-    finally:
-        record.status = "ok"
-        record.duration_ns = max(0, by.started_ns - one.asked_ns)
-        engine.listeners.tool_ended(record)
-    return refused
-
-
-def _deny(record: ToolRecord, refused: BudgetError) -> None:
-    record.decision, record.limit_kind, record.limit_reason = "denied", refused.limit_kind, refused.reason
 
 
 def _said(content: Said | None, call_id: str | None) -> tuple[dict[str, Any] | None, Any, bool]:

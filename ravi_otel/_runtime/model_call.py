@@ -27,7 +27,6 @@ from ravi_otel._flow import Done, Flow, around, owner, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of, write_usage
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.inferred_tools import answered as tools_answered
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay, attend, drain, later
 from ravi_otel._runtime.waiting import LONGEST_WAIT_S, patience, pause, pause_after, wait_for_lost_slot
@@ -235,7 +234,7 @@ class ModelCall(UnderWay):
         record = self.record
         try:
             if record.call.tool_results:
-                self._tools_refused = tools_answered(self.scope, record)
+                self._tools_refused = INFERRING.answered(self.scope, record)
             if record.call.offers_tools:
                 INFERRING.offered(self.scope)
         except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
