@@ -250,6 +250,10 @@ class _Board(Listener):
     def __init__(self) -> None:
         self._lock = threading.RLock()  # may be taken twice by one thread: a signal handler may read a run
         self._boxes: dict[str, tuple[_Box, ...]] = {}
+        self._inner: weakref.WeakValueDictionary[str, Scope] = weakref.WeakValueDictionary()
+        """Runs inside others, by their id: an operation says only the innermost."""
+        self._entered_on: weakref.WeakKeyDictionary[Scope, int] = weakref.WeakKeyDictionary()
+        """The thread that entered a run, and has to leave it."""
 
     def renew(self) -> None:
         """Begin without readers in a forked child: they are the parent's."""
@@ -260,15 +264,42 @@ class _Board(Listener):
                 box.renew()
                 box.end()
 
-    def sit(self, reader: Progress, scope: Scope) -> None:
-        """Tell `reader` what happens in the run of `scope` until that is closed."""
-        run_id = str(scope.facts.run_id)
+    def note_inner(self, run: Scope) -> None:
+        """Remember on which thread a run was opened, and whether inside another."""
+        self._entered_on[run] = threading.get_ident()
+        if run.parent is not None and run.parent.facts.run_id is not None:
+            self._inner[str(run.facts.run_id)] = run
+
+    def read(self, run: Scope, most: int = MOST) -> Progress:
+        """Return a reader of what happens in `run` until it is closed; ConfigurationError for a number of events that is none."""
+        kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
+        run_id = str(run.facts.run_id)
+        inside = partial(self._is_inside, weakref.ref(run))
+        reader = Progress(TopicId(PROGRESS_TOPIC, run_id), run.facts.scope_id, kept, inside)
         with self._lock:
-            scope.engine.listeners.add_once(self)
+            run.engine.listeners.add_once(self)
             self._clear()
             self._boxes[run_id] = (*self._boxes.get(run_id, ()), reader.box)
-        if scope.clock.ended_ns is not None or scope.abandoned:  # it may have been told already; a parent's run ends in no forked child
-            self._end(scope.facts)
+        if run.clock.ended_ns is not None or run.abandoned:  # it may have been told already; a parent's run ends in no forked child
+            self._end(run.facts)
+        return reader
+
+    def _is_inside(self, held: weakref.ref[Scope]) -> bool:
+        """Whether the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
+        run = held()
+        if run is None or run.clock.ended_ns is not None or self._entered_on.get(run) != threading.get_ident():
+            return False
+        scope, entered = STATE.locate()
+        return entered and run in scope.upwards()
+
+    def report(self, scope: Scope, text: str, data: Mapping[str, Any], asked: str = "report(text)") -> None:
+        """Tell who reads the run of `scope`, and the live view, what the program says; ConfigurationError, naming `asked`, for no text."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # of a program that is not checked
+            raise ConfigurationError(f"{asked}={checks.show(text)} must be a text, such as 'half of the pages are read'.")
+        listeners = scope.engine.listeners
+        if listeners:
+            said = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
+            listeners.told(Notice("report", scope.facts, said, MappingProxyType(dict(data))))
 
     def _clear(self) -> None:
         for run_id, boxes in list(self._boxes.items()):
@@ -295,7 +326,7 @@ class _Board(Listener):
         if run_id is None:
             return []
         found = list(self._boxes.get(run_id, ()))
-        inner = _inner.get(run_id)
+        inner = self._inner.get(run_id)
         outer = None if inner is None else inner.parent
         told = {run_id}
         while outer is not None:
@@ -446,48 +477,8 @@ def _ending(record: CallRecord | ToolRecord) -> dict[str, Any]:
     }
 
 
-_inner: Final[weakref.WeakValueDictionary[str, Scope]] = weakref.WeakValueDictionary()
-"""Runs inside others, by their id: an operation says only the innermost."""
-
-_entered_on: Final[weakref.WeakKeyDictionary[Scope, int]] = weakref.WeakKeyDictionary()
-"""The thread that entered a run, and has to leave it."""
-
-_BOARD: Final = _Board()
-renew_in_child(_BOARD.renew)
-
-
-def note_inner(run: Scope) -> None:
-    """Remember on which thread a run was opened, and whether inside another."""
-    _entered_on[run] = threading.get_ident()
-    if run.parent is not None and run.parent.facts.run_id is not None:
-        _inner[str(run.facts.run_id)] = run
-
-
-def read(run: Scope, most: int = MOST) -> Progress:
-    """Return a reader of what happens in `run` from now on; ConfigurationError for a number of events that is none."""
-    kept = checks.count("progress(most)", most, least=1, way_out="of those the oldest make room")
-    reader = Progress(TopicId(PROGRESS_TOPIC, str(run.facts.run_id)), run.facts.scope_id, kept, partial(_is_inside, weakref.ref(run)))
-    _BOARD.sit(reader, run)
-    return reader
-
-
-def _is_inside(held: weakref.ref[Scope]) -> bool:
-    """Whether the running code is in the run's own block, on the thread that entered it: nobody else can leave it."""
-    run = held()
-    if run is None or run.clock.ended_ns is not None or _entered_on.get(run) != threading.get_ident():
-        return False
-    scope, entered = STATE.locate()
-    return entered and run in scope.upwards()
-
-
-def report(scope: Scope, text: str, data: Mapping[str, Any], asked: str = "report(text)") -> None:
-    """Tell who reads the run of `scope`, and the live view, what the program says; ConfigurationError, naming `asked`, for no text."""
-    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # of a program that is not checked
-        raise ConfigurationError(f"{asked}={checks.show(text)} must be a text, such as 'half of the pages are read'.")
-    listeners = scope.engine.listeners
-    if listeners:
-        said = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 1]}…"
-        listeners.told(Notice("report", scope.facts, said, MappingProxyType(dict(data))))
+BOARD: Final = _Board()
+renew_in_child(BOARD.renew)
 
 
 def report_progress(text: str, **data: Any) -> None:
@@ -496,4 +487,4 @@ def report_progress(text: str, **data: Any) -> None:
     Costs next to nothing when nobody reads. `text` is cut after 1,000 characters; `data` is handed on as it is, not copied. Neither
     goes into spans or logs. Raises ConfigurationError when `text` is none.
     """
-    report(STATE.locate()[0], text, data, "report_progress(text)")
+    BOARD.report(STATE.locate()[0], text, data, "report_progress(text)")

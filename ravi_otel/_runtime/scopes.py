@@ -24,9 +24,9 @@ from ravi_otel._enforcement.shares import OWN, Share, check_share
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel._runtime import family, progress
+from ravi_otel._runtime import family
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.progress import MOST, Progress
+from ravi_otel._runtime.progress import BOARD, MOST, Progress
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later, later_here, sweep_with
 from ravi_otel._runtime.waiting import Waiting, resumption
@@ -93,7 +93,7 @@ class ScopeHandle:
 
     def report(self, text: str, **data: Any) -> None:
         """Say how far it is, to whoever reads `run.progress()`: see `report_progress`, which finds the scope itself."""
-        progress.report(self.scope, text, data)
+        BOARD.report(self.scope, text, data)
 
     @property
     def limits(self) -> list[LimitReading]:
@@ -177,7 +177,7 @@ class ScopeHandle:
         self._attachment = _current.Attachment(_current.with_leaf(scope))
         if self._ask.kind is ScopeKind.RUN:
             STATE.entered(scope)
-            progress.note_inner(scope)
+            BOARD.note_inner(scope)
         if scope.accounts or scope.series:
             STATE.warn_uninstrumented()
         if self._ask.hooks and hears_calls(self._ask.hooks):
@@ -290,7 +290,7 @@ def _finish_dropped(scope: Scope) -> None:
     if scope.abandoned:  # it was found out right before this process was forked: the parent ends it
         return
     if scope.facts.kind is ScopeKind.RUN:
-        progress.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
+        BOARD.note_inner(scope)  # anew: a collection cuts what refers weakly to what it has found
     scope.conclude(ABANDONED)
     _finish(scope, None)
 
@@ -347,7 +347,7 @@ class Run(ScopeHandle):
         and loop, by as many readers as like to. A reader that is slow keeps nobody waiting: at most `most` events wait for it, the
         oldest make room, and the next one says how many it `missed`. Raises ConfigurationError before the run was entered.
         """
-        return progress.read(self.scope, most)
+        return BOARD.read(self.scope, most)
 
 
 class Agent(ScopeHandle):

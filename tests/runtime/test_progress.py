@@ -13,7 +13,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError
-from ravi_otel._runtime.progress import _BOARD
+from ravi_otel._runtime.progress import BOARD
 from ravi_otel._runtime.state import STATE
 from ravi_otel.policy import TopicId
 
@@ -255,23 +255,23 @@ def test_a_reader_that_is_dropped_is_let_go_of_with_its_events():
         assert box.ended
         del box
         run.progress()
-        assert len(_BOARD._boxes[run.id]) == 1
+        assert len(BOARD._boxes[run.id]) == 1
 
 
 def test_nothing_is_kept_of_a_run_that_is_over():
     with ravi_otel.run("r") as run:
         progress = run.progress()
-    assert run.id not in _BOARD._boxes
+    assert run.id not in BOARD._boxes
     assert names(progress) == ["scope_closed"]
 
 
 def test_before_anybody_reads_nothing_is_listened_to(instrumented):
     with ravi_otel.run("r") as run:
         run.report("to nobody")
-        assert _BOARD not in STATE.engine.listeners._all
+        assert BOARD not in STATE.engine.listeners._all
         run.progress()
         run.progress()
-        assert STATE.engine.listeners._all.count(_BOARD) == 1
+        assert STATE.engine.listeners._all.count(BOARD) == 1
 
 
 def test_threads_that_report_and_readers_that_come_and_go_lose_nothing_of_each_other():
