@@ -199,14 +199,11 @@ class CarveOut:
 
     def _do_all(self) -> None:
         while self._todo:
-            self._do(self._todo[0])
+            try:
+                self._todo[0]()
+            except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever closes an agent
+                swallow("share", error)
             self._todo.popleft()  # only now: what a signal interrupts is done again
-
-    def _do(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever closes an agent
-            swallow("share", error)
 
     def _settle(self) -> None:
         """Charge what was used until now. What calls that are still open hold stays held, in an operation of its own."""

@@ -197,7 +197,6 @@ class Waiter(Sleeper):
 class AgentLeases:
     """The leases of one agent id by state: free for an agent to come, adopted by one, or acquired by the agent itself; newest last."""
 
-    paused: int = 0
     free: dict[int, Lease] = field(default_factory=dict[int, Lease])
     adopted: dict[int, Lease] = field(default_factory=dict[int, Lease])
     own: dict[int, Lease] = field(default_factory=dict[int, Lease])
@@ -419,14 +418,12 @@ class Slots:
     def _pause(self, lease: Lease) -> None:
         self._active.drop(lease)
         lease.paused = True
-        self._by_agent[lease.agent_id].paused += 1
         self._paused += 1
         self._preempted += 1
         self._note("preempted", lease)
 
     def _resume(self, lease: Lease) -> None:
         self._line.drop(lease)
-        self._by_agent[lease.agent_id].paused -= 1
         self._paused -= 1
         self._activate(lease)
         self._wake_waiters(lease, served=True)
@@ -460,7 +457,6 @@ class Slots:
         held = self._by_agent[lease.agent_id]
         if lease.paused:
             lease.paused = False
-            held.paused -= 1
             self._paused -= 1
             self._line.drop(lease)
             self._wake_waiters(lease, served=False)
@@ -499,7 +495,7 @@ class Slots:
     def any_paused(self, agent_id: str) -> bool:
         """Whether any lease of an id is paused."""
         held = self._of(agent_id)
-        return held is not None and held.paused > 0
+        return held is not None and any(each.paused for leases in (held.free, held.adopted, held.own) for each in leases.values())
 
     def pause(self, which: str | Lease) -> bool:
         """Pause this lease, or an id's newest active one, never the root's, until `resume`; return whether there was one."""

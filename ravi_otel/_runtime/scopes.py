@@ -649,13 +649,13 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     ask = Opening(
         kind=ScopeKind.AGENT,
         name=scope_name("agent(name)", name, required=True),
-        agent_id=scope_name("agent(agent_id)", agent_id),
+        agent_id=None if agent_id is None else scope_name("agent(agent_id)", agent_id),
         limits=read_limits("agent(limits)", limits),
         budget=None if budget is None else tab("agent(budget)", budget),
         own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
         own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
         share=check_share("agent(share)", share),
-        hooks=read_hooks("agent(hooks)", hooks),
+        hooks=() if hooks is None else read_hooks("agent(hooks)", hooks),
         waits=checks.choice("agent(when_paused)", when_paused, ("end", "wait")) == "wait",
     )
     if not isinstance(share, str):
