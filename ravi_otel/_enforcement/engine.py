@@ -124,6 +124,18 @@ class Engine:
         if settled.crossings or settled.overage or self.outliving or self.newcomers:
             self.emit_settled(settled, at)
 
+    def record(self, lines: Sequence[Line], amounts: Mapping[str, int]) -> Settled:
+        """Charge what was spent already, by kind; return what came of it, to be emitted. It is never refused."""
+        op_id = new_op_id()
+        try:
+            begun = run_sync(self.ledger.reserve(Reservation(op_id, lines, spent=True)))
+            settled = run_sync(self.ledger.settle(op_id, amounts))
+        except BaseException:  # a signal's: what was begun is ended, once, as what it was
+            with suppress(Exception):  # what goes to the caller is what interrupted him
+                run_sync(self.ledger.settle(op_id, amounts))
+            raise
+        return Settled([*begun.crossings, *settled.crossings], settled.overage)
+
     def emit_settled(self, settled: Settled, at: CallRecord | ToolRecord | None = None) -> None:
         """Emit the limit events and overages of a settlement, and settle what waited for it; called without any lock."""
         if settled.crossings:

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import Crossing, Line
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews
@@ -22,7 +22,6 @@ from ravi_otel._enforcement.spawn_limits import AgentAdmission, LiveAgentLimits
 from ravi_otel._enforcement.spawn_tracker import KeptSlot, SpawnTracker, find_kept_slot, shared_slots
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
-from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind, time_limit
@@ -483,14 +482,14 @@ class _Resumption:
                         crossings += self._begin_at(owner, account, counter.used)
         return crossings
 
-    def _begin_at(self, owner: Scope, account: Account, used: int) -> list[Crossing]:
+    def _begin_at(self, owner: Scope, account: Account, used: int) -> Sequence[Crossing]:
         """Have a counter say at least `used`; never less than it says already."""
         if account.nature is Nature.CLOCK:
             if owner.facts.kind in SHARED_SCOPES:
                 owner.clock.started_ns -= max(0, used - owner.clock.elapsed_ns(account, owner.engine.now_ns()))
                 owner.clock.watch(account)
             return []
-        ledger, op_id = owner.engine.ledger, new_op_id()
+        ledger = owner.engine.ledger
         read = getattr(ledger, "read", None)
         if read is not None and used > account.used and ledger.spans(account):
             with contextlib.suppress(BudgetExhaustedError):  # a file that nobody has made yet; what fails for good fails below
@@ -499,10 +498,8 @@ class _Resumption:
         if more <= 0:
             return []
         want = {Nature.COUNTED: more, Nature.LEVEL: used}.get(account.nature, 0)
-        begun = run_sync(ledger.reserve(Reservation(op_id, [Line(account, want, 0)], spent=True)))
         amount = used if account.nature is Nature.LEVEL else more
-        settled = run_sync(ledger.settle(op_id, {account.kind: amount}))
-        return [*begun.crossings, *settled.crossings]
+        return owner.engine.record([Line(account, want, 0)], {account.kind: amount}).crossings
 
     def _restore(self) -> None:
         """Go on with what the run has counted besides its limits: time, statistics, and the work it has charged."""

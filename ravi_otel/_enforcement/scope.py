@@ -407,12 +407,12 @@ class Scope(LimitedScope):
                     return None
                 engine.emit_answer(answer, at)
                 engine.count("denied", answer.account)
-                op_id, refused = new_op_id(), answer
-            engine.emit_crossings(run_sync(engine.ledger.charge(Reservation(op_id, lines, spent=True))).crossings, at)
+                refused = owned(errors_text.refused(answer), answer.account)
+            engine.emit_settled(engine.record(lines, {}), at)
         except BaseException as error:
             self._end_charge(op_id, error, keeps=True)
             raise
-        return None if refused is None else owned(errors_text.refused(refused), refused.account)
+        return refused
 
     def _accept_charge(self, answer: Grant | Denied, at: CallRecord | ToolRecord | None) -> Grant:
         if answer.crossings:

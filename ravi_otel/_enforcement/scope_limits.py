@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Self, TypeVar
 
 from ravi_otel._enforcement import errors_text
@@ -13,7 +13,7 @@ from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import Line
 from ravi_otel._enforcement.ledger.front import as_of, is_unknown, newest, refresh, store_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
@@ -378,20 +378,7 @@ class LimitedScope:
             for account in self.plan.accounts(model)
             if amounts.get(account.kind)
         ]
-        op_id, engine = new_op_id(), self.engine
-        try:
-            begun = run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True)))
-            settled = run_sync(engine.ledger.settle(op_id, amounts))
-        except BaseException:  # a signal's: what was begun is ended, once, as what it was
-            with suppress(Exception):  # what goes to the caller is what interrupted him
-                run_sync(engine.ledger.settle(op_id, amounts))
-            raise
-
-        def tell() -> None:
-            engine.emit_crossings(begun.crossings)
-            engine.emit_settled(settled)
-
-        return tell
+        return partial(self.engine.emit_settled, self.engine.record(lines, amounts))
 
     def absorb_consumed(self, amounts: Mapping[str, int], key: Key | None) -> list[Callable[[], None]]:
         """Charge what a program reported by hand, unless the run has charged it before; return what tells what was crossed."""

@@ -40,9 +40,7 @@ def charge_rest(engine: Engine, holds: Holds, actual: Mapping[str, int], record:
         if rest > 0:
             lines.append(Line(line.account, rest, rest, free=True))  # free: never less than that, whatever is left
     if lines:
-        op_id = new_op_id()
-        engine.emit_crossings(run_sync(engine.ledger.reserve(Reservation(op_id, lines, spent=True))).crossings, record)
-        engine.settle(op_id, None, record)
+        engine.emit_settled(engine.record(lines, {}), record)
 
 
 class Attempts:

@@ -9,7 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import _flow
-from ravi_otel._enforcement import scope, shares, spawn_tracker
+from ravi_otel._enforcement import engine, scope, shares, spawn_tracker
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import front, memory
 from ravi_otel._enforcement.ledger.contract import Line, new_op_id
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (scope, memory, front, sqlite_ledger, tool_call, spawn_tracker, shares)}
+FILES = {module.__file__ for module in (scope, engine, memory, front, sqlite_ledger, tool_call, spawn_tracker, shares)}
 ANSWERS = [each.__code__ for each in (MemoryLedger.reserve, MemoryLedger.charge, front.SharedLedger.reserve, front.SharedLedger.charge)]
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
@@ -73,8 +73,8 @@ def at_every_moment(tmp_path, shared):
 
     def interrupted(act):
         ledger = SqliteLedger(tmp_path / "ledger.db") if shared else MemoryLedger()
-        engine = Engine(ledger=ledger, listeners=Listeners([Heard()]))
-        run, moment, used = run_of(root_of(engine), "charge.rows=100000"), 0, 0
+        root = root_of(Engine(ledger=ledger, listeners=Listeners([Heard()])))
+        run, moment, used = run_of(root, "charge.rows=100000"), 0, 0
         (account,) = run.plan.accounts()
         while True:
             moment += 1
