@@ -133,9 +133,10 @@ def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str
     if usage is None:
         return None
     told = as_mapping(usage)
-    given = count(told.get(inputs))
-    made = 0 if outputs is None else count(told.get(outputs))
-    if given is None or made is None:
+    given: Any = told.get(inputs)
+    made: Any = 0 if outputs is None else told.get(outputs)
+    if type(given) is not int or type(made) is not int or not (0 <= given <= MOST and 0 <= made <= MOST):  # hardly ever
+        given, made = count(given), count(made)
         if told.get(inputs) is None:
             given = _left(told, made)
         elif outputs is not None and told.get(outputs) is None:
