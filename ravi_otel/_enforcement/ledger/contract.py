@@ -41,10 +41,17 @@ def new_op_id() -> str:
     return f"{_process}{next(_operations)}"
 
 
-def number_here(op_id: str) -> int:
-    """Return the number of an operation's id that this very process made up; they rise. 0 for any other id."""
+_newest = [0]
+"""The highest number of an operation that this process has reserved, in whichever ledger."""
+
+
+def is_fresh(op_id: str) -> bool:
+    """Whether nobody can have asked for this operation before: it is this process's own, and newer than all others. Asked once for each."""
     number = op_id.removeprefix(_process)
-    return int(number) if number is not op_id and number.isdecimal() and number.isascii() else 0
+    if number is op_id or not (number.isdecimal() and number.isascii()) or int(number) <= _newest[0]:
+        return False
+    _newest[0] = int(number)
+    return True
 
 
 @dataclass(slots=True, eq=False)  # not frozen: one is made for each account of each call, and that triples its cost

@@ -197,7 +197,7 @@ class SharedLedger:
         """See `Ledger.settle`."""
         own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else NOTHING_CROSSED
         there = self._renamed.pop(op_id, op_id)
-        passed = self._take_passed(op_id)
+        passed = self._take_passed(op_id) if self._passed else None
         if passed is not None:
             self.debts.charge(self._owed(passed, actual or {}, guessed=guessed))
             return self._pay_and_tell(own)

@@ -113,15 +113,6 @@ def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int]
     return given
 
 
-def fits(request: Reservation) -> bool:
-    """Whether every line fits whole, with nothing to refuse, to shorten or to look at twice; only while nobody stands in line."""
-    for line in request.lines:
-        account = line.account
-        if account.used + account.held + line.want > account.open_to:
-            return False
-    return True
-
-
 def refusal(line: Line, request: Reservation, *, newcomer: bool) -> Reason | None:
     """Return why the line would be refused as things are; None: it would not."""
     account = line.account

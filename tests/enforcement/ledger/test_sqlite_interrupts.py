@@ -11,13 +11,13 @@ import pytest
 from ravi_otel._enforcement.ledger import front, judge
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
-from ravi_otel._enforcement.ledger.sqlite import file, process, transaction
+from ravi_otel._enforcement.ledger.sqlite import file, transaction
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 
-FILES = {module.__file__ for module in (front, judge, sqlite_ledger, file, process, transaction)}
+FILES = {module.__file__ for module in (front, judge, sqlite_ledger, file, transaction)}
 
 
 class Interruption(BaseException):

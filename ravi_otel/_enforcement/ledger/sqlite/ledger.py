@@ -264,10 +264,10 @@ class SqliteStore(WaitQueue[Stander]):
         """Do something in one transaction, or not at all; with `reaps` the dead are looked for as well."""
         self._come_in()
         file, leases = self.file, self._leases
-        step = Transaction(file, self.operations, self._waiters, leases, self._clock)
+        step: Transaction | None = None
         with self._lock:
             try:
-                step.begin()
+                step = Transaction(file, self.operations, self._waiters, leases, self._clock)
                 freed = self._keep_house(step) if reaps and leases.is_due(step.alive_ns) else False
                 result = act(step, *args)
                 if freed:
@@ -282,7 +282,9 @@ class SqliteStore(WaitQueue[Stander]):
                     each()
                 self._settled.ended += step.ended
             except BaseException as error:
-                if isinstance(error, (StoreError, sqlite3.Error)) or file.in_transaction:  # a signal's may come when all is written
+                if step is None:
+                    file.rollback()
+                elif isinstance(error, (StoreError, sqlite3.Error)) or file.in_transaction:  # a signal's may come when all is written
                     step.undo()
                 if isinstance(error, sqlite3.Error):
                     raise file.failure(error) from error

@@ -25,7 +25,7 @@ from ravi_otel._enforcement.ledger.contract import (
     Reservation,
     Settled,
     asked_once,
-    number_here,
+    is_fresh,
 )
 from ravi_otel._enforcement.ledger.front import Copy
 from ravi_otel._enforcement.ledger.judge import Operation
@@ -156,18 +156,6 @@ _MOST_FORGOTTEN: Final = 1_000
 _EVERY_S: Final = 3600
 _MADE: Final = re.compile(r"([0-9a-f]{1,16}-[0-9a-f]{8})-(0|[1-9][0-9]{0,14})")
 
-_newest = [0]
-"""The highest number of an operation that this process has reserved, in whichever ledger."""
-
-
-def is_fresh(op_id: str) -> bool:
-    """Whether nobody can have asked for this operation before: it is this process's own, and newer than all others. Asked once for each."""
-    number = number_here(op_id)
-    fresh = number > _newest[0]
-    if fresh:
-        _newest[0] = number
-    return fresh
-
 
 class SettledIds:
     """Know which operations of this process are over, as far as the file does not say it in bits yet; changed under the ledger's lock.
@@ -261,18 +249,22 @@ class Transaction:
     """One step. What it changes is everybody's after `write` and a commit, nobody's after `undo`.
 
     `operations` and `waiters` are this process's own. The first account object that stands for a row is the one that counts in here;
-    others of the same row are shown the result. `execute` runs a statement, `then` is what to do once it is everybody's.
+    others of the same row are shown the result. `execute` runs a statement, `then` is what to do once it is everybody's. It begins on the
+    file when it is made, and reads two clocks: one by which windows roll, and the one that all processes share.
     """
 
     def __init__(
         self, file: LedgerFile, operations: dict[str, Operation], waiters: dict[Stander, None], leases: Leases, clock: Clock
     ) -> None:
+        connection = file.begin()
         self.file = file
         self.operations = operations
         self.waiters = waiters
         self.leases = leases
-        self._clock = clock
-        self.execute: Execute
+        self.execute: Execute = connection.execute
+        self._execute_many = connection.executemany
+        self.now_ns, self.alive_ns = int(clock.time() * _NS), clock.monotonic_ns()
+        self.now_s = self.now_ns // _NS
         self.then: list[Callable[[], object]] = []
         self.woken: deque[Waiter] = deque()
         self.ended: list[str] = []
@@ -280,19 +272,11 @@ class Transaction:
         self._at_hand: dict[int, Account] = {}
         self._read: dict[int, tuple[Any, ...]] = {}
         self._twins: list[Account] = []
-        self._undo: list[Callable[[], object]] = []
+        if leases.epoch != file.epoch:  # there was another file before, in which this process had a number
+            leases.process, leases.epoch = 0, file.epoch
+        self._undo: list[Callable[[], object]] = [partial(leases.restore, leases.process, leases.kept)]
         self._tickets: dict[int, int] | None = None
         self._lined = self._forgotten = False
-
-    def begin(self) -> None:
-        """Begin on the file, and read the clocks: one by which windows roll, and the one that all processes share."""
-        connection, leases = self.file.begin(), self.leases
-        self.now_ns, self.alive_ns = int(self._clock.time() * _NS), self._clock.monotonic_ns()
-        self.now_s = self.now_ns // _NS
-        self.execute, self._execute_many = connection.execute, connection.executemany
-        if leases.epoch != self.file.epoch:  # there was another file before, in which this process had a number
-            leases.process, leases.epoch = 0, self.file.epoch
-        self._undo.append(partial(leases.restore, leases.process, leases.kept))
 
     # -- accounts -------------------------------------------------------------------------------------------------
 
@@ -454,11 +438,18 @@ class Transaction:
         return RepeatedGrant(op_id, None) if is_over(self.execute, op_id) else None
 
     def _hold(self, operation: Operation) -> None:
-        """Write what an operation holds, under the number of this process; one that holds nothing needs none."""
-        granted, holds = operation.granted, _held(operation)
-        self.holds = self.holds or holds != "[]"
+        """Write which rows an operation holds how much of, as a burial reads it, under the number of this process.
+
+        One that holds nothing needs none. Of a slot it also says what was charged at once: all of it is given back when its process dies.
+        """
+        granted, held = operation.granted, list[str]()
+        for line, hold in operation.holds:
+            charged = [_charged_at_once(line)] if operation.request.slot else []
+            if hold or any(charged):
+                held.append(str([line.account.row.id, hold, *charged]))
+        self.holds = self.holds or bool(held)
         process = self.leases.process or (self.leases.enrol(self.execute, self.alive_ns) if self.holds else 0)
-        self.execute(_HOLD, (operation.op_id, process, None if granted is None else to_sql(granted), holds, self.now_s))
+        self.execute(_HOLD, (operation.op_id, process, None if granted is None else to_sql(granted), f"[{', '.join(held)}]", self.now_s))
 
     def settle(self, op_id: str, actual: Mapping[str, int], guessed: bool) -> Settled:
         """Replace what an operation holds by what was used."""
@@ -740,19 +731,6 @@ def _steady_of(account: Account) -> tuple[Any, ...]:
         ",".join(account.events[-_MOST_EVENTS:]),
         packed(account),
     )
-
-
-def _held(operation: Operation) -> str:
-    """Write which rows an operation holds how much of, as a burial reads it.
-
-    Of a slot it also says what was charged at once: all of it is given back when its process dies.
-    """
-    held = list[str]()
-    for line, hold in operation.holds:
-        charged = [_charged_at_once(line)] if operation.request.slot else []
-        if hold or any(charged):
-            held.append(str([line.account.row.id, hold, *charged]))
-    return f"[{', '.join(held)}]"
 
 
 def _charged_at_once(line: Line) -> int:
