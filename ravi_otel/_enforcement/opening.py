@@ -18,8 +18,8 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn_limits import AgentAdmission, LiveAgentLimits
-from ravi_otel._enforcement.spawn_tracker import KeptSlot, SpawnTracker, find_kept_slot, shared_slots
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, AgentLimits
+from ravi_otel._enforcement.spawn_tracker import KeptSlot, SharedSlots, SpawnTracker, find_kept_slot
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
@@ -177,18 +177,18 @@ class Opening:
             token = _token(parent.cancellation, engine.stopped)
             supervision = self._supervise(parent, run_id or new_run_id(), slots, tracker)
         facts = self._facts(outer, supervision, run_id)
-        spawn = live = None
+        spawn = agents = None
         if self.kind is ScopeKind.RUN:
-            live = LiveAgentLimits(engine)
+            agents = AgentLimits(engine)
             unlimited = slots.max_agents >= UNLIMITED_AGENTS.max_agents
-            shared = None if unlimited else shared_slots(engine, self.slots_of or facts, slots.max_agents)
-            spawn = SpawnTracker(slots, run_id=run_id, on_event=live.hear, observe=observes, refusal=live.refusal, shared=shared)
+            shared = None if unlimited else SharedSlots.of(engine, self.slots_of or facts, slots.max_agents)
+            spawn = SpawnTracker(slots, run_id=run_id, on_event=agents.spawn_event, observe=observes, refusal=agents.refusal, shared=shared)
         rules = DEFAULT_RULES
         if self.share in (POOL, WEIGHTED) or self.suspended or self.waits:
             rules = ChargingRules(pools=self.share in (POOL, WEIGHTED), suspended=self.suspended, waits=self.waits)
         scope = Scope(engine, facts, parent, cancellation=token, spawn=spawn, tracker=tracker, also=also, rules=rules)
-        if live is not None:
-            live.watch(scope)
+        if agents is not None:
+            agents.count_for(scope)
         return scope
 
     def _facts(self, outer: ScopeFacts, supervision: Supervision | None, run_id: str | None) -> ScopeFacts:

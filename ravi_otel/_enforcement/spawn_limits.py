@@ -1,6 +1,6 @@
 """Hold agents to the limits that count them: how many live at once, how deep, how many in all, how many under one agent.
 
-How many live at once is what the slots say, and the limits are only told of it: see `LiveAgentLimits`. All others are asked in one step
+How many live at once is what the slots say, and the limits are only told of it: see `AgentLimits`. All others are asked in one step
 of the ledger, so that an agent which one of them refuses counts for none. What was counted in all stays counted once the agent has its
 slot, and is given back when it gets none. Who lives under whom is kept where the limit is declared, for as long as the child is open; an
 agent lives in one process, and so does this count.
@@ -92,8 +92,12 @@ class AgentAdmission:
 
     def is_past(self) -> bool:
         """Return whether a limit would be passed, as far as this process knows: then `refuse`. Changes nothing, and asks no store."""
-        full = any(len(owner.broods.get(self._brood, ())) >= account.value and not account.observe for owner, account in self._fans)
-        return full or any(_is_past(line) for line in self._lines)
+        for line in self._lines:
+            account = line.account
+            before = 0 if account.kind == Kind.DEPTH else account.used + account.held
+            if not account.observe and (account.draining or before + line.want > account.value):
+                return True
+        return any(len(owner.broods.get(self._brood, ())) >= account.value and not account.observe for owner, account in self._fans)
 
     def refuse(self) -> None:
         """Raise as `admit` would, and have it counted and told; nothing happens where it would not refuse after all."""
@@ -199,12 +203,6 @@ def _count_agents(places: Sequence[LimitedScope]) -> bool:
     return False
 
 
-def _is_past(line: Line) -> bool:
-    account = line.account
-    before = 0 if account.kind == Kind.DEPTH else account.used + account.held
-    return not account.observe and (account.draining or before + line.want > account.value)
-
-
 def _fans(places: Sequence[LimitedScope], parent: LimitedScope | None) -> list[tuple[LimitedScope, Account]]:
     """List the limits of children around an agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
     if parent is None:
@@ -233,7 +231,7 @@ def _show(engine: Engine, counts: Sequence[tuple[Account, int]]) -> Sequence[Cro
 # -- how many live at once ---------------------------------------------------------------------------------------------
 
 
-class LiveAgentLimits:
+class AgentLimits:
     """What the limits of agents of one run say of who got no slot, or in shadow mode would have got none.
 
     The slots themselves are the `SpawnTracker`'s. Nothing here is asked before somebody was refused.
@@ -245,11 +243,11 @@ class LiveAgentLimits:
         self._tallies: Tallies = ()
         self._run_id: str | None = None
 
-    def watch(self, scope: LimitedScope) -> None:
+    def count_for(self, scope: LimitedScope) -> None:
         """Count for the run of this scope; its list of accounts is shared, the scope itself is not kept."""
         self._accounts, self._tallies, self._run_id = scope.accounts, scope.tallies, scope.facts.run_id
 
-    def hear(self, event: SpawnEvent) -> None:
+    def spawn_event(self, event: SpawnEvent) -> None:
         """Take a spawn event: that a limit is near, or has denied one, is counted and told as any limit's, before telemetry hears of it."""
         with suppress(BudgetExhaustedError):  # the store cannot be used: the limits show what they last knew
             if event.outcome == "denied":

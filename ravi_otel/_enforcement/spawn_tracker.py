@@ -205,12 +205,6 @@ class AgentLeases:
 # -- slots that processes share -----------------------------------------------------------------------------------------
 
 
-def shared_slots(engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
-    """Return the slots that processes share of a run which allows `most` agents; None where this process has the run to itself."""
-    slots = SharedSlots(engine, facts, most)
-    return slots if engine.ledger.spans(slots.account) else None
-
-
 class SharedSlots:
     """The units of a run's headcount that this process has; used under the lock of its `SpawnTracker`.
 
@@ -226,6 +220,12 @@ class SharedSlots:
         self._root: Final = Account(Limit(kind=_SHARED_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))
         self._units: list[str] = []
         self._root_unit: list[str] = []
+
+    @classmethod
+    def of(cls, engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
+        """Return those of a run which allows `most` agents; None where this process has the run to itself."""
+        slots = cls(engine, facts, most)
+        return slots if engine.ledger.spans(slots.account) else None
 
     def acquire_up_to(self, count: int) -> bool:
         """Acquire units until this process has `count`; False when all others are taken."""
@@ -632,10 +632,12 @@ class Slots:
         )
 
     def _note(self, outcome: _Outcome, who: Lease | Waiter) -> None:
-        live = 1 + len(self._active.items)
+        headcount = 1 + len(self._active.items)
         if self._shared is not None and outcome == "denied":
-            live = max(live, self._budget.max_agents)  # as many as may be, over all processes: how many there are is not known here
-        counts = live, self._paused, self._limit
+            headcount = max(
+                headcount, self._budget.max_agents
+            )  # as many as may be, over all processes: how many there are is not known here
+        counts = headcount, self._paused, self._limit
         self._events.append(SpawnEvent(outcome, who.agent_id, who.priority.name.lower(), self._run_id, *counts, agent_name=who.agent_name))
 
 
