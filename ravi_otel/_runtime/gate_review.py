@@ -56,7 +56,19 @@ class Parameters:
     `method` belongs to is no argument.
     """
 
-    __slots__ = ("_by_name", "_keyworded", "_more", "_named_alone", "_nameless", "_placed", "_required", "_rest", "owned", "tool")
+    __slots__ = (
+        "_by_name",
+        "_keyworded",
+        "_more",
+        "_named_alone",
+        "_nameless",
+        "_placed",
+        "_places",
+        "_required",
+        "_rest",
+        "owned",
+        "tool",
+    )
 
     def __init__(self, fn: Callable[..., Any], tool: str, *, method: bool = False) -> None:
         self.tool = tool
@@ -82,6 +94,7 @@ class Parameters:
         if method and self._placed and self._placed[0].name in _OWNERS:
             self.owned = True
             del self._placed[0]
+        self._places = [one.name for one in self._placed]
         self._by_name = {one.name for one in (*self._placed, *self._keyworded)}
         self._required = {one.name for one in (*self._placed, *self._keyworded) if one.default is one.empty}
         self._nameless = {self._rest, *(one.name for one in self._placed if one.kind is one.POSITIONAL_ONLY)}
@@ -93,7 +106,7 @@ class Parameters:
         What `**more` takes under the name of another parameter, as Python allows, is shown as `more_name`: given second are those
         names with what each is really called.
         """
-        found = {one.name: value for one, value in zip(self._placed, args, strict=False)}
+        found: dict[str, Any] = dict(zip(self._places, args, strict=False))
         left = args[len(self._placed) :]
         if left:
             if self._rest is None:

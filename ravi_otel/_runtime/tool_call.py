@@ -476,7 +476,7 @@ class ToolCall(UnderWay):
     def _admit(self, review: GateReview) -> Flow[Execution]:
         """Charge it; give that back where the gate does not admit it: nothing was run."""
         scope, record = self._scope, self._record
-        op_id = new_op_id()  # known before it is charged: whatever interrupts that
+        op_id = record.op_id  # known before it is charged: whatever interrupts that
         try:
             paid = scope.charge_lines(scope.plan.tool_lines(self.name), record, op_id)
             execution = yield from review.admit()

@@ -24,10 +24,10 @@ from ravi_otel.policy._contracts import ChatMessage, LLMClient
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ExecutionBudget
 from ravi_otel.supervisor.approval.contract import Approver
+from ravi_otel.supervisor.calls import Noting
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.gateway import Budget, ToolGateway
 from ravi_otel.supervisor.state import RunState
-from ravi_otel.supervisor.terms import Noting
 
 _CEILING: Final = 2
 _PROTOCOL: Final = """\

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import hashlib
 import logging
 import math
 import os
+import traceback
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, is_dataclass, replace
+from enum import Enum
 from functools import partial
-from typing import Any, Final, Literal, cast
+from json import dumps  # as it is now: the program may make tools of that module's functions
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol, cast
 
 from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.scope import Scope
@@ -23,13 +31,12 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, ExecutedFrom
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer, ApprovalRequest, Approver
 from ravi_otel.supervisor.colours import TooLate, in_colour
-from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
+from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, args_hash, canonical, fingerprint, plain, text_sha256, written
 from ravi_otel.supervisor.signatures import NO_ARGUMENTS, Arguments, BadArguments, Kept, ToolSignature
 from ravi_otel.supervisor.state import Look, Note, RunState, Standing, looking, refuse_awaitable
-from ravi_otel.supervisor.terms import Terms, told_of
 
 _log = logging.getLogger("ravi_otel")
 
@@ -117,6 +124,167 @@ _WEIGHT: Final = (DecisionKind.APPROVE, DecisionKind.REVISE, DecisionKind.ESCALA
 
 def _gravest(decisions: tuple[Decision, ...]) -> str | None:
     return max((each.kind for each in decisions), key=_WEIGHT.index).value if decisions else None
+
+
+_DEEPEST: Final = 3
+
+
+_MOST_OBJECTS: Final = 500
+
+
+def unfolded(value: object) -> str:
+    """Write a value: of an object of any class its fields, for its own `repr` may tell no more than where it lies.
+
+    Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
+    the rest is written as which one it is, and so is a lock, whose state is no value of anything.
+    """
+    try:
+        return dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return dumps(_Unfolding().rows(value))
+
+
+class _Unfolding:
+    """Go through a value by levels, each object once: what is near is written before what is far."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._ahead: deque[tuple[Any, int]] = deque()
+        self._alive: list[Any] = []  # whose numbers are no others'
+        self._objects = 0
+
+    def rows(self, value: Any) -> list[Any]:
+        """Write each object in a row of its own, in which others are named by number."""
+        rows = [self._refer(value, 0)]
+        while self._ahead:
+            given, depth = self._ahead.popleft()
+            rows.append(self._row(given, depth))
+        return rows
+
+    def _refer(self, value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, (int, float, str, bytes, Enum, type)) or callable(value):
+            return [type(value).__qualname__, repr(value)]  # of a method, which is made anew each time, the object's place
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)
+            self._ahead.append((value, depth))
+        return [known]
+
+    def _row(self, given: Any, depth: int) -> Any:
+        if isinstance(given, Mapping):
+            pairs = cast("Mapping[Any, Any]", given).items()  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+            return [[self._refer(each, depth) for each in pair] for pair in sorted(pairs, key=lambda pair: _shown(pair[0]))]
+        if isinstance(given, (list, tuple)):
+            return [self._refer(each, depth) for each in cast("list[Any]", given)]
+        if isinstance(given, (set, frozenset)):
+            return [self._refer(each, depth) for each in sorted(cast("set[Any]", given), key=_shown)]
+        fields = _fields(given)
+        if fields and not is_dataclass(given):
+            self._objects += 1
+            depth += 1
+            if depth > _DEEPEST or self._objects > _MOST_OBJECTS:
+                return _which(given)
+        return [type(given).__qualname__, {name: self._refer(each, depth) for name, each in fields.items()}] if fields else _shown(given)
+
+
+def _shown(value: object) -> str:
+    """Give its own `repr`, if that is about a value."""
+    said = repr(value)
+    return _which(value) if " at 0x" in said else said
+
+
+def _which(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__} {id(value)}"
+
+
+def _fields(given: object) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in type(given).__mro__:
+        slots: Any = vars(kind).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else list(slots):
+            if name not in ("__dict__", "__weakref__") and hasattr(given, name):
+                found[name] = getattr(given, name)
+    return found | dict(getattr(given, "__dict__", {}))
+
+
+class Noting(Protocol):
+    """Write down what happens at the gate; whatever it raises lets nothing through."""
+
+    def note(
+        self,
+        what: Any,
+        *,
+        run_id: str | None,
+        agent_name: str | None,
+        tool: str,
+        op_id: str,
+        arguments: Mapping[str, Any] | str | None,
+        **facts: Any,
+    ) -> None:
+        """Write one entry; `facts` are the audit log's own, each by its name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """Be what a gate decides by."""
+
+    supervisor: Supervisor | None
+    approver: Approver | None
+    policy: Any
+    audit: Noting | None
+    read_only: frozenset[str]
+    expires_s: float | None
+    policy_version: str | None
+
+    def version(self) -> str:
+        """Name what is decided by, as it is at this moment: an approval of another version is none."""
+        if self.policy_version is not None:
+            return self.policy_version
+        policy = "null" if self.policy is None else unfolded(self.policy)
+        return _hash_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
+
+    def policy_now(self) -> Any:
+        """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
+
+        What cannot be copied is given as it is.
+        """
+        if self.policy is None:
+            return None
+        try:
+            return copy.deepcopy(self.policy)
+        except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
+            return self.policy
+
+    def may_lack(self, tool: str) -> Collection[str]:
+        """List what the supervisor fills in when it is missing."""
+        ask = getattr(self.supervisor, "may_lack", None)
+        return cast("Collection[str]", ask(tool)) if callable(ask) else ()
+
+
+def told_of(error: BaseException) -> str:
+    """Say of an error of the program's where it was raised: its text, and the lines around, may hold what is nobody else's."""
+    last = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
+    return f"{type(error).__name__}{at}"
+
+
+@functools.lru_cache(maxsize=64)
+def _hash_of(*said: str) -> str:
+    return hashlib.sha256(dumps(said).encode()).hexdigest()
+
+
+def _version_of(supervisor: object) -> str:
+    own = getattr(supervisor, "version", None)
+    name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
+    if own is None or callable(own):
+        return name
+    if isinstance(own, str):
+        return f"{name} {own}"
+    return f"{name} {unfolded(own)}"
 
 
 @dataclass(slots=True)

@@ -6,14 +6,15 @@ import contextlib
 import inspect
 import logging
 import weakref
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
+from ravi_otel._runtime.gate_review import is_async
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
 from ravi_otel.hooks._listeners import swallow
@@ -21,32 +22,133 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Refused
+from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, Terms, told_of
 from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.hashing import NotPlainError, canonical
+from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain, written
 from ravi_otel.supervisor.rules_reading import error_in
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
-from ravi_otel.supervisor.state import LoopRules, Loops, Standing, is_reviewing, keep, state_of
-from ravi_otel.supervisor.terms import (
-    Noting,
-    Terms,
-    Tools,
-    check_known,
-    check_rules,
-    checked,
-    checked_audit,
-    read_ceilings,
-    read_names,
-    read_seconds,
-    read_tools,
-    state_source,
-    tell_uncallable,
-    told_of,
-)
+from ravi_otel.supervisor.state import LoopRules, Loops, RunState, Standing, is_reviewing, keep, state_of
 
 _log = logging.getLogger("ravi_otel")
 _MOST_NAME: Final = 64
+
+
+Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
+"""The tools of a gate, by name; without names they are called what their functions are."""
+
+
+def read_tools(tools: Tools) -> dict[str, ToolSignature]:
+    """Read the signatures of tools; raises ConfigurationError for two of one name and for what cannot be called."""
+    if isinstance(tools, Mapping):
+        return {name: ToolSignature.of(fn, name) for name, fn in cast("Mapping[str, Callable[..., Any]]", tools).items()}
+    signatures: dict[str, ToolSignature] = {}
+    for fn in tools:
+        if not callable(fn):
+            raise ConfigurationError(
+                f"Gate(tools) holds {checks.show(fn)}, which cannot be called; give functions, or names with functions."
+            )
+        signature = ToolSignature.of(fn)
+        if signature.name in signatures:
+            raise ConfigurationError(
+                f"Gate(tools) holds two tools called {signature.name!r}; give them as a mapping of names to functions."
+            )
+        signatures[signature.name] = signature
+    return signatures
+
+
+def read_names(parameter: str, names: Collection[str]) -> frozenset[str]:
+    """Read names of tools."""
+    if isinstance(names, str):
+        raise ConfigurationError(f"{parameter}={checks.show(names)} is one text; give the names in a list.")
+    return frozenset(checks.name(parameter, each) for each in names)
+
+
+def read_ceilings(parameter: str, given: int | Mapping[str, int] | None) -> int | Mapping[str, int] | None:
+    """Read how often each tool may run."""
+    if given is None:
+        return None
+    if isinstance(given, Mapping):
+        return {checks.name(parameter, tool): checks.count(f"{parameter}[{tool!r}]", value) for tool, value in given.items()}
+    return checks.count(parameter, given)
+
+
+def checked(parameter: str, given: Any, methods: Collection[str], needs: str) -> Any:
+    """Accept an object with the methods of a protocol, or None."""
+    if inspect.isclass(given):
+        raise ConfigurationError(f"Gate({parameter}={given.__name__}) is a class; give an instance, {given.__name__}(...).")
+    if given is not None and not all(callable(getattr(given, each, None)) for each in methods):
+        raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has no {needs}; give an object that has.")
+    return given
+
+
+def checked_audit(given: Any) -> Any:
+    """Accept what writes down what happens, or None."""
+    refuse_async("Gate(audit)", checked("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
+    return given
+
+
+def refuse_async(parameter: str, given: object, methods: Collection[str]) -> None:
+    """Refuse what would have to be awaited where nothing is: called and dropped it would do nothing."""
+    wrong = next((each for each in methods if is_async(getattr(given, each, None))), None)
+    if wrong is not None:
+        raise ConfigurationError(f"{parameter}={checks.show(given)} has an async {wrong}(), which nobody awaits; make it a plain def.")
+
+
+def check_known(parameter: str, names: Iterable[str], tools: Collection[str]) -> None:
+    """Refuse a name that is none of the gate's tools: what is said of it would hold for nothing."""
+    for name in names:
+        if name not in tools:
+            close = checks.nearest(name, tools)
+            hint = f", did you mean {close!r}" if close else ""
+            listed = ", ".join(tools) or "none"
+            raise ConfigurationError(
+                f"{parameter} names the tool {checks.show(name)}, which there is not{hint}; the tools are {listed}."[:600]
+            )
+
+
+def check_rules(supervisor: object, tools: Mapping[str, ToolSignature], *, part: bool) -> None:
+    """Have rules about tools that there are not refused; where `tools` are only a `part` of what the rules are for, said once."""
+    ask = getattr(supervisor, "check_tools", None)
+    if callable(ask) and not inspect.isclass(supervisor) and hasattr(supervisor, "shared"):
+        ask(tools, part=part)
+
+
+def tell_uncallable(tools: Mapping[str, ToolSignature]) -> None:
+    """Say in the log which tools no call can fit."""
+    for tool in tools.values():
+        bad = next((each for each in tool.parameters.values() if each.required and not each.can_be_given), None)
+        if bad is not None:
+            _log.warning(
+                "ravi-otel: no call of %s can pass its gate: the argument %s (%s) cannot be judged. Annotate it with a type that pydantic "
+                "knows, or put no gate before it: instrument_tools(..., skip=[%r]).",
+                tool.name,
+                bad.name,
+                bad.shown,
+                tool.name,
+            )
+
+
+def read_seconds(parameter: str, value: float | None) -> float | None:
+    """Read a time in seconds, None for none."""
+    if value is not None:
+        checks.nanoseconds(parameter, value)
+    return value
+
+
+def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[[], GateState]:
+    """Give what makes the state of a run."""
+    if given is None:
+        return RunState
+    refuse_async("Gate(state)", given, ("begin", "end"))
+    if isinstance(given, GateState) and not inspect.isclass(given):
+        shared = given
+        return lambda: shared
+    if callable(given):
+        return given
+    raise ConfigurationError(
+        f"Gate(state={checks.show(given)}) is no state and makes none; give an object with begin() and end(), or a class."
+    )
 
 
 class Gate:
@@ -127,7 +229,17 @@ class Gate:
 
     def before(self, request: ToolRequest) -> Coloured[GateVerdict]:
         """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
-        call = self._open(request)
+        raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
+        scope, _ = STATE.locate()
+        kept: Kept | None = {} if request.in_place else None
+        standing = self._standing(scope)
+        call = Call(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, standing, raw, kept=kept)
+        with self._lock.own:
+            if request.op_id in self._calls:
+                raise ConfigurationError(
+                    f"ToolRequest(op_id={checks.show(request.op_id)}) is on its way already; give each call an id of its own."
+                )
+            self._calls[request.op_id] = call
         flow = self._judged(call)
         return run_async(flow) if request.awaited else run_sync(flow)
 
@@ -212,19 +324,6 @@ class Gate:
         check_known("per_tool_limit", rules.per_tool_limit if isinstance(rules.per_tool_limit, Mapping) else (), self._signatures)
         check_rules(self._terms.supervisor, self._signatures, part=part)
         tell_uncallable(self._signatures)
-
-    def _open(self, request: ToolRequest) -> Call:
-        raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
-        scope, _ = STATE.locate()
-        kept: Kept | None = {} if request.in_place else None
-        call = Call(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, self._standing(scope), raw, kept=kept)
-        with self._lock.own:
-            if request.op_id in self._calls:
-                raise ConfigurationError(
-                    f"ToolRequest(op_id={checks.show(request.op_id)}) is on its way already; give each call an id of its own."
-                )
-            self._calls[request.op_id] = call
-        return call
 
     def _judged(self, call: Call) -> Flow[GateVerdict]:
         """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
@@ -390,7 +489,7 @@ def _refusal(refused: Refused) -> GateVerdict:
 def _is_unchanged(call: Call, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
     judged = call.arguments
     with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
-        if canonical(arguments) == judged.canonical:
+        if written(plain(arguments)) == judged.canonical:
             return True
     try:
         read = signature.arguments(arguments, kept=None if call.kept is None else {})

@@ -19,11 +19,10 @@ from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Limit, ScopeKind, tool_call_limit
 from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import Call, GateCall, Refused
+from ravi_otel.supervisor.calls import Call, GateCall, Noting, Refused
 from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.gate import Gate, loop
+from ravi_otel.supervisor.gate import Gate, check_known, loop, read_ceilings
 from ravi_otel.supervisor.state import PER_TOOL
-from ravi_otel.supervisor.terms import Noting, check_known, read_ceilings
 
 _NANO: Final = 1_000_000_000
 _CEILING: Final = 2

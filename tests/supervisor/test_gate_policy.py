@@ -9,7 +9,7 @@ from enum import Enum
 import openai
 import pytest
 
-from ravi_otel.supervisor.terms import unfolded
+from ravi_otel.supervisor.calls import unfolded
 
 
 class Plain:
