@@ -14,7 +14,6 @@ from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # 
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
@@ -89,17 +88,8 @@ class Transport(Sizing, Protocol):
         ...
 
 
-class CallState(IntEnum):
-    """How far a call has come."""
-
-    NEW = 0
-    ADMITTED = 1
-    SENT = 2
-    ANSWERING = 3
-    ENDED = 4
-
-
-_NEW, _ADMITTED, _SENT, _ANSWERING = CallState.NEW, CallState.ADMITTED, CallState.SENT, CallState.ANSWERING
+_NEW, _ADMITTED, SENT, _ANSWERING = range(4)
+"""How far a call has come, unless it has ended."""
 
 GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_otel_unseen_call", default=None)
 """Takes the place of a call around that nobody can see into (`UnseenCall`), for the call that begins here; None outside any."""
@@ -220,25 +210,18 @@ class ModelCall(UnderWay):
         self._entered = self.scope.engine.listeners.call_started(self.record)
 
     @property
-    def state(self) -> CallState:
-        """How far it has come."""
-        return self._stage if self._ended_by is None else CallState.ENDED
-
-    @property
     def was_sent(self) -> bool:
         """Whether bytes of it may have left this process."""
-        return self._stage >= _SENT
+        return self._stage >= SENT
 
     def _infer_tools(self) -> None:
         """Charge the tools whose results it brings; a bug in that leaves the call as seen and limited as any."""
         record = self.record
-        try:
+        with Guarded("inferring"):
             if record.call.tool_results:
                 self._tools_refused = INFERRING.answered(self.scope, record)
             if record.call.offers_tools:
                 INFERRING.offered(self.scope)
-        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("inferring", bug)
 
     # -- before it is sent ----------------------------------------------------------------------------------------
 
@@ -403,7 +386,7 @@ class ModelCall(UnderWay):
 
     def sent(self) -> None:
         """Note that a request of it was built: from here on bytes may leave."""
-        self._stage = max(self._stage, _SENT)
+        self._stage = max(self._stage, SENT)
 
     # -- while it is answered -------------------------------------------------------------------------------------
 

@@ -88,20 +88,11 @@ SWEEPS: Final = Sweeps()
 def stop_what_is_over() -> None:
     """End every call and stream in flight whose scope was cancelled or closed, or has no time left."""
     SWEEPS.count += 1
-    for one in list(IN_FLIGHT):
-        _stop(one)
-    for results in _open:
-        for result in list(results):
-            if isinstance(result, InFlight):
-                _stop(result)
-
-
-def _stop(one: InFlight) -> None:
-    try:
-        if one.scope.is_over():
-            one.stop()
-    except Exception as bug:  # noqa: BLE001 - our own bug keeps nobody else from being stopped
-        swallow("stop", bug)
+    for results in (IN_FLIGHT, *_open):
+        for one in list(results):
+            with Guarded("stop"):  # our own bug keeps nobody else from being stopped
+                if isinstance(one, InFlight) and one.scope.is_over():
+                    one.stop()
 
 
 renew_in_child(IN_FLIGHT.clear)
@@ -306,19 +297,15 @@ def drain() -> None:
     """Do what finalisers queued; runs at the next call and while calls wait, when a scope opens or closes, at a flush, at exit."""
     for swept, sweep in _sweeps:
         if swept:
-            try:
+            with Guarded("drain"):  # our own bug never reaches whoever comes next
                 sweep()
-            except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
-                swallow("drain", error)
     while _late:
         try:
             end = _late.popleft()
         except IndexError:
             break
-        try:
+        with Guarded("drain"):
             end()
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever comes next
-            swallow("drain", error)
     if _attendant.busy:
         _attendant.wait()
 
@@ -474,10 +461,8 @@ def end_under_way() -> None:
         kinds += kind.__subclasses__()
     for each in gc.get_referrers(*kinds):
         if issubclass(type(each), UnderWay):
-            try:
+            with Guarded("terminate"):  # one fault keeps nothing else from its end
                 each.end_with_process()
-            except Exception as bug:  # noqa: BLE001 - one fault keeps nothing else from its end
-                swallow("terminate", bug)
 
 
 class Termination:

@@ -21,12 +21,12 @@ from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Flow, Step, cause, run_sync
-from ravi_otel._runtime.model_call import GIVE_WAY, CallState, Ending, ModelCall
+from ravi_otel._runtime.model_call import GIVE_WAY, SENT, Ending, ModelCall
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import CallRecord, Status
-from ravi_otel.hooks._listeners import NOTHING_ENTERED, swallow
+from ravi_otel.hooks._listeners import NOTHING_ENTERED, Guarded, swallow
 from ravi_otel.policy._limits import Kind
 from ravi_otel.policy._usage import Call, Reply, Usage
 
@@ -135,15 +135,13 @@ class Unasked(ModelCall):
         record, scope = self.record, self.scope
         self.begin()
         self.leave()
-        self._stage, self._expected = CallState.SENT, NOTHING
+        self._stage, self._expected = SENT, NOTHING
         if not request:
             record.requests = 0
             return
         add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
-        try:
+        with Guarded("unasked"):  # our own bug never reaches whoever receives
             scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)}, record.call.model)
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
-            swallow("unasked", error)
 
     def _leave_nothing_held(self, *, unsent: bool = False) -> None:
         """Charge what it used: this runs once, when it is over and its cost is known."""
@@ -151,13 +149,11 @@ class Unasked(ModelCall):
         record = self.record
         used = record.usage or record.charged or _sent(record.call)
         cost = record.cost_nano if record.usage is not None else record.charged_nano
-        try:
+        with Guarded("unasked"):  # our own bug never reaches whoever receives
             amounts = self.scope.plan.amounts(used, cost, None)
             if used.total_only:
                 amounts = self.scope.plan.amounts(_sent(record.call), None, None) | amounts
             self.scope.absorb(amounts, record.call.model)
-        except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever receives
-            swallow("unasked", error)
 
 
 def _sent(call: Call) -> Usage:
