@@ -46,6 +46,11 @@ _BUDGETS: Final = {
 }
 
 
+Attributes: TypeAlias = dict[str, AttributeValue]
+_MOST_KEPT: Final = 1_024
+_OF_TOOLS: Final[Attributes] = {names.OPERATION_NAME: names.EXECUTE_TOOL, names.TOOL_TYPE: "function"}
+
+
 class _State:
     """What is known of one open scope; `agent` is the innermost enclosing agent's state, itself for an agent."""
 
@@ -61,10 +66,11 @@ class _State:
 
 
 class Scopes(Listener):
-    """Open a span for each run and agent; other scopes have none but pass on the one they are in."""
+    """Open a span for each run, agent and tool call; other scopes have none but pass on the one they are in."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
         self._pipeline = pipeline
+        self._content = content
         self._states: dict[str, _State] = {}
         self._agents: dict[tuple[str | None, str | None], _State] = {}  # of those open, by run and agent id
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
@@ -73,11 +79,13 @@ class Scopes(Listener):
         self._ended = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
         self._handed = CardinalityLimit()
         self._reasons = spans.StopReasons()
+        self._tools = CardinalityLimit()
+        self._tool_series: dict[tuple[str, str | None], Attributes] = {}
 
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Start the span and make it current; a scope without a span asks nothing of the pipeline."""
         kind = scope.facts.kind
-        tracer = self._pipeline.signals().tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
         opened = None if tracer is None else _start(tracer, scope, self._pipeline.parent())
         parent = self._states.get(scope.parent_id or "")
         kept = None if opened is None else Open(opened.span, without_leaf(opened.context))
@@ -111,7 +119,7 @@ class Scopes(Listener):
         self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
             self._pipeline.surrounding = None
-        error = spans.scope_error(scope)
+        error = spans.scope_error(scope) if scope.status == "error" else None
         context = None if state.open is None else state.open.context
         try:
             if state.open is not None:
@@ -123,7 +131,7 @@ class Scopes(Listener):
                     spans.end(state.open.span, attributes, error)
         finally:
             if scope.facts.kind in {ScopeKind.RUN, ScopeKind.AGENT}:
-                self._record(self._pipeline.signals().instruments, scope, state, error, context)
+                self._record((self._pipeline.settled or self._pipeline.signals()).instruments, scope, state, error, context)
 
     def call_ended(self, record: CallRecord) -> None:
         """Count a model call for the agent that made it, and tell of limits whose run or agent did not wait for it."""
@@ -134,12 +142,60 @@ class Scopes(Listener):
         if self._closed:
             self._tell_late(record)
 
+    def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
+        """Start the span and make it current."""
+        arguments, record.arguments = record.arguments, None  # copied, or not wanted: nothing of the program's is held for longer
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
+        if tracer is None:
+            return None
+        name = text(record.name)
+        attributes = {**identity(record.facts), **_OF_TOOLS, names.TOOL_NAME: name}
+        if record.call_id is not None:
+            attributes[names.TOOL_CALL_ID] = text(record.call_id)
+        if record.inferred:
+            attributes[names.TOOL_INFERRED] = True
+        parent = self._pipeline.parent()
+        began_ns = record.began_unix_ns
+        span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
+        if arguments is not None and self._content.on_spans and span.is_recording():
+            span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(arguments))
+        context = trace.set_span_in_context(span, parent)
+        record.marks[MARK] = Open(span, context)
+        return Attachment(context)
+
     def tool_ended(self, record: ToolRecord) -> None:
-        """Count a tool call for the agent that made it."""
+        """Count it for its agent, end the span, record how long it took: nobody knows of an inferred one, and a refused one never ran."""
         state = self._states.get(record.facts.scope_id)
         if state is not None and state.agent is not None and record.status != "refused":
             with self._lock.own:
                 state.agent.tools += 1
+        mark, refused = record.marks.pop(MARK, None), record.status == "refused"
+        plain = record.status == "ok" and record.error_type is None
+        error = None if plain else spans.error_type(record.status, record.error_type, record.error)
+        context = mark.context if isinstance(mark, Open) else None
+        try:
+            if isinstance(mark, Open):
+                over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
+                attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
+                if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
+                    attributes[names.TOOL_CALL_RESULT] = self._content.argument(record.result)
+                if not plain or record.decision is not None:
+                    spans.add_decision(attributes, record)
+                spans.end(mark.span, attributes, error, spans.sentence(record) if refused else None, over)
+        finally:
+            record.result = None
+            if not refused and not record.inferred:
+                series = self._tool_series.get((record.name, error)) or self._series_of(record.name, error)
+                signals = self._pipeline.settled or self._pipeline.signals()
+                signals.instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
+
+    def _series_of(self, tool: str, error: str | None) -> Attributes:
+        name, failed = self._tools.admit(text(tool), error)
+        attributes = present({names.TOOL_NAME: name, names.ERROR_TYPE: failed})
+        if len(self._tool_series) >= _MOST_KEPT:
+            self._tool_series.clear()
+        self._tool_series[tool, error] = attributes
+        return attributes
 
     def counted(self, event: CountEvent) -> None:
         """Tell on the span of a run or agent that limits are set aside in it, or that an agent in it crashed and is started again."""
@@ -165,7 +221,7 @@ class Scopes(Listener):
             span.add_event(names.HANDOFF_EVENT, {names.HANDOFF_TO: text(event.to), names.HANDOFF_MODE: event.mode})
         who, to = self._handed.admit(optional_text(event.facts.agent_name), text(event.to))
         counted = present({names.HANDOFF_TO: to, names.HANDOFF_MODE: event.mode, names.AGENT_NAME: who})
-        self._pipeline.signals().instruments.counters[names.HANDOFF_COUNT].add(1, counted)
+        (self._pipeline.settled or self._pipeline.signals()).instruments.counters[names.HANDOFF_COUNT].add(1, counted)
 
     def agent(self, run_id: str | None, agent_id: str) -> Open | None:
         """Return the span of an open agent, None when it has none."""
@@ -289,72 +345,6 @@ def _budget_attributes(readings: Sequence[LimitReading]) -> dict[str, AttributeV
     return present(found)
 
 
-Attributes: TypeAlias = dict[str, AttributeValue]
-_MOST_KEPT: Final = 1_024
-_OF_TOOLS: Final[Attributes] = {names.OPERATION_NAME: names.EXECUTE_TOOL, names.TOOL_TYPE: "function"}
-
-
-class Tools(Listener):
-    """Open a span per tool call and end it with the record."""
-
-    def __init__(self, pipeline: Pipeline, content: Content) -> None:
-        self._pipeline = pipeline
-        self._content = content
-        self._cardinality = CardinalityLimit()
-        self._series: dict[tuple[str, str | None], Attributes] = {}
-
-    def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
-        """Start the span and make it current."""
-        arguments, record.arguments = record.arguments, None  # copied, or not wanted: nothing of the program's is held for longer
-        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
-        if tracer is None:
-            return None
-        name = text(record.name)
-        attributes = {**identity(record.facts), **_OF_TOOLS, names.TOOL_NAME: name}
-        if record.call_id is not None:
-            attributes[names.TOOL_CALL_ID] = text(record.call_id)
-        if record.inferred:
-            attributes[names.TOOL_INFERRED] = True
-        parent = self._pipeline.parent()
-        began_ns = record.began_unix_ns
-        span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
-        if arguments is not None and self._content.on_spans and span.is_recording():
-            span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(arguments))
-        context = trace.set_span_in_context(span, parent)
-        record.marks[MARK] = Open(span, context)
-        return Attachment(context)
-
-    def tool_ended(self, record: ToolRecord) -> None:
-        """End the span and record the duration; a refused tool was never executed and has none, and nobody measured an inferred one."""
-        mark, refused = record.marks.pop(MARK, None), record.status == "refused"
-        plain = record.status == "ok" and record.error_type is None
-        error = None if plain else spans.error_type(record.status, record.error_type, record.error)
-        context = mark.context if isinstance(mark, Open) else None
-        try:
-            if isinstance(mark, Open):
-                over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
-                attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
-                if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
-                    attributes[names.TOOL_CALL_RESULT] = self._content.argument(record.result)
-                if not plain or record.decision is not None:
-                    spans.add_decision(attributes, record)
-                spans.end(mark.span, attributes, error, spans.sentence(record) if refused else None, over)
-        finally:
-            record.result = None
-            if not refused and not record.inferred:
-                series = self._series.get((record.name, error)) or self._series_of(record.name, error)
-                signals = self._pipeline.settled or self._pipeline.signals()
-                signals.instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
-
-    def _series_of(self, tool: str, error: str | None) -> Attributes:
-        name, failed = self._cardinality.admit(text(tool), error)
-        attributes = present({names.TOOL_NAME: name, names.ERROR_TYPE: failed})
-        if len(self._series) >= _MOST_KEPT:
-            self._series.clear()
-        self._series[tool, error] = attributes
-        return attributes
-
-
 _MOST_STEPS: Final = 10_000
 
 Key = tuple[str, int]
@@ -379,7 +369,7 @@ class AgentSteps(Listener):
         if event.what == "end":
             (name,) = self._agents.admit(optional_text(event.facts.agent_name))
             counted = present({names.STATUS: event.status or "ok", names.AGENT_NAME: name})
-            self._pipeline.signals().instruments.counters[names.STEP_COUNT].add(1, counted)
+            (self._pipeline.settled or self._pipeline.signals()).instruments.counters[names.STEP_COUNT].add(1, counted)
         if not self._spans:
             span = trace.get_current_span()
             if span.is_recording():
@@ -405,7 +395,7 @@ class AgentSteps(Listener):
                 self._end(key, None if scope.status in ("ok", "open") else scope.status)
 
     def _begin(self, event: StepEvent) -> None:
-        tracer = self._pipeline.signals().tracer
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
         if tracer is None or len(self._open) >= _MOST_STEPS:
             return
         parent = self._pipeline.parent()
@@ -427,22 +417,28 @@ class AgentSteps(Listener):
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Tell each decision as an event, the last one of a tool call on its span, and count it."""
-        attributes = _review_attributes(event)
+        tool, reason = event.tool and text(event.tool), text(event.reason)
+        told: dict[str, AttributeValue | None] = {
+            names.REVIEW_DECISION: event.decision,
+            names.REVIEW_REASON: reason,
+            names.REVIEW_ARGS: event.args_sha256,
+            names.REVIEW_EXECUTED_FROM: event.executed_from,
+            names.REVIEW_HUMAN_APPROVED: None if event.human_approved is None else event.human_approved is True,
+            names.REVIEW_RISK: None if event.risk_score is None else finite(event.risk_score),
+        }
         span = trace.get_current_span()
         if span.is_recording():
-            told = dict(attributes)
-            if event.arguments is not None and self._content.on_spans:
-                told[names.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
-            span.add_event(names.REVIEW_EVENT, told)
-            if event.tool is not None:
-                del attributes[names.TOOL_NAME]  # the span has it
+            attributes = present(told)
+            if tool is not None:
                 span.set_attributes(attributes)
-        known = attributes[names.REVIEW_DECISION], attributes[names.REVIEW_REASON], attributes.get(names.TOOL_NAME, "")
-        decision, reason, tool = self._cardinality.admit(*map(str, known))
-        counted = present(
-            {names.REVIEW_DECISION: decision, names.REVIEW_REASON: reason, names.TOOL_NAME: None if event.tool is None else tool}
-        )
-        self._pipeline.signals().instruments.counters[names.REVIEW_DECISIONS].add(1, counted)
+                attributes[names.TOOL_NAME] = tool  # the span has it
+            if event.arguments is not None and self._content.on_spans:
+                attributes[names.TOOL_CALL_ARGUMENTS] = self._content.argument(event.arguments)
+            span.add_event(names.REVIEW_EVENT, attributes)
+        decision, why, called = self._cardinality.admit(event.decision, reason, tool)
+        counted = present({names.REVIEW_DECISION: decision, names.REVIEW_REASON: why, names.TOOL_NAME: called})
+        signals = self._pipeline.settled or self._pipeline.signals()
+        signals.instruments.counters[names.REVIEW_DECISIONS].add(1, counted)
 
     # -- guardrails ----------------------------------------------------------------------------------------------------
 
@@ -451,26 +447,12 @@ class AgentSteps(Listener):
         name, agent = self._guardrails.admit(text(event.guardrail), optional_text(event.facts.agent_name))
         where = {names.GUARDRAIL_LEVEL: text(event.level), names.GUARDRAIL_STAGE: text(event.stage)}
         counted = present({names.GUARDRAIL_NAME: name, **where, names.AGENT_NAME: agent})
-        self._pipeline.signals().instruments.counters[names.GUARDRAIL_COUNT].add(1, counted)
+        (self._pipeline.settled or self._pipeline.signals()).instruments.counters[names.GUARDRAIL_COUNT].add(1, counted)
         span = trace.get_current_span()
         if span.is_recording():
             said = None if event.reason is None or not self._content.on_spans else self._content.argument(event.reason)
             attributes = present({names.GUARDRAIL_NAME: text(event.guardrail), **where, names.GUARDRAIL_REASON: said})
             span.add_event(names.GUARDRAIL_EVENT, attributes)
-
-
-def _review_attributes(event: ReviewEvent) -> dict[str, AttributeValue]:
-    return present(
-        {
-            names.REVIEW_DECISION: text(event.decision),
-            names.REVIEW_REASON: text(event.reason),
-            names.REVIEW_ARGS: text(event.args_sha256),
-            names.TOOL_NAME: event.tool and text(event.tool),
-            names.REVIEW_EXECUTED_FROM: event.executed_from and text(event.executed_from),
-            names.REVIEW_HUMAN_APPROVED: None if event.human_approved is None else event.human_approved is True,
-            names.REVIEW_RISK: finite(event.risk_score),
-        }
-    )
 
 
 _MOST_LEASES: Final = 10_000
@@ -503,7 +485,7 @@ class Slots(Listener):
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Count the outcome, move the gauges, and tell what somebody has to know."""
-        instruments = self._pipeline.signals().instruments
+        instruments = (self._pipeline.settled or self._pipeline.signals()).instruments
         name = _SPAWN_EVENTS.get(event.outcome)
         if name is not None:
             self._tell(name, event)
@@ -528,7 +510,9 @@ class Slots(Listener):
         if found.span.is_recording():
             found.span.add_event(name, attributes)
         body = f"{'spawn_denied' if denied else event.outcome}: agent {text(event.agent_id)}"
-        self._pipeline.signals().emit(name, "INFO" if event.outcome == "resumed" else "WARN", attributes, found.context, body)
+        (self._pipeline.settled or self._pipeline.signals()).emit(
+            name, "INFO" if event.outcome == "resumed" else "WARN", attributes, found.context, body
+        )
 
     def _move(self, event: SpawnEvent) -> tuple[str, int, int]:
         """Return the priority and what to add to active and paused."""

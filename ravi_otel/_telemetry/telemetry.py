@@ -9,7 +9,7 @@ from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.limit_events import Counts, LimitEvents, LimitGauges
 from ravi_otel._telemetry.model_calls import ModelCallTelemetry
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots, Tools
+from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots
 from ravi_otel.hooks._events import ScopeView
 from ravi_otel.hooks._listeners import Listener
 
@@ -25,13 +25,12 @@ class Telemetry:
         pipeline.full = full
         pipeline.convention = names.chosen_convention()
         self.pipeline = pipeline
-        self._scopes = scopes = Scopes(pipeline)
+        self._scopes = scopes = Scopes(pipeline, content)
         gauges = LimitGauges(pipeline)
         self.listeners: Final[tuple[Listener, ...]] = (
             scopes,
             gauges,
             ModelCallTelemetry(pipeline, content),
-            Tools(pipeline, content),
             LimitEvents(pipeline, scopes, gauges),
             Slots(pipeline, scopes),
             AgentSteps(pipeline, content),

@@ -95,6 +95,11 @@ def test_decisions_are_counted_by_decision_reason_and_tool(telemetry, backend, r
     assert backend.value(name, ravi__review__decision="block") == 2
 
 
+def test_a_decision_is_counted_under_its_tool_where_the_tool_has_a_span_too(in_tool, backend, review):
+    in_tool(lambda to: to.reviewed(review()))
+    assert backend.value("ravi.review.decisions", gen_ai__tool__name="lookup") == 1
+
+
 def test_reasons_without_end_do_not_make_series_without_end(telemetry, backend, review):
     for number in range(2_010):
         telemetry.reviewed(review(reason=f"reason-{number}"))
