@@ -15,7 +15,6 @@ from ravi_otel._enforcement.ledger.contract import Denied
 from ravi_otel._enforcement.ledger.windows import resets_at
 from ravi_otel.errors import (
     BUSY,
-    STOPPED,
     TOO_LATE,
     UNCHECKED,
     AgentPausedError,
@@ -172,8 +171,8 @@ def belongs_to(scope_id: str, error: BaseException | None) -> bool:
     return owner is not None and owner[0] == scope_id
 
 
-class _LimitWords:
-    """What sentences say of one limit, and what errors know of it besides."""
+class LimitErrors:
+    """Write the errors of one limit: a sentence each, the same as fields, and whose limit it is; what it says besides is here, too."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -271,8 +270,24 @@ class _LimitWords:
             "resets_at": again,
             "per": self.account.limit.per,
             "counted_for": self._whose(),
-            "public_message": for_users(self.account, reason, again),
+            "public_message": self.public_message(reason, again),
         }
+
+    def public_message(self, reason: str, again: datetime | None) -> str:
+        """Write the sentence that an end user may read: what it means to them, and when to try again, if `again` says so."""
+        account, limit = self.account, self.account.limit
+        if reason in _FOR_USERS:
+            return _FOR_USERS[reason]
+        if limit.kind in _OF_AGENTS:
+            return _OF_AGENTS[Kind(limit.kind)]
+        later = "" if again is None else f" after {_moment(again, limit)}"
+        if reason == "too_large":
+            return f"Too little is left of the usage limit for this request. Please try a smaller one{later and f', or try again{later}'}."
+        if account.nature is Nature.LEVEL:
+            return "This conversation is as long as it may be. Please begin another one."
+        whose = _TODAY.get(limit.per or "") or ("" if limit.per or limit.by else _OF_SCOPE.get(account.facts.kind, ""))
+        reached = _REACHED.format(whose) if whose else "The usage limit is reached."
+        return f"{reached} Please try again{later}." if later else reached
 
     def _whose(self) -> str | None:
         """Return whose counter it is: of a limit that counts by something its value, else of the tenant or session that has it."""
@@ -282,9 +297,103 @@ class _LimitWords:
         own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id}.get(facts.kind)
         return None if own is None else f"{facts.kind} {named(own)}"
 
+    def no_share(self, asking: ScopeFacts, amount: int, reason: str, *, more: bool = False) -> BudgetError:
+        """Write the error of a part that is not left to be carved out for an agent, or of `more` for one that it has."""
+        kind = self.account.limit.kind
+        rest = max(0, self.account.value - self.account.used - self.account.held)
+        fact = f"{shown(kind, rest)} of {self.amount(self.account.value)} left in {place(self.account.facts)}"
+        asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}as its share, which"
+        fields = self.fields(self.account.used, self.account.held, reason, amount)
+        if reason == "contended":
+            promised = self.account.promised()
+            why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else ", and others hold theirs"
+            return BudgetContendedError(
+                f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {self.in_force()}.",
+                **fields,
+            )
+        return BudgetExhaustedError(f"{fact}; {asked} is refused. Ask for less, or raise {self.in_force()}.", **fields)
 
-class _DenialWords(_LimitWords):
-    """What sentences say of one refusal of a ledger."""
+    def used_up(self) -> BudgetExhaustedError:
+        """Write the error of a limit with nothing left, for a message that asks for no amount of it."""
+        fact = f"{self.spent(self.account.used)} in {place(self.account.facts)}{self.window()}"
+        return BudgetExhaustedError(
+            f"{fact}, so nothing more is sent to a model. {self.way_out()}",
+            **self.fields(self.account.used, self.account.held, "exhausted", 1),
+        )
+
+    def unpriced(self, provider: str, model: str | None) -> BudgetExhaustedError:
+        """Write the error of a cost limit that meets a model without a price."""
+        what = "A call without a model" if model is None else f"Model {named(model)}"
+        return BudgetExhaustedError(
+            f"{what} of provider {named(provider)} has no known price, so the cost limit of {place(self.account.facts)} cannot be kept and "
+            "the call is refused. Give it a price with instrument(prices=...) or under [prices] in a policy file, or let it pass "
+            f"{self.stated('on_unpriced', 'warn')}.",
+            **self.fields(self.account.used, self.account.held, "unpriced_model"),
+        )
+
+    def unbounded(self, call: Call) -> BudgetExhaustedError:
+        """Write the error of a strict limit that meets a request whose size cannot be told."""
+        why, way_out = _UNBOUNDED[self.account.limit.on_unbounded if call.least_cap else "uncapped"]
+        admit, window = self.stated("on_unbounded", "admit"), self.stated("on_unbounded", "window")
+        because = why.format(what=call.unbounded, model=named(str(call.model)))
+        return BudgetExhaustedError(
+            f"The call is refused, because {because} and the strict limit of {self.counted() or 'cost'} of {place(self.account.facts)} "
+            f"cannot be kept. {way_out.format(admit=admit, window=window)}.",
+            **self.fields(self.account.used, self.account.held, "unbounded_input"),
+        )
+
+    def cut_short(self, cap: int, partial: str | None) -> BudgetExhaustedError:
+        """Write the error of an answer that ended at the cap a strict limit put on it, so that the client could not read it."""
+        fact = f"{self.spent(self.account.used)} in {place(self.account.facts)}{self.window()}"
+        return BudgetExhaustedError(
+            f"{fact}, which left room for {cap} output tokens, and the answer ended there unfinished. {self.way_out()}",
+            **self.fields(self.account.used, self.account.held, "truncated", 1),
+            partial=partial,
+        )
+
+    def cut(self, reason: str, used: int, held: int, *, counted: bool) -> BudgetError:
+        """Write the error of a stream that was cut: `used` with what came of it, `counted` by us, and `held` by other calls."""
+        kind = self.account.limit.kind
+        fact = f"{self.spent(used)} in {place(self.account.facts)}{self.window()}{', by our count' if counted else ''}"
+        fields = self.fields(used, held, reason, 1)
+        fields["estimated"] = counted
+        others = f", and {shown(kind, held)} held by other calls" if held > 0 else ""
+        if reason == "contended":
+            return BudgetContendedError(
+                f"{fact}{others}, so the stream was cut. Lower the concurrency, or raise {self.in_force()}.", **fields
+            )
+        if used > self.account.value:
+            past = f"{shown(kind, used)} > {shown(kind, self.account.value)}"
+            return BudgetExhaustedError(f"{fact}, so the stream was cut ({past}). {self.way_out()}", **fields)
+        return BudgetExhaustedError(f"{fact}{others}, so the stream was cut. {self.way_out()}", **fields)
+
+    def late(self) -> DeadlineExceededError:
+        """Write the error of a deadline."""
+        of = " of working time" if self.account.limit.kind == Kind.WORKING else ""
+        return DeadlineExceededError(
+            f"{shown(self.account.limit.kind, self.account.used)} of {self.value()}{of} used in {place(self.account.facts)}, so the "
+            f"work is stopped (deadline exceeded). {self.way_out()}",
+            **self.fields(self.account.used, 0, "deadline"),
+        )
+
+    def wrapped(self) -> BudgetExhaustedError:
+        """Write the error of a second last call."""
+        return BudgetExhaustedError(
+            f"{place(self.account.facts)} has made its last call already, and keeps nothing back for another. End here, or raise "
+            f"{self.in_force()}.",
+            **self.fields(self.account.used, self.account.held, "wrapping_up"),
+        )
+
+    def wrapping_up(self, tool: str) -> BudgetExhaustedError:
+        """Write the error of a tool in the block of the last call."""
+        return BudgetExhaustedError(
+            f"tool {named(tool)} is not run while {place(self.account.facts)} wraps up: answer with what is there, or end here.",
+            **self.fields(self.account.used, self.account.held, "wrapping_up"),
+        )
+
+
+class RefusalErrors(LimitErrors):
+    """Write the error of one refusal of a ledger."""
 
     def __init__(self, denied: Denied) -> None:
         super().__init__(denied.account)
@@ -354,61 +463,39 @@ class _DenialWords(_LimitWords):
         verb = "is" if kept == 1 or kind == Kind.COST else "are"
         return f", and {shown(kind, kept)} {verb} kept back for {handle}.wrap_up()"
 
+    def refused(self, agent: ScopeFacts | None = None) -> BudgetError:
+        """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
+        denied, where = self.denied, f"{place(self.account.facts)}{self.window()}"
+        fact = f"{self.spent(denied.used)} in {where}"
+        fields = self.fields(denied.used, denied.held, denied.reason, denied.minimum)
+        if denied.reason == "contended":
+            return BudgetContendedError(self.contended(fact), **fields)
+        return BudgetExhaustedError(self.exhausted(fact, where, agent), **fields)
 
-def refused(denied: Denied, agent: ScopeFacts | None = None) -> BudgetError:
-    """Write the error of a ledger's refusal; `agent` is who was not let in, where that is what was refused."""
-    words = _DenialWords(denied)
-    account = denied.account
-    where = f"{place(account.facts)}{words.window()}"
-    fact, fields = f"{words.spent(denied.used)} in {where}", words.fields(denied.used, denied.held, denied.reason, denied.minimum)
-    if denied.reason == "contended":
-        return BudgetContendedError(words.contended(fact), **fields)
-    return BudgetExhaustedError(words.exhausted(fact, where, agent), **fields)
+    def no_room(self, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
+        """Write the error of an agent that is one too many in all, or under its parent agent."""
+        account, most = self.account, self.account.value
+        if account.limit.kind == Kind.FAN_OUT:
+            above = "its parent agent" if parent is None else place(parent)
+            there = f"{self.denied.minimum - 1} of {most} agents live under {above}"
+            way_out = f"{self.way_out().removesuffix('.')}, or end one of them first."
+        else:
+            whose = f" of name {named(account.limit.agent)}" if account.limit.agent else ""
+            first = ", the first one included" if account.facts.kind is ScopeKind.RUN and not whose else ""
+            there = f"{self.denied.used} of {most} agents{whose} were entered in {place(account.facts)}{first}"
+            way_out = self.way_out()
+        return SpawnDeniedError(
+            f"No room for agent {named(str(asking.agent_id))}: {there}. {way_out}",
+            agent_id=asking.agent_id,
+            max_agents=most,
+            **self.fields(self.denied.used, self.denied.held, "exhausted"),
+        )
 
 
 def _whom(by: str, counted_for: str | None) -> str:
     """Return whose part it is, by what is counted: `user 'ann'`, `calls without a user`."""
     what = by if _TYPED.fullmatch(by) else named(by)
     return f"calls without a {what}" if counted_for is None else f"{what} {named(counted_for)}"
-
-
-def no_share(account: Account, asking: ScopeFacts, amount: int, reason: str, *, more: bool = False) -> BudgetError:
-    """Write the error of a part that is not left to be carved out for an agent, or of `more` for one that it has."""
-    words = _LimitWords(account)
-    kind = account.limit.kind
-    left = f"{shown(kind, max(0, account.value - account.used - account.held))} of {words.amount(account.value)} left"
-    fact = f"{left} in {place(account.facts)}"
-    asked = f"{place(asking)} asks for {shown(kind, amount)} {'more ' if more else ''}as its share, which"
-    fields = words.fields(account.used, account.held, reason, amount)
-    if reason == "contended":
-        promised = account.promised()
-        why = f", {shown(kind, promised)} of them promised to agents with a weighted share" if promised else ", and others hold theirs"
-        return BudgetContendedError(
-            f"{fact}{why}; {asked} is refused for now. Wait for one of them to close, ask for less, or raise {words.in_force()}.",
-            **fields,
-        )
-    return BudgetExhaustedError(f"{fact}; {asked} is refused. Ask for less, or raise {words.in_force()}.", **fields)
-
-
-def no_room(denied: Denied, asking: ScopeFacts, parent: ScopeFacts | None) -> SpawnDeniedError:
-    """Write the error of an agent that is one too many in all, or under its parent agent."""
-    words = _DenialWords(denied)
-    account, most = denied.account, denied.account.value
-    if account.limit.kind == Kind.FAN_OUT:
-        above = "its parent agent" if parent is None else place(parent)
-        there = f"{denied.minimum - 1} of {most} agents live under {above}"
-        way_out = f"{words.way_out().removesuffix('.')}, or end one of them first."
-    else:
-        whose = f" of name {named(account.limit.agent)}" if account.limit.agent else ""
-        first = ", the first one included" if account.facts.kind is ScopeKind.RUN and not whose else ""
-        there = f"{denied.used} of {most} agents{whose} were entered in {place(account.facts)}{first}"
-        way_out = words.way_out()
-    return SpawnDeniedError(
-        f"No room for agent {named(str(asking.agent_id))}: {there}. {way_out}",
-        agent_id=asking.agent_id,
-        max_agents=most,
-        **words.fields(denied.used, denied.held, "exhausted"),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +516,7 @@ def no_slot(asking: NoSlot, account: Account | None, run_id: str | None) -> Spaw
     if account is None:
         where, origin, fields = "", "SpawnBudget.max_agents", {"used": most, "remaining": 0, "run_id": run_id, "reason": reason}
     else:
-        words = _LimitWords(account)
+        words = LimitErrors(account)
         where, origin, fields = f" in {place(account.facts)}", words.in_force(), words.fields(most, 0, reason)
     why = _SHORTAGES[reason].format(priority=asking.priority.name)
     return SpawnDeniedError(
@@ -448,80 +535,7 @@ def closed(facts: ScopeFacts) -> BudgetExhaustedError:
         scope=str(facts.kind),
         run_id=facts.run_id,
         reason="closed",
-        public_message=for_users(None, "closed"),
-    )
-
-
-def used_up(account: Account) -> BudgetExhaustedError:
-    """Write the error of a limit with nothing left, for a message that asks for no amount of it."""
-    words = _LimitWords(account)
-    fact = f"{words.spent(account.used)} in {place(account.facts)}{words.window()}"
-    return BudgetExhaustedError(
-        f"{fact}, so nothing more is sent to a model. {words.way_out()}",
-        **words.fields(account.used, account.held, "exhausted", 1),
-    )
-
-
-def unpriced(account: Account, provider: str, model: str | None) -> BudgetExhaustedError:
-    """Write the error of a cost limit that meets a model without a price."""
-    words = _LimitWords(account)
-    what = "A call without a model" if model is None else f"Model {named(model)}"
-    return BudgetExhaustedError(
-        f"{what} of provider {named(provider)} has no known price, so the cost limit of {place(account.facts)} cannot be kept and the "
-        "call is refused. Give it a price with instrument(prices=...) or under [prices] in a policy file, or let it pass "
-        f"{words.stated('on_unpriced', 'warn')}.",
-        **words.fields(account.used, account.held, "unpriced_model"),
-    )
-
-
-def unbounded(account: Account, call: Call) -> BudgetExhaustedError:
-    """Write the error of a strict limit that meets a request whose size cannot be told."""
-    words = _LimitWords(account)
-    why, way_out = _UNBOUNDED[account.limit.on_unbounded if call.least_cap else "uncapped"]
-    admit, window = words.stated("on_unbounded", "admit"), words.stated("on_unbounded", "window")
-    because = why.format(what=call.unbounded, model=named(str(call.model)))
-    return BudgetExhaustedError(
-        f"The call is refused, because {because} and the strict limit of {words.counted() or 'cost'} of {place(account.facts)} cannot be "
-        f"kept. {way_out.format(admit=admit, window=window)}.",
-        **words.fields(account.used, account.held, "unbounded_input"),
-    )
-
-
-def cut_short(account: Account, cap: int, partial: str | None) -> BudgetExhaustedError:
-    """Write the error of an answer that ended at the cap a strict limit put on it, so that the client could not read it."""
-    words = _LimitWords(account)
-    fact = f"{words.spent(account.used)} in {place(account.facts)}{words.window()}"
-    return BudgetExhaustedError(
-        f"{fact}, which left room for {cap} output tokens, and the answer ended there unfinished. {words.way_out()}",
-        **words.fields(account.used, account.held, "truncated", 1),
-        partial=partial,
-    )
-
-
-def cut(account: Account, reason: str, used: int, held: int, *, counted: bool) -> BudgetError:
-    """Write the error of a stream that was cut: `used` with what came of it, `counted` by us, and `held` by other calls."""
-    words = _LimitWords(account)
-    kind = account.limit.kind
-    fact = f"{words.spent(used)} in {place(account.facts)}{words.window()}{', by our count' if counted else ''}"
-    fields = words.fields(used, held, reason, 1)
-    fields["estimated"] = counted
-    others = f", and {shown(kind, held)} held by other calls" if held > 0 else ""
-    if reason == "contended":
-        return BudgetContendedError(f"{fact}{others}, so the stream was cut. Lower the concurrency, or raise {words.in_force()}.", **fields)
-    if used > account.value:
-        past = f"{shown(kind, used)} > {shown(kind, account.value)}"
-        return BudgetExhaustedError(f"{fact}, so the stream was cut ({past}). {words.way_out()}", **fields)
-    return BudgetExhaustedError(f"{fact}{others}, so the stream was cut. {words.way_out()}", **fields)
-
-
-def late(account: Account) -> DeadlineExceededError:
-    """Write the error of a deadline."""
-    words = _LimitWords(account)
-    of = " of working time" if account.limit.kind == Kind.WORKING else ""
-    return DeadlineExceededError(
-        f"{shown(account.limit.kind, account.used)} of {words.value()}{of} used in {place(account.facts)}, so the work is stopped "
-        f"(deadline exceeded). {words.way_out()}",
-        **words.fields(account.used, 0, "deadline"),
+        public_message=_FOR_USERS["closed"],
     )
 
 
@@ -542,24 +556,6 @@ def consumed(kind: str, used: int, limit: int, bound: ScopeFacts | None) -> Budg
         remaining=0,
         reason="exhausted",
         public_message=_REACHED.format("this task"),
-    )
-
-
-def wrapped(account: Account, owner: ScopeFacts) -> BudgetExhaustedError:
-    """Write the error of a second last call."""
-    words = _LimitWords(account)
-    return BudgetExhaustedError(
-        f"{place(owner)} has made its last call already, and keeps nothing back for another. End here, or raise {words.in_force()}.",
-        **words.fields(account.used, account.held, "wrapping_up"),
-    )
-
-
-def wrapping_up(account: Account, owner: ScopeFacts, tool: str) -> BudgetExhaustedError:
-    """Write the error of a tool in the block of the last call."""
-    words = _LimitWords(account)
-    return BudgetExhaustedError(
-        f"tool {named(tool)} is not run while {place(owner)} wraps up: answer with what is there, or end here.",
-        **words.fields(account.used, account.held, "wrapping_up"),
     )
 
 
@@ -627,27 +623,6 @@ def _consequence(kind: str) -> str:
     if kind in _OF_AGENTS:
         return "no more agents are let in" if kind != Kind.DEPTH else "no agents are let in below that"
     return "no more tool calls are let through" if kind.startswith("tool") else "nothing more is sent"
-
-
-# -- for end users ----------------------------------------------------------------------------------------------------
-
-
-def for_users(account: Account | None, reason: str = "exhausted", again: datetime | None = None) -> str:
-    """Write the sentence that an end user may read: what it means to them, and when to try again, if `again` says so."""
-    known = _FOR_USERS.get(reason)
-    if known is not None or account is None:
-        return known or STOPPED
-    limit = account.limit
-    if limit.kind in _OF_AGENTS:
-        return _OF_AGENTS[Kind(limit.kind)]
-    later = "" if again is None else f" after {_moment(again, limit)}"
-    if reason == "too_large":
-        return f"Too little is left of the usage limit for this request. Please try a smaller one{later and f', or try again{later}'}."
-    if account.nature is Nature.LEVEL:
-        return "This conversation is as long as it may be. Please begin another one."
-    whose = _TODAY.get(limit.per or "") or ("" if limit.per or limit.by else _OF_SCOPE.get(account.facts.kind, ""))
-    reached = _REACHED.format(whose) if whose else "The usage limit is reached."
-    return f"{reached} Please try again{later}." if later else reached
 
 
 def _moment(again: datetime, limit: Limit) -> str:

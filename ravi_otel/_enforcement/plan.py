@@ -16,7 +16,7 @@ from typing import Final
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.errors_text import owned, unpriced
+from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Grant, Line
 from ravi_otel._enforcement.series import Series
@@ -149,7 +149,7 @@ class Estimate:
             # Let through while there is anything left; a price that comes with the answer is charged.
             least = int(call.job)
             return Line(account, least, least)
-        raise owned(unpriced(account, call.provider, call.model), account)
+        raise owned(errors_text.LimitErrors(account).unpriced(call.provider, call.model), account)
 
     def free_lines(self, account: Account, call: Call) -> list[Line]:
         """Return what is counted and never refused, because the limit is set aside; also without a price."""
@@ -467,7 +467,7 @@ class LastCall(LastCallState):
         if not claim.take() and not engine.observe:
             _, account = next((each for each in finals if each[0].taken), finals[0])
             engine.count("denied", account)
-            raise owned(errors_text.wrapped(account, account.facts), account)
+            raise owned(errors_text.LimitErrors(account).wrapped(), account)
         return claim
 
     def refuse_tool(self, engine: Engine, name: str) -> None:
@@ -477,7 +477,7 @@ class LastCall(LastCallState):
             return
         _, account = blocks[0]._finals[0]  # noqa: SLF001 - a block of this class
         engine.count("denied", account)
-        raise owned(errors_text.wrapping_up(account, account.facts, name), account)
+        raise owned(errors_text.LimitErrors(account).wrapping_up(name), account)
 
 
 class LastCallClaim:

@@ -250,7 +250,7 @@ class Scope(LimitedScope):
                 continue
             if not account.observe:
                 engine.count("denied", account)
-                return owned(errors_text.late(account), account)
+                return owned(errors_text.LimitErrors(account).late(), account)
             engine.emit_observed(account, at, "deadline")
         return None
 
@@ -327,7 +327,7 @@ class Scope(LimitedScope):
             if at is not None:
                 at.limit_kind, at.limit_scope, at.limit_reason = account.kind, account.facts.kind, answer.reason
             engine.count("contended" if answer.reason == "contended" else "denied", account)
-            raise owned(errors_text.refused(answer), account)
+            raise owned(errors_text.RefusalErrors(answer).refused(), account)
         if answer.observed is not None and (at is None or at.decision != "observed"):
             engine.emit_observed(answer.observed, at)
         return answer
@@ -407,7 +407,7 @@ class Scope(LimitedScope):
                     return None
                 engine.emit_answer(answer, at)
                 engine.count("denied", answer.account)
-                refused = owned(errors_text.refused(answer), answer.account)
+                refused = owned(errors_text.RefusalErrors(answer).refused(), answer.account)
             engine.emit_settled(engine.record(lines, {}), at)
         except BaseException as error:
             self._end_charge(op_id, error, keeps=True)
@@ -420,7 +420,7 @@ class Scope(LimitedScope):
         if isinstance(answer, Denied):
             self.engine.count("denied", answer.account)
             add_counts(self.tallies, refused=1)
-            raise owned(errors_text.refused(answer), answer.account)
+            raise owned(errors_text.RefusalErrors(answer).refused(), answer.account)
         if answer.observed is not None:
             self.engine.emit_observed(answer.observed, at)
         return answer

@@ -356,7 +356,7 @@ class LimitedScope:
         for account in plan.accounts():
             aside = account.observe or account in but or plan.sets_aside(account)
             if account.kind in kinds and account.used > account.value and not aside:
-                raise owned(errors_text.used_up(account), account)
+                raise owned(errors_text.LimitErrors(account).used_up(), account)
 
     def leaves_room(self, kind: str, amount: int) -> bool:
         """Whether so much more of `kind` passes no limit that would refuse a call for it; one that asks somebody does not."""

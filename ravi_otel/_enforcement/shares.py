@@ -155,7 +155,8 @@ class CarveOut:
         promised = next((each for each in firm if each.promised()), None)
         if want < 1 and promised is not None:  # the least part would be a sliver of what rounding left over
             self._engine.count("contended", promised)
-            raise owned(errors_text.no_share(promised, self._facts, max(1, int(left[promised] * self.share)), "contended"), promised)
+            amount = max(1, int(left[promised] * self.share))
+            raise owned(errors_text.LimitErrors(promised).no_share(self._facts, amount, "contended"), promised)
         want = max(1, want)
         return [Line(each, want, 1, carved=True) for each in accounts]
 
@@ -164,13 +165,13 @@ class CarveOut:
         tight = next((each for each in firm if amount + have > each.value - each.used - each.kept_back), None)
         if tight is not None:  # asking for too much is no breach: it drains nothing
             self._engine.count("denied", tight)
-            raise owned(errors_text.no_share(tight, self._facts, amount, "too_large", more=have > 0), tight)
+            raise owned(errors_text.LimitErrors(tight).no_share(self._facts, amount, "too_large", more=have > 0), tight)
         return [Line(each, amount, amount, carved=True) for each in accounts]
 
     def _refused(self, answer: Denied, *, more: bool = False) -> BudgetError:
         account = answer.account
         self._engine.count("contended" if answer.reason == "contended" else "denied", account)
-        return owned(errors_text.no_share(account, self._facts, answer.minimum, answer.reason, more=more), account)
+        return owned(errors_text.LimitErrors(account).no_share(self._facts, answer.minimum, answer.reason, more=more), account)
 
     def drop(self) -> None:
         """Release everything: the agent was never opened."""

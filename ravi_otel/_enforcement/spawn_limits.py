@@ -155,9 +155,9 @@ class AgentAdmission:
         self._scope.engine.count("denied", account)
         add_counts(self._scope.tallies, refused=1)
         if account.kind not in _SPAWNS:
-            return owned(errors_text.refused(denied, self._facts), account)
+            return owned(errors_text.RefusalErrors(denied).refused(self._facts), account)
         self._tell_denied(account.kind)
-        return owned(errors_text.no_room(denied, self._facts, None if self._parent is None else self._parent.facts), account)
+        return owned(errors_text.RefusalErrors(denied).no_room(self._facts, None if self._parent is None else self._parent.facts), account)
 
     def _tell_denied(self, kind: str) -> None:
         """Tell it as any denied spawn is told, with the kind of limit that refused."""

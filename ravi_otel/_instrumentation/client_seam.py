@@ -350,7 +350,7 @@ class ClientCall:
             fits = self._fits(replace(self._request, body=json.loads(built.content)), call, live.record.output_cap)
         if not fits:
             call.unbounded, call.least_cap = f"a request that {type(client).__name__[:64]}._prepare_options enlarges", 0
-            raise owned(errors_text.unbounded(account, call), account)
+            raise owned(errors_text.LimitErrors(account).unbounded(call), account)
 
     def _fits(self, request: Request, call: Call, output_cap: int | None) -> bool:
         goes = self.format.call(request)

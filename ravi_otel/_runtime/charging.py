@@ -133,7 +133,7 @@ def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRec
             answer = Denied(account, "too_large", answer.used + mine, answer.held - mine, answer.minimum, answer.crossings)
         scope.engine.count("contended" if answer.reason == "contended" else "denied", account)
         add_counts(scope.tallies, refused=int(answer.reason != "contended"))
-        raise owned(errors_text.refused(answer), account)
+        raise owned(errors_text.RefusalErrors(answer).refused(), account)
     if answer.observed is not None:
         scope.engine.emit_observed(answer.observed, record)
     return op_id
@@ -190,7 +190,7 @@ class Capped:
             if at is not None:
                 at.limit_kind, at.limit_scope, at.limit_reason = refuses.kind, refuses.facts.kind, "unbounded_input"
                 engine.count("denied", refuses)
-            raise owned(errors_text.unbounded(refuses, call), refuses)
+            raise owned(errors_text.LimitErrors(refuses).unbounded(call), refuses)
         longest = 0 if call.output_cap is not None else engine.learned.longest(scope.facts.agent_name, call.model)
         return cls(Worst.of(call, longest, _dearest(scope, call) if scope.plan.priced else None, windows[0] if windows else None))
 
@@ -211,21 +211,21 @@ class Capped:
         """Return the refusal that a parser's error really is: the answer was cut by our cap."""
         if not self._cut or self._tightest is None or record.output_cap is None or not isinstance(error, Exception):
             return None
-        self._error = owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest)
+        self._error = owned(errors_text.LimitErrors(self._tightest).cut_short(record.output_cap, self._partial), self._tightest)
         return self._error
 
     def ended(self, record: CallRecord, reply: Reply, engine: Engine) -> None:
         """Note an answer that ended at our cap; it is settled by now, so that its error can tell what was used."""
         error, self._error = self._error, None
         if error is not None and self._tightest is not None and record.output_cap is not None:
-            told = errors_text.cut_short(self._tightest, record.output_cap, self._partial)
+            told = errors_text.LimitErrors(self._tightest).cut_short(record.output_cap, self._partial)
             error.args, error.used, error.held, error.remaining = told.args, told.used, told.held, told.remaining
             footed(error)
         if record.output_cap is not None and _LENGTH in reply.finish_reasons and not record.truncated_by_limit:
             record.truncated_by_limit = True
             engine.count("truncated", self._tightest)
             if self._tightest is not None:
-                CUT_SHORT.set(owned(errors_text.cut_short(self._tightest, record.output_cap, self._partial), self._tightest))
+                CUT_SHORT.set(owned(errors_text.LimitErrors(self._tightest).cut_short(record.output_cap, self._partial), self._tightest))
 
 
 def _dearest(scope: Scope, call: Call) -> RateCard | None:
@@ -430,7 +430,7 @@ class StreamLimits:
         if own is not None:
             used, held = used + own.spent(produced), max(0, held - own.held)
         self._scope.engine.count("contended" if denied.reason == "contended" else "denied", account)
-        return owned(errors_text.cut(account, denied.reason, used, held, counted=own is not None), account)
+        return owned(errors_text.LimitErrors(account).cut(denied.reason, used, held, counted=own is not None), account)
 
 
 def blame(record: CallRecord, error: RaviError, partial: str | None) -> None:

@@ -191,4 +191,4 @@ def _refuse(scope: Scope, account: Account, at: CallRecord | None) -> None:
     add_counts(scope.tallies, refused=1)
     if at is not None:
         at.decision, at.limit_kind, at.limit_scope, at.limit_reason = "denied", account.kind, account.facts.kind, "exhausted"
-    raise owned(errors_text.used_up(account), account)
+    raise owned(errors_text.LimitErrors(account).used_up(), account)

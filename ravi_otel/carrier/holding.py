@@ -26,7 +26,7 @@ def refuse_too_large(scope: Scope, lines: list[Line]) -> None:
             scope.engine.count("denied", account)
             add_counts(scope.tallies, refused=1)
             denied = Denied(account, "too_large", account.used, account.held, line.minimum)
-            raise owned(errors_text.refused(denied), account)
+            raise owned(errors_text.RefusalErrors(denied).refused(), account)
 
 
 def _raise_for(scope: Scope, answer: Denied | None) -> None:
@@ -34,7 +34,7 @@ def _raise_for(scope: Scope, answer: Denied | None) -> None:
         return
     scope.engine.count("contended" if answer.reason == "contended" else "denied", answer.account)
     add_counts(scope.tallies, refused=1)
-    raise owned(errors_text.refused(answer), answer.account)
+    raise owned(errors_text.RefusalErrors(answer).refused(), answer.account)
 
 
 def hold_all(scope: Scope, lots: list[Lot], patience_s: float) -> Flow[None]:

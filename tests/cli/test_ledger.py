@@ -348,7 +348,7 @@ def test_a_closed_scope_refuses_in_every_process_until_a_limit_is_set_again(prog
     assert (done.exit_code, done.stdout) == (0, "tenant:acme is closed: 1 counter.\n")
     denied = program.take(tokens, 1)[1]
     assert (denied.reason, [*denied.crossings]) == ("draining", [])
-    assert str(errors_text.refused(denied)).startswith("An operator has closed the limit of tokens in tenant 'acme'")
+    assert str(errors_text.RefusalErrors(denied).refused()).startswith("An operator has closed the limit of tokens in tenant 'acme'")
     assert isinstance(program.spend(chats, 1), Grant)
     operator("set-limit", "tenant:acme", "tokens=50")
     assert isinstance(program.spend(tokens, 1), Grant)

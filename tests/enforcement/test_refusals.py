@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel._enforcement.errors_text import refused
+from ravi_otel._enforcement.errors_text import RefusalErrors
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetContendedError, BudgetError, BudgetExhaustedError, ConfigurationError
@@ -56,7 +56,7 @@ def ask(scope, kind, amount, *, model=None):
     """Hold so much of what a call of a model uses."""
     lines = [Line(account, amount, amount) for account in scope.plan.accounts(model) if account.kind == kind]
     answer = run_sync(scope.engine.ledger.reserve(Reservation(new_op_id(), lines)))
-    return refused(answer) if isinstance(answer, Denied) else answer
+    return RefusalErrors(answer).refused() if isinstance(answer, Denied) else answer
 
 
 def spend(scope, kind, amount):

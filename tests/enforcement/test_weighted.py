@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.errors_text import refused
+from ravi_otel._enforcement.errors_text import RefusalErrors
 from ravi_otel._enforcement.ledger.account import ShareClaim
 from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -113,7 +113,7 @@ def test_a_background_agent_uses_what_nobody_claims_and_claims_nothing(parent):
     child = child_of(parent, LOW)
     refusal = begin(background, 1)
     assert refusal.reason == "contended"
-    assert str(refused(refusal)) == (
+    assert str(RefusalErrors(refusal).refused()) == (
         "0 of 1500 tokens used in agent 'p' of run 'r', 1500 promised to agents with a weighted share; this call needs at least 1 more, "
         "and too little came free in time. Lower the concurrency, or raise tokens=1500."
     )

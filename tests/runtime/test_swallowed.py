@@ -240,7 +240,7 @@ def test_a_cancelled_stream_that_a_limit_could_end_keeps_its_text(stage, client,
 def test_our_own_count_is_called_that_and_a_settled_one_is_not():
     with ravi_otel.run("r", limits=["tokens=100"]) as run:
         account = run.scope.accounts[0]
-    counted, settled = (errors_text.cut(account, "exhausted", 110, 0, counted=counted) for counted in (True, False))
+    counted, settled = (errors_text.LimitErrors(account).cut("exhausted", 110, 0, counted=counted) for counted in (True, False))
     assert (counted.estimated, settled.estimated) == (True, False)
     assert ("by our count" in str(counted), "by our count" in str(settled)) == (True, False)
     assert pickle.loads(pickle.dumps(counted)).estimated
@@ -255,7 +255,7 @@ def test_nothing_is_noted_of_a_refusal_that_is_not_for_good(stage, client, ask):
         first.start()
         stage.wait_for(1)
         account = thread_scope.accounts[0]
-        error = errors_text.cut(account, "contended", 10, 90, counted=True)
+        error = errors_text.LimitErrors(account).cut("contended", 10, 90, counted=True)
         assert isinstance(errors_text.owned(error, account), BudgetError)
         stage.server.release()
         first.join(20)
