@@ -30,9 +30,8 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._runtime.spawning import RetryPolicy, Spawned, spawn, supervise
     from ravi_otel._runtime.tool_call import tool
     from ravi_otel._runtime.waiting import Waiting, waiting
-    from ravi_otel._setup import Instrumentation, flush, instrument, uninstrument
+    from ravi_otel._setup import Instrumentation, flush, instrument, instrument_tools, uninstrument
     from ravi_otel._telemetry.content import redact_secrets
-    from ravi_otel._tools import instrument_tools
     from ravi_otel.carrier.continuing import ContinuedRun, continue_run
     from ravi_otel.carrier.lending import Lent, lend, take_return
     from ravi_otel.carrier.outbound import outbound_headers
@@ -170,9 +169,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "Instrumentation",
         "flush",
         "instrument",
+        "instrument_tools",
         "uninstrument",
     ),
-    "_tools": ("instrument_tools",),
     "carrier.continuing": (
         "ContinuedRun",
         "continue_run",

@@ -7,11 +7,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 import wrapt
 from opentelemetry._logs import LoggerProvider
@@ -56,8 +57,14 @@ from ravi_otel.carrier.configured import check_configured
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
 from ravi_otel.hooks._manager import Bridge, Hooks, finish_callbacks, read_hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ToolGate
 from ravi_otel.policy._limits import Admission, Limit, ScopeKind
 from ravi_otel.policy._runs import StopReason
+
+if TYPE_CHECKING:
+    from ravi_otel._instrumentation.tools import InstrumentedTools
+    from ravi_otel._runtime.tool_call import Refused
 
 Enforcement = Literal["enforce", "observe"]
 _ENTERED: Final = frozenset({ScopeKind.RUN, ScopeKind.HANDOFF, ScopeKind.AGENT, ScopeKind.BLOCK})
@@ -417,3 +424,50 @@ def _settle_all() -> None:
         _now.let_go_of_ledger(at_exit=True)
     if _surroundings is not None:
         _surroundings.when_left()
+
+
+def instrument_tools(
+    target: object,
+    *,
+    supervisor: Any = None,
+    approver: Any = None,
+    refused: Refused = "raise",
+    skip: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> InstrumentedTools:
+    """Make each public function of a module, class, mapping or list a counted, limited and observed tool call, in its place.
+
+    Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
+    methods too; of a mapping its values, under their keys; of a list its functions. Sync or async; signature, result and exceptions
+    stay the function's own. The handle's `remove()`, the end of its `with` block, or `uninstrument()` puts the identical objects
+    back. Called again it skips what is a tool already. Where it finds no function at all it says so in the log. The functions named
+    in `skip` are left as they are, and with `only` all but those.
+
+    With a `supervisor`, which has `review(action, state, policy)` or is a gate, each call is judged first, and `approver` is asked
+    where the supervisor escalates; also of what is a tool already. What is refused raises ToolDeniedError, with `refused="result"`
+    it returns `error.as_tool_error()` in place of a result, as JSON text where the function is annotated to return `str`. What
+    ends the run raises StopRun either way. What no gate can stand before, and whose calls none can judge, is said in the log.
+
+    Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
+    """
+    checks.choice("instrument_tools(refused)", refused, ("raise", "result"))
+    if supervisor is None and (approver is not None or refused != "raise"):
+        given = "refused" if approver is None else "approver"
+        raise ConfigurationError(f"instrument_tools({given}=...) says what becomes of what a supervisor decides. Give supervisor= too.")
+    room = load(_TOOLS)
+    gating = None if supervisor is None else room.Gating(partial(_gate_for, supervisor, approver), refused)
+    made: InstrumentedTools = room.instrument_tools(target, gating, room.read_choice(skip, only))
+    return made
+
+
+def _gate_for(supervisor: Any, approver: Any, functions: Any) -> ToolGate:
+    if isinstance(supervisor, type):
+        raise ConfigurationError(
+            f"instrument_tools(supervisor={supervisor.__name__}) is a class; give an instance, {supervisor.__name__}(...)."
+        )
+    if not isinstance(supervisor, ToolGate) and not callable(getattr(supervisor, "review", None)):
+        raise ConfigurationError(
+            f"instrument_tools(supervisor={checks.show(supervisor)}) is neither a supervisor, which has review(action, state, policy), "
+            "nor a gate."
+        )
+    return cast("ToolGate", load("ravi_otel.supervisor.gate").gate_for(supervisor, functions, approver, part=True))

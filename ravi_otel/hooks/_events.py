@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias, cast
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Protocol, Self, TypeAlias
 
 from ravi_otel.policy._limits import NANO, Limit, ScopeKind, format_limit, format_public_amount
 from ravi_otel.policy._runs import ScopeFacts
@@ -95,40 +95,26 @@ def read_only(context: HookContext) -> ReadOnly:
 
     What is inside itself, or deeper than 50 of them in one another, is `…`.
     """
-    copied, known = dict(context), cast("dict[int, Any]", {})
-    for name, value in copied.items():
-        if type(value) not in _PLAIN:
-            copied[name] = _frozen(value, known)
-    return ReadOnly(copied)
+    frozen: ReadOnly = _frozen(dict(context), {}, -1)
+    return frozen
 
 
-def _frozen(value: Any, known: dict[int, Any], deep: int = 0) -> Any:
-    if type(value) in _PLAIN:  # nearly all are: to ask what else they might be takes three times as long
+def _frozen(value: Any, known: dict[int, Any], deep: int) -> Any:
+    kind = value.__class__
+    if kind in _PLAIN:  # nearly all are: to ask what else they might be takes three times as long
         return value
-    if type(value) is dict:  # what else is a Mapping takes long to find out
-        made: Any = ReadOnly
-    elif isinstance(value, list) or type(value) is tuple:
-        made = tuple
-    elif isinstance(value, Mapping):
-        made = ReadOnly
-    elif isinstance(value, AbstractSet):
-        return frozenset(cast("Any", value))
-    else:
-        return value
-    found = _AGAIN if deep >= _DEEPEST else known.get(id(cast("object", value)))
+    in_order = issubclass(kind, list) or kind is tuple
+    if not in_order and not issubclass(kind, Mapping):
+        return frozenset(value) if issubclass(kind, AbstractSet) else value
+    found = _AGAIN if deep >= _DEEPEST else known.get(id(value))
     if found is not None:
         return found
-    known[id(cast("object", value))] = _AGAIN  # what is inside itself ends here
-    if made is tuple:
-        frozen: Any = tuple(_frozen(each, known, deep + 1) for each in cast("list[Any]", value))
+    known[id(value)] = _AGAIN  # what is inside itself ends here
+    if in_order:
+        frozen: Any = tuple(_frozen(each, known, deep + 1) for each in value)
     else:
-        frozen = ReadOnly(
-            {
-                name: each if type(each) in _PLAIN else _frozen(each, known, deep + 1)
-                for name, each in cast("Mapping[str, Any]", value).items()
-            }
-        )
-    known[id(cast("object", value))] = frozen
+        frozen = ReadOnly({name: _frozen(each, known, deep + 1) for name, each in value.items()})
+    known[id(value)] = frozen
     return frozen
 
 

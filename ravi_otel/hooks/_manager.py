@@ -174,7 +174,7 @@ class HookManager:
         For the end of a program: `asyncio.run` cancels what is still under way on its loop when it is left. On the background thread are
         those of work in threads, and on trio all.
         """
-        _check_seconds("hooks.drain(timeout_s)", timeout_s)
+        checks.nanoseconds("hooks.drain(timeout_s)", timeout_s)
         await _background().wait_for_all(timeout_s)
 
     def drain_blocking(self, timeout_s: float = PATIENCE_S) -> bool:
@@ -182,7 +182,7 @@ class HookManager:
 
         Raises ConfigurationError on a running asyncio loop: callbacks of that loop cannot go on while this thread waits.
         """
-        _check_seconds("hooks.drain_blocking(timeout_s)", timeout_s)
+        checks.nanoseconds("hooks.drain_blocking(timeout_s)", timeout_s)
         if _background().runs_loop():
             raise ConfigurationError("hooks.drain_blocking() would stop the event loop that runs here: write await hooks.drain().")
         return bool(_background().BACKGROUND.wait(timeout_s))
@@ -287,11 +287,6 @@ def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and type(one) in _BUILT_IN and one == other  # theirs look at who the objects are
 
 
-def _check_seconds(parameter: str, seconds: object) -> None:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be a number of seconds, 0 or more.")
-
-
 def _checked(parameter: str, context: HookContext | None) -> HookContext:
     if context is None:
         return {}
@@ -324,7 +319,11 @@ def read_hooks(parameter: str, given: Hooks) -> tuple[HookManager, ...]:
     found: list[object] = [given] if plain else list(cast("Any", given))
     for each in found:
         if is_attached(each):
-            raise ConfigurationError(_attach_it(parameter, each))
+            kind = type(each).__name__
+            raise ConfigurationError(
+                f"{parameter} takes a HookManager, and a {kind} listens to one: write hooks = HookManager(), then {kind}(hooks), "
+                "and give hooks."
+            )
         if not isinstance(each, HookManager):
             raise ConfigurationError(
                 f"{parameter}={checks.show(cast('object', given))} must be a HookManager, or several in a list. "
@@ -343,11 +342,6 @@ def read_manager(parameter: str, given: object) -> HookManager:
 def is_attached(given: object) -> bool:
     """Whether it listens to managers, as a CostTracker does, and is none."""
     return callable(getattr(given, "attach", None)) and not isinstance(given, HookManager)
-
-
-def _attach_it(parameter: str, given: object) -> str:
-    kind = type(given).__name__
-    return f"{parameter} takes a HookManager, and a {kind} listens to one: write hooks = HookManager(), then {kind}(hooks), and give hooks."
 
 
 def merged(first: Iterable[object], second: Iterable[object]) -> tuple[HookManager, ...]:

@@ -14,7 +14,6 @@ from typing import Any, Final, NamedTuple, Self, cast
 from weakref import WeakSet
 
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import Callback, HookEvent, ReadOnly, read_only
 from ravi_otel.hooks._manager import HookManager, read_manager
 from ravi_otel.policy import _checks as checks
@@ -186,9 +185,8 @@ class RunLogger(_Tracker):
     """Keep every event, the last `max_events` of them; `dropped` says how many older ones are gone. Safe in threads."""
 
     def __init__(self, hooks: HookManager | None = None, *, max_events: int = MAX_EVENTS) -> None:
-        if isinstance(max_events, bool) or not isinstance(max_events, int) or max_events < 1:  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
-            raise ConfigurationError(f"RunLogger(max_events={checks.show(max_events)}) must be a whole number, 1 or more.")
-        self._kept: deque[Logged] = deque(maxlen=max_events)
+        most = checks.count("RunLogger(max_events)", max_events, least=1, way_out="older ones give way")
+        self._kept: deque[Logged] = deque(maxlen=most)
         self._heard = 0
         super().__init__(hooks)
 

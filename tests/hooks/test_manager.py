@@ -398,7 +398,7 @@ def run_one(hooks):
         (lambda hooks: hooks.emit(HookEvent.REVIEW, 3), "hooks.emit.context.=3 is no mapping"),
         (lambda hooks: hooks.emit(None, {}), "hooks.emit.event.=None is unknown"),
         (lambda hooks: asyncio.run(hooks.dispatch(HookEvent.REVIEW, "text")), "hooks.dispatch.context.='text' is no mapping"),
-        (lambda hooks: hooks.drain_blocking("x"), "hooks.drain_blocking.timeout_s.='x' must be a number of seconds, 0 or more"),
+        (lambda hooks: hooks.drain_blocking("x"), "hooks.drain_blocking.timeout_s.='x' must be a number of seconds such as 90"),
         (lambda hooks: hooks.drain_blocking(float("nan")), "hooks.drain_blocking.timeout_s.=nan must be"),
         (lambda hooks: asyncio.run(hooks.drain(-1)), "hooks.drain.timeout_s.=-1 must be a number of seconds"),
         (
