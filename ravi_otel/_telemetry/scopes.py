@@ -119,7 +119,8 @@ class Scopes(Listener):
         self._closed[scope.facts.scope_id] = scope
         if scope.facts.surrounding:
             self._pipeline.surrounding = None
-        error = spans.scope_error(scope) if scope.status == "error" else None
+        failed = scope.status == "error"  # one that was stopped, paused or cancelled did not fail
+        error = spans.scope_error(scope) if failed else None
         context = None if state.open is None else state.open.context
         try:
             if state.open is not None:

@@ -283,9 +283,8 @@ def error_type(status: Status, stated: str | None, error: BaseException | None) 
 
 
 def scope_error(scope: ScopeView) -> str | None:
-    """Return the `error.type` of a run or agent: of an error alone, since one that was stopped, paused or cancelled did not fail."""
-    stated = StopReason.ABANDONED if scope.stop_reason == StopReason.ABANDONED else None
-    return error_type("error", stated, scope.error) if scope.status == "error" else None
+    """Return the `error.type` of a run or agent that failed."""
+    return error_type("error", StopReason.ABANDONED if scope.stop_reason == StopReason.ABANDONED else None, scope.error)
 
 
 class StopReasons:
