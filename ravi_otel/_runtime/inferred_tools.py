@@ -122,7 +122,7 @@ class Inferring:
 
     def offered(self, scope: Scope) -> None:
         """Note that a call in here offers tools: from now on its answer may ask for some."""
-        name = _run_of(scope)
+        name = self._run_of(scope)
         if name not in self._runs:
             with self._lock:
                 self._open(name)
@@ -131,7 +131,7 @@ class Inferring:
         """Look into an answer that comes in pieces until it is `asked`; never raises."""
         try:
             with self._lock:
-                self._streams[record.op_id] = _Open(_run_of(scope), record, stream)
+                self._streams[record.op_id] = _Open(self._run_of(scope), record, stream)
                 while len(self._streams) > _MOST_STREAMS:
                     self._streams.popitem(last=False)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's stream
@@ -162,7 +162,7 @@ class Inferring:
         """Note that a tool is run where it is seen, or was refused there; never raises."""
         try:
             with self._lock:
-                for known in _runs_around(scope):
+                for known in self._runs_around(scope):
                     run = self._runs.get(known)
                     if run is None or (name not in run.ran and len(run.ran) >= _MOST_NAMES):
                         continue
@@ -183,7 +183,7 @@ class Inferring:
             return []
         found: list[Asked] = []
         with self._lock:
-            agent, around = scope.facts.agent_name, list(_runs_around(scope))
+            agent, around = scope.facts.agent_name, list(self._runs_around(scope))
             if self._streams:
                 self._look(around, wanted, scope.engine.clock.monotonic_ns())
             runs = [run for known in around if (run := self._runs.get(known)) is not None and run.asked]
@@ -352,6 +352,18 @@ class Inferring:
                         opened.noted.add(key)
                         self._note(opened.run, use, opened.record, heard_ns, max(0, now_ns - heard_ns))
 
+    @staticmethod
+    def _run_of(scope: Scope) -> str:
+        owner = scope.innermost(ScopeKind.RUN)
+        return _OUTSIDE if owner is None else owner.facts.scope_id
+
+    @staticmethod
+    def _runs_around(scope: Scope) -> Iterator[str]:
+        for each in scope.upwards():
+            if each.facts.kind is ScopeKind.RUN:
+                yield each.facts.scope_id
+        yield _OUTSIDE
+
 
 def _key(call_id: str) -> str:
     """Return what a result is found by: its id, however long."""
@@ -368,18 +380,6 @@ def _was_seen(run: _Run, one: Asked) -> bool:
         return False
     del times[at]
     return True
-
-
-def _run_of(scope: Scope) -> str:
-    owner = scope.innermost(ScopeKind.RUN)
-    return _OUTSIDE if owner is None else owner.facts.scope_id
-
-
-def _runs_around(scope: Scope) -> Iterator[str]:
-    for each in scope.upwards():
-        if each.facts.kind is ScopeKind.RUN:
-            yield each.facts.scope_id
-    yield _OUTSIDE
 
 
 INFERRING: Final = Inferring()

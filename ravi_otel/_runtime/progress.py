@@ -364,7 +364,7 @@ class _Board(Listener):
     def call_started(self, record: CallRecord) -> None:
         """Tell that a call begins."""
         if self._boxes:
-            self._tell("llm_start", record.facts, _call(record))
+            self._tell("llm_start", record.facts, self._call(record))
 
     def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
         """Tell that another attempt will follow."""
@@ -375,7 +375,7 @@ class _Board(Listener):
     def call_ended(self, record: CallRecord) -> None:
         """Tell how a call ended."""
         if self._boxes:
-            self._tell("llm_end", record.facts, {**_call(record), **_ending(record), **_used(record)})
+            self._tell("llm_end", record.facts, {**self._call(record), **self._ending(record), **self._used(record)})
 
     def tool_started(self, record: ToolRecord) -> None:
         """Tell that a tool call begins."""
@@ -385,7 +385,7 @@ class _Board(Listener):
     def tool_ended(self, record: ToolRecord) -> None:
         """Tell how it ended."""
         if self._boxes:
-            self._tell("tool_end", record.facts, {"op_id": record.op_id, "tool_name": record.name, **_ending(record)})
+            self._tell("tool_end", record.facts, {"op_id": record.op_id, "tool_name": record.name, **self._ending(record)})
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell that a limit is near or exceeded: in the run that owns it, else in the one that brought it there."""
@@ -431,6 +431,32 @@ class _Board(Listener):
         if self._boxes:
             self._tell(notice.what, notice.facts, {**notice.data, "text": notice.text})
 
+    @staticmethod
+    def _call(record: CallRecord) -> dict[str, Any]:
+        call = record.call
+        model = (None if record.reply is None else record.reply.model) or call.model
+        return {"op_id": record.op_id, "operation": call.operation, "provider": call.provider, "model": model, "stream": call.stream}
+
+    @staticmethod
+    def _used(record: CallRecord) -> dict[str, Any]:
+        usage, cost = record.usage, record.cost_nano
+        apart = None if usage is None or usage.tokenless or usage.total_only else usage
+        return {
+            "input_tokens": None if apart is None else apart.input_tokens,
+            "output_tokens": None if apart is None else apart.output_tokens,
+            "cost_usd": None if cost is None else cost / NANO,
+            "retries": len(record.retries),
+        }
+
+    @staticmethod
+    def _ending(record: CallRecord | ToolRecord) -> dict[str, Any]:
+        return {
+            "status": record.status,
+            "duration_s": record.duration_ns / NANO,
+            "error_type": record.error_type,
+            "limit_kind": record.limit_kind,
+        }
+
 
 def _give(boxes: Iterable[_Box], event: ProgressEvent) -> None:
     for box in boxes:
@@ -449,32 +475,6 @@ def _text(value: object) -> str | None:
 
 def _scope(facts: ScopeFacts) -> dict[str, Any]:
     return {"kind": facts.kind.value, "name": facts.name, "scope_id": facts.scope_id}
-
-
-def _call(record: CallRecord) -> dict[str, Any]:
-    call = record.call
-    model = (None if record.reply is None else record.reply.model) or call.model
-    return {"op_id": record.op_id, "operation": call.operation, "provider": call.provider, "model": model, "stream": call.stream}
-
-
-def _used(record: CallRecord) -> dict[str, Any]:
-    usage, cost = record.usage, record.cost_nano
-    apart = None if usage is None or usage.tokenless or usage.total_only else usage
-    return {
-        "input_tokens": None if apart is None else apart.input_tokens,
-        "output_tokens": None if apart is None else apart.output_tokens,
-        "cost_usd": None if cost is None else cost / NANO,
-        "retries": len(record.retries),
-    }
-
-
-def _ending(record: CallRecord | ToolRecord) -> dict[str, Any]:
-    return {
-        "status": record.status,
-        "duration_s": record.duration_ns / NANO,
-        "error_type": record.error_type,
-        "limit_kind": record.limit_kind,
-    }
 
 
 BOARD: Final = _Board()

@@ -508,7 +508,7 @@ class ToolCall(UnderWay):
                 if review is not None:
                     yield from self._write_down(review, error)
             elif not self._dropped:  # it ended well, and that could not be written down
-                record.status = _fail_record(record, error, started=True)
+                record.status = self._note_failure(error, started=True)
             pause_s = 0.0 if self._dropped else pause_after(self._engine, raised)
             if pause_s > 0:
                 yield pause(pause_s)
@@ -539,7 +539,7 @@ class ToolCall(UnderWay):
         status: Status = "ok"
         self._ended = True
         if error is not None:
-            status = _fail_record(record, error, started=self._started)
+            status = self._note_failure(error, started=self._started)
         elif self._captured:
             record.result, record.returned = result, True
         if review is not None:
@@ -571,19 +571,19 @@ class ToolCall(UnderWay):
         elif not self._over:
             listeners.tool_ended(record)
 
-
-def _fail_record(record: ToolRecord, error: BaseException, *, started: bool) -> Status:
-    """Write into the record why the call failed; return the status of that."""
-    record.error = error
-    record.error_type = type(error).__name__
-    if started:
+    def _note_failure(self, error: BaseException, *, started: bool) -> Status:
+        """Write into the record why the call failed; return the status of that."""
+        record = self._record
+        record.error = error
+        record.error_type = type(error).__name__
+        if started:
+            return "error" if isinstance(error, Exception) else "cancelled"
+        if isinstance(error, ToolDeniedError | StopRun):  # by a gate, and by no limit
+            record.error_type = names.ERROR_DENIED
+            return "refused"
+        if isinstance(error, RaviError):
+            record.decision, record.error_type = "denied", REFUSED
+            if isinstance(error, BudgetError):
+                record.limit_kind, record.limit_reason = error.limit_kind, error.reason
+            return "refused"
         return "error" if isinstance(error, Exception) else "cancelled"
-    if isinstance(error, ToolDeniedError | StopRun):  # by a gate, and by no limit
-        record.error_type = names.ERROR_DENIED
-        return "refused"
-    if isinstance(error, RaviError):
-        record.decision, record.error_type = "denied", REFUSED
-        if isinstance(error, BudgetError):
-            record.limit_kind, record.limit_reason = error.limit_kind, error.reason
-        return "refused"
-    return "error" if isinstance(error, Exception) else "cancelled"
