@@ -113,34 +113,32 @@ class Node:
         ranked = lease or self.facts.supervision
         return status, "" if ranked is None else ranked.priority.name.lower(), scope.spend()
 
+    @classmethod
+    def enter(cls, scope: Scope) -> None:
+        """Put a run or an agent that was opened into the tree; agents outside any run have none."""
+        if scope.facts.kind not in _DRAWN:
+            return
+        around = scope.parent
+        while around is not None and around.node is None:
+            around = around.parent
+        outer: Node | None = None if around is None else around.node
+        while outer is not None and outer.folded:  # it ended long ago, and a task that it left behind goes on
+            outer = outer.outer
+        if outer is not None or scope.facts.kind is ScopeKind.RUN:
+            node = scope.node = cls(scope, outer)
+            if outer is not None:
+                outer.children[node] = None
 
-def enter(scope: Scope) -> None:
-    """Put a run or an agent that was opened into the tree; agents outside any run have none."""
-    if scope.facts.kind not in _DRAWN:
-        return
-    around = scope.parent
-    while around is not None and around.node is None:
-        around = around.parent
-    outer: Node | None = None if around is None else around.node
-    while outer is not None and outer.folded:  # it ended long ago, and a task that it left behind goes on
-        outer = outer.outer
-    if outer is not None or scope.facts.kind is ScopeKind.RUN:
-        node = scope.node = Node(scope, outer)
-        if outer is not None:
-            outer.children[node] = None
-
-
-def leave(scope: Scope) -> None:
-    """Note how a run or an agent has ended, and count those that ended long before."""
-    node: Node | None = scope.node
-    if node is None or node.ended:
-        return
-    node.status, node.priority, node.spend = node.read_of(scope)
-    node.ended = True
-    if node.outer is not None:
-        node.family.ended.append(node)
-        if len(node.family.ended) > MOST_ENDED:
-            _fold(node.family)
+    def leave(self, scope: Scope) -> None:
+        """Note how it has ended, and count those that ended long before."""
+        if self.ended:
+            return
+        self.status, self.priority, self.spend = self.read_of(scope)
+        self.ended = True
+        if self.outer is not None:
+            self.family.ended.append(self)
+            if len(self.family.ended) > MOST_ENDED:
+                _fold(self.family)
 
 
 def _fold(family: _Family) -> None:

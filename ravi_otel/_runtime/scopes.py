@@ -183,7 +183,7 @@ class ScopeHandle:
         if self._ask.hooks and hears_calls(self._ask.hooks):
             STATE.warn_uninstrumented("hooks were given", "neither told to them nor counted")
         self._attachment.__enter__()
-        family.enter(scope)
+        family.Node.enter(scope)
         self._entered = scope.engine.listeners.scope_opened(scope)
         scope.trace_id = _current.trace_id()
 
@@ -249,7 +249,8 @@ class ScopeHandle:
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     swallowed = scope.leave(error, catch=catch)
-    family.leave(scope)
+    if scope.node is not None:
+        scope.node.leave(scope)
     if scope.facts.kind is ScopeKind.RUN:
         STATE.left(scope)
         INFERRING.closed(scope)
