@@ -2,11 +2,10 @@
 
 Where what is:
 
-* the way of a call: `gate` stands before tools, `gateway` is a door to some that counts besides; `calls` carries one call through,
-  `reviewing` takes it to the point where it may run, and asks a person on the way.
-* what it goes by: `decisions` has the words of a supervisor, `terms` what a gate was given, and its version; `colours` calls what the
-  program gave, to await or not.
-* what was done before: `state` remembers a run's calls, `standing` keeps it with its version, `loops` notices circles.
+* the way of a call: `gate` stands before tools, and reads what it is made of; `gateway` is a door to some that counts besides; `calls` has
+  what a gate decides by, and takes one call to the point where it may run, asking a person on the way.
+* what it goes by: `decisions` has the words of a supervisor; `colours` calls what the program gave, to await or not.
+* what was done before: `state` remembers a run's calls, with a version, and notices circles.
 * arguments: `signatures` holds them to the tool's own, `parameters` each by its annotation, also the values of a program's own call;
   `hashing` reads a model's text and writes them in one way only; `actions` reads what a worker proposes.
 * rules: `rules` decides by them, `rules_contract` is what a rule is, `rules_amounts` and `rules_kinds` are the rules, `rules_reading` reads
