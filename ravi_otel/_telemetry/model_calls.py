@@ -88,16 +88,6 @@ _OPENAI_PARAMETERS: Final[_Names] = {**_PARAMETERS, "service_tier": (names.OPENA
 # The attributes of a call.
 
 
-def about_call(call: Call) -> Attributes:
-    """Return what is asked of whom: operation, provider, model and server."""
-    return about(call.operation, call.provider, call.model, call.server_address, call.server_port)
-
-
-def _is_genai(call: Call) -> bool:
-    """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
-    return call.generative or call.fetches or call.session
-
-
 class CallAttributes:
     """The attributes of a call at its start and at its end, under the names of one convention; what is unknown is left out.
 
@@ -112,10 +102,20 @@ class CallAttributes:
         self._full = full
         self._langfuse = langfuse
 
+    @staticmethod
+    def about(call: Call) -> Attributes:
+        """Return what is asked of whom: operation, provider, model and server."""
+        return about(call.operation, call.provider, call.model, call.server_address, call.server_port)
+
+    @staticmethod
+    def is_genai(call: Call) -> bool:
+        """Whether a call's span is one of the GenAI conventions; anything else, such as listing models, is a plain one."""
+        return call.generative or call.fetches or call.session
+
     def named(self, call: Call) -> tuple[str, Attributes]:
         """Return a span's name, and what all spans of the same operation, model and host have."""
-        name, attributes = text(call.operation), about_call(call)
-        if not _is_genai(call):
+        name, attributes = text(call.operation), self.about(call)
+        if not self.is_genai(call):
             attributes = {key: attributes[key] for key in (names.SERVER_ADDRESS, names.SERVER_PORT) if key in attributes}
         elif call.model is not None:
             name = f"{name} {text(call.model)}"
@@ -150,7 +150,7 @@ class CallAttributes:
         attributes: Attributes = {}
         if call.fetches:  # some are known as such only by what they bring
             attributes.update(about(call.operation, call.provider, call.model, None, None))
-        if reply is not None and (call.generative or _is_genai(call)):
+        if reply is not None and (call.generative or self.is_genai(call)):
             self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
             _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
@@ -393,8 +393,8 @@ class ModelCallTelemetry(Listener):
                     self._metrics.count_retries(signals.instruments, record, context)
                 if told is not Suppression.TOLD:
                     self._metrics.record(signals.instruments, record, error, context)
-            if record.status == "error" and record.error is not None and told is not Suppression.TOLD and _is_genai(call):
-                raised = {names.EXCEPTION_TYPE: _raised(record.error), **about_call(call), names.ERROR_TYPE: error}
+            if record.status == "error" and record.error is not None and told is not Suppression.TOLD and self._attributes.is_genai(call):
+                raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(call), names.ERROR_TYPE: error}
                 signals.emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 
     def _begin(self, key: tuple[object, ...], call: Call, facts: ScopeFacts) -> _Beginning:
@@ -446,7 +446,7 @@ class ModelCallTelemetry(Listener):
         if copied is not None:
             at_end = {name: found for name, found in self._attributes.at_end(record).items() if name.startswith(names.GEN_AI)}
             attributes: Structured = {
-                **about_call(record.call),
+                **self._attributes.about(record.call),
                 **self._attributes.at_start(record.call),
                 **at_end,
                 **copied,
