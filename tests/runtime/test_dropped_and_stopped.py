@@ -103,7 +103,9 @@ def test_only_the_connection_of_one_request_that_waits_is_shut_down(shared, idle
 # -- our own faults ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", ["_runtime.stopping.why_over", "_enforcement.scope.Scope.overdue", "_enforcement.errors_text.late"])
+@pytest.mark.parametrize(
+    "point", ["_runtime.stopping.why_over", "_enforcement.scope.Scope.overdue", "_enforcement.errors_text.LimitErrors.late"]
+)
 async def test_a_fault_in_telling_why_leaves_a_plain_refusal(held, on_clock, aclient, ask, monkeypatch, point):
     monkeypatch.delenv("RAVI_RAISE_BUGS")
 
