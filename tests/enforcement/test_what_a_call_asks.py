@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import ravi_otel
 from ravi_otel import BudgetExhaustedError, cost_limit, message_limit, parse_limit, request_limit, token_limit, tool_call_limit, turn_limit
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Grant
@@ -201,6 +202,13 @@ def test_a_limit_that_is_set_aside_is_counted_and_refuses_nothing_also_without_a
 def test_a_limit_of_one_tool_is_set_aside_by_the_name_of_its_counter_or_its_kind(kind, away):
     scope = set_aside(scope_of(tool_call_limit(9, tool="a", suspend="allow")), kind)
     assert [one.kind for one in scope.plan.in_force()] == ([] if away else ["tool.a"])
+
+
+def test_a_limit_of_one_tool_of_an_agent_is_set_aside_by_the_name_of_its_counter():
+    with ravi_otel.run("r", limits=["tool.a@x=9:suspend=allow", "requests=9"]), ravi_otel.agent("x"):
+        with ravi_otel.suspend_limits("audit", kinds=["tool.a"]):
+            assert [one.kind for one in ravi_otel.current_scope().plan.in_force()] == ["requests"]
+        assert sorted(one.kind for one in ravi_otel.current_scope().plan.in_force()) == ["requests", "tool.a"]
 
 
 def test_what_is_in_force_counts_limits_of_time_too():

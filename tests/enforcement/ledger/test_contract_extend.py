@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from ravi_otel._enforcement.ledger.contract import Grant
+from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation
+from ravi_otel._enforcement.ledger.judge import Operation, firm_line
 from ravi_otel._flow import is_done, run_async, run_sync
 from ravi_otel.policy._limits import Kind, Outcome
 
@@ -225,3 +226,21 @@ def test_what_is_kept_back_follows_the_limit(desk):
     assert account.kept_back == 20
     assert desk.take((account, 500, 1)).granted == 179
     assert desk.take((account, 20), wraps_up=True).granted == 20
+
+
+def test_an_observed_one_that_has_nothing_left_says_so_of_one_token_more(desk):
+    account = desk.tokens(100, observe=True)
+    cut = extend(desk, desk.take((account, 100)), {Kind.TOKENS.value: 1})
+    assert ([one.event for one in cut.crossings], account.denied) == (["limit_nearing", "limit_exceeded"], 1)
+
+
+def test_where_nothing_can_be_judged_the_first_limit_is_named_that_may_refuse_more(desk):
+    observed, requests, first, second = desk.tokens(9, observe=True), desk.requests(9), desk.tokens(9, "agent"), desk.tokens(9, "block")
+
+    def named(*lines):
+        return firm_line(Operation(Reservation("op", lines)), MORE).account
+
+    firm = [Line(observed, 1, 1), Line(requests, 1, 1), Line(first, 1, 1, free=True), Line(second, 1, 1), Line(first, 1, 1)]
+    assert named(*firm) is second
+    assert named(*firm[:3]) is observed
+    assert named(Line(desk.account(Kind.COST, 9), 1, 1), Line(first, 1, 1)) is first
