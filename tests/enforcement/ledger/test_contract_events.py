@@ -98,11 +98,12 @@ def test_raising_the_limit_by_a_little_ends_draining_too(desk):
     desk.take((account, 10))
 
 
-def test_lowering_the_limit_does_not_end_draining(desk):
+@pytest.mark.parametrize("value", [90, 100])
+def test_lowering_the_limit_or_setting_it_again_does_not_end_draining(desk, value):
     account = desk.tokens(100)
     desk.spend(account, 100)
     assert desk.ask((account, 1)).reason == "exhausted"
-    desk.retune(account, 90)
+    desk.retune(account, value)
     assert desk.ask((account, 1)).reason == "draining"
 
 

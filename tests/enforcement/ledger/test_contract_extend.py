@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation
-from ravi_otel._enforcement.ledger.judge import Operation, firm_line
+from ravi_otel._enforcement.ledger.judge import Operation, firm_line, settle
 from ravi_otel._flow import is_done, run_async, run_sync
 from ravi_otel.policy._limits import Kind, Outcome
 
@@ -244,3 +244,11 @@ def test_where_nothing_can_be_judged_the_first_limit_is_named_that_may_refuse_mo
     assert named(*firm) is second
     assert named(*firm[:3]) is observed
     assert named(Line(desk.account(Kind.COST, 9), 1, 1), Line(first, 1, 1)) is first
+
+
+def test_what_was_taken_in_part_is_settled_in_part(desk):
+    first, second = desk.tokens(100), desk.tokens(100, "agent")
+    operation = Operation(Reservation("op", [Line(first, 10, 10), Line(second, 10, 10)]), [10, 10])
+    first.held, operation.taken = 10, 1  # a signal came before the second one
+    settle(operation, {}, guessed=False)
+    assert [(one.used, one.held) for one in (first, second)] == [(10, 0), (0, 0)]
