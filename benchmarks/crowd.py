@@ -12,7 +12,8 @@ from typing import Any, Self
 
 from openai import AsyncOpenAI, OpenAI
 
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Ledger, Reservation
+from ravi_otel._enforcement.ledger.contract import Ledger
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Reservation
 from ravi_otel._flow import Flow, is_done
 from ravi_otel.testing import Answer, Request, ScriptedLLM, Text, ToolCalls
 

@@ -37,7 +37,8 @@ from pages import printed_into
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.choosing import read_choice
-from ravi_otel._enforcement.ledger.contract import Grant, Ledger, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import Ledger, new_op_id
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind

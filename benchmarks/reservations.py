@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import ravi_otel
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.state import STATE
 

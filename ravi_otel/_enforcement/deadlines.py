@@ -19,8 +19,7 @@ from typing import Final
 
 from ravi_otel import _current
 from ravi_otel._enforcement.clock import Clock, Moved, SystemClock
-from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing
+from ravi_otel._enforcement.ledger.account import Account, Crossing, Nature
 from ravi_otel._enforcement.sleeper import PriorityQueue
 from ravi_otel._forksafe import BackgroundThread, ForkLock, renew_in_child
 from ravi_otel.hooks._listeners import swallow

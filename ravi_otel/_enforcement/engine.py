@@ -12,10 +12,10 @@ from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.deadlines import Deadlines
-from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT, Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Ledger, Line, Reservation, Settled, new_op_id
+from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT, Account, Crossing, Nature
+from ravi_otel._enforcement.ledger.contract import Ledger, new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation, Settled
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.ledger.windows import resets_at
 from ravi_otel._enforcement.usage_counters import Learned
 from ravi_otel._flow import run_sync
 from ravi_otel._pricing import PriceBook
@@ -277,6 +277,6 @@ def limit_event(crossing: Crossing, enforcement: str = "process", asked: int | N
         window=account.window,
         by=account.limit.by,
         counted_for=account.counted_for,
-        resets_at=resets_at(account),
+        resets_at=account.resets_at(),
         tracker=crossing.tracker,
     )

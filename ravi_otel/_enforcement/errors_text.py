@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Denied
-from ravi_otel._enforcement.ledger.windows import resets_at
+from ravi_otel._enforcement.ledger.judge import Denied
 from ravi_otel.errors import (
     BUSY,
     TOO_LATE,
@@ -255,7 +254,7 @@ class LimitErrors:
     def fields(self, used: int, held: int, reason: str, needed: int | None = None) -> dict[str, Any]:
         """Fill in what an error knows besides its sentence; `needed` is how much has to fit again, None where waiting does not help."""
         facts, kind = self.account.facts, self.account.limit.kind
-        again = None if needed is None else resets_at(self.account, needed)
+        again = None if needed is None else self.account.resets_at(needed)
         return {
             "limit_kind": self.account.kind,
             "threshold": public_amount(kind, self.account.value),

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import named
-from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Crossing, Line
+from ravi_otel._enforcement.ledger.account import Account, Crossing, Nature
+from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.series import how_it_renews

@@ -18,7 +18,7 @@ from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line
+from ravi_otel._enforcement.ledger.judge import Grant, Line
 from ravi_otel._enforcement.series import Series
 from ravi_otel._enforcement.shares import CarveOut
 from ravi_otel._pricing import RateCard

@@ -13,8 +13,8 @@ from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Line
-from ravi_otel._enforcement.ledger.front import as_of, is_unknown, newest, refresh, store_id
+from ravi_otel._enforcement.ledger.front import as_of, is_unknown, refresh, store_id
+from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
@@ -481,7 +481,7 @@ class LimitedScope:
 
     def reading(self, account: Account) -> LimitReading:
         """Read one limit of this scope; a window that rolls here lets go of what is over first."""
-        own, account, ledger = account, newest(account), self.engine.ledger
+        own, account, ledger = account, account.newest, self.engine.ledger
         used = self.used_of(account)
         kind = account.limit.kind
         known = kind == Kind.FAN_OUT or not is_unknown(ledger, own)  # whose children live here this process knows
@@ -536,7 +536,7 @@ class LimitedScope:
                 held += [(owner, account) for owner, account in of_agent if account.limit.agent == asked.agent]
         bounds = [(owner, account) for owner, account in held if _bounds(asked, account) and not account.observe]
         refresh(self.engine.ledger, (account for _, account in bounds))
-        left = [self._left_of(owner, newest(account)) for owner, account in bounds]
+        left = [self._left_of(owner, account.newest) for owner, account in bounds]
         least = min((amount for amount in left if amount is not None), default=None)
         if least is None or least <= 0:
             return None if least is None else 0

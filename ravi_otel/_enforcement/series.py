@@ -1,7 +1,7 @@
 """Limits with several counters: those that renew, or count by user, model, tenant or tag, and the counter that a call goes to now.
 
 Each window of a calendar is a counter of its own, and so is each user: a call is held against the one of the moment and of whom it is
-for, and settles there, however late. What a rolling window keeps inside its one counter is said in `ledger.windows`.
+for, and settles there, however late. What a rolling window keeps inside its one counter is said in `ledger.account`.
 """
 
 from __future__ import annotations

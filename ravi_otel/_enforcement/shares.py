@@ -17,7 +17,8 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature, ShareClaim
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Line, Reservation
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import Turns
 from ravi_otel.errors import BudgetError, ConfigurationError

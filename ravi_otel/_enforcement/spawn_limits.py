@@ -16,8 +16,9 @@ from typing import Final
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, owned
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.account import Account, Crossing
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.scope_limits import CHILDREN, LimitedScope, agent_among, brood_of
 from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync

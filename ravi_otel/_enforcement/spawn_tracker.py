@@ -34,7 +34,8 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, named
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.sleeper import PriorityQueue, Sleeper
 from ravi_otel._flow import Flow, Step, run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError

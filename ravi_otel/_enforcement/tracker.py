@@ -10,9 +10,7 @@ from typing import Any, Final, cast
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing
-from ravi_otel._enforcement.ledger.judge import rise
+from ravi_otel._enforcement.ledger.account import Account, Crossing
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.usage_counters import NOTHING_USED, SPENT, Key, Remembered, UsageCounters, whole
 from ravi_otel._forksafe import ForkLock
@@ -199,7 +197,7 @@ class ExecutionTracker:
             kind, name = limit.kind, f"ExecutionTracker.{errors_text.parameter_of(limit.kind)}"
             account = self._bare.setdefault(kind, Account(limit, scope.facts, origin=name, warn_at=engine.warn_at))
             account.facts = scope.facts  # it may have been fed elsewhere before
-            crossings.extend(replace(each, tracker=name) for each in rise(account, used[kind]))
+            crossings.extend(replace(each, tracker=name) for each in account.rise(used[kind]))
         return (lambda: engine.emit_crossings(crossings)) if crossings else None
 
     def _check(self) -> None:

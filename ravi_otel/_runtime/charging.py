@@ -11,7 +11,8 @@ from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.plan import Worst
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.shares import hold_late

@@ -18,7 +18,8 @@ from functools import partial
 from typing import Any, Final, Protocol, Self
 
 from ravi_otel._enforcement.errors_text import belongs_to
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.plan import NOTHING, Estimate, LastCallClaim, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_usage

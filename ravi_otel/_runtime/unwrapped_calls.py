@@ -16,7 +16,8 @@ from typing import Any, Final
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts

@@ -7,7 +7,7 @@ from typing import Final
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, add_usage
 from ravi_otel._flow import Flow, owner, run_sync

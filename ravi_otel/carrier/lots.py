@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import Final
 
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import Flow, run_sync
 from ravi_otel.carrier.ceilings import MODEL, by_model, ceiling, least, left_of, models_of, named, plain

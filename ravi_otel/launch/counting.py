@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from ravi_otel._enforcement.ledger import front
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.choosing import Choice, read_choice
 from ravi_otel._enforcement.ledger.contract import Ledger
@@ -68,4 +67,4 @@ def read_at_end(plan: Plan, ledger: Counters, *, gone: bool) -> None:
 
 def _is_shared(account: Account) -> bool:
     """Tell that others count in it: everything of the run around the program, and what every shared ledger shares."""
-    return is_shared(account) or front.is_shared(account)
+    return is_shared(account) or account.is_shareable()

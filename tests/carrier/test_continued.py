@@ -28,7 +28,8 @@ from ravi_otel import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime.state import STATE

@@ -9,7 +9,8 @@ import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationError, continue_run, lend, outbound_headers, take_return
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.choosing import open_ledger
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.store_failures import unkept
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.state import STATE

@@ -21,7 +21,8 @@ from click.testing import CliRunner
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.choosing import open_ledger
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.operators import named
 from ravi_otel._flow import run_sync
 from ravi_otel.cli.entry import commands

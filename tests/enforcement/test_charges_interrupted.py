@@ -12,7 +12,8 @@ from ravi_otel import _flow
 from ravi_otel._enforcement import engine, scope, shares, spawn_tracker
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import front, memory
-from ravi_otel._enforcement.ledger.contract import Line, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Reservation
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope

@@ -11,8 +11,9 @@ import pytest
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ravi_otel._enforcement.errors_text import RefusalErrors
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetContendedError, BudgetError, BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy._limits import Kind

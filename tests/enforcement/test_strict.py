@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, parse_limit, token_limit
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.contract import Denied, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Reservation
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.plan import LEAST_ASKED, Estimate, Worst
 from ravi_otel._enforcement.scope import Scope

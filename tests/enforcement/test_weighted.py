@@ -14,7 +14,8 @@ from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnB
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import RefusalErrors
 from ravi_otel._enforcement.ledger.account import ShareClaim
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening

@@ -7,7 +7,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, cost_limit, message_limit, parse_limit, request_limit, token_limit, tool_call_limit, turn_limit
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.contract import Grant
+from ravi_otel._enforcement.ledger.judge import Grant
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.plan import OUTPUT_GUESS, Estimate, Worst
 from ravi_otel._enforcement.scope import Scope

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.series import MOST_READ

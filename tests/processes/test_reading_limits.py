@@ -13,7 +13,8 @@ from redis_servers import Server
 from stores import REDIS, SQLITE, Store, finish, start
 
 import ravi_otel
-from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
+from ravi_otel._enforcement.ledger.account import Account
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -51,7 +52,7 @@ def clock():
 def opened(place, clock):
     """Open the ledger as `instrument()` does, on a clock that stands still."""
     if place.kind == SQLITE:
-        ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=is_shared, clock=clock)
+        ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=Account.is_shareable, clock=clock)
     else:
         ledger = SharedLedger(RedisStore(RedisClient(place.url), clock=clock))
     return ledger

@@ -19,7 +19,7 @@ from ravi_otel import (
     time_limit,
     token_limit,
 )
-from ravi_otel._enforcement.ledger.contract import Line, Reservation
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._flow import run_sync
 
 

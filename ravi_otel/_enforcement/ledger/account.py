@@ -1,14 +1,38 @@
-"""An account, which is one limit of one scope: what is allowed, used and held, and how its kind is counted."""
+"""An account, which is one limit of one scope: what is allowed, used and held, how its kind is counted, and what its window leaves behind.
+
+A rolling window, as in `tokens=100k:per=90m`, counts what was used in the last 90 minutes. An account with `roll_ns` > 0 keeps what it
+has used by when it was charged, in `buckets`: an index to an amount above 0, in ascending order. A bucket is a sixtieth of the window
+long, rounded up: `width_ns`, and its index is the store's time divided by that. So an amount leaves at most a sixtieth of the window late,
+and never early. Beside them stand `rolled`, the index of the last look, and `told`, the index at which an event was told last, 0 for none.
+
+Every ledger calls `Account.expire` with its own time, under its lock or in its transaction, right before it reads or changes what such an
+account has used, by any step: reserve, extend, settle, release, retune, a reading. What was charged since the last look is what
+`used` says beyond the sum of the buckets, and it was charged at that look, which each step begins with. The arithmetic, exactly:
+
+1. `index = now_ns // width_ns`. Is that less than `rolled`, the clock was put back: every index, `rolled` and `told` go back by as much.
+2. `used - sum(buckets)` above 0 is added to bucket `rolled` (`index`, at the first look); below 0 it is taken from the oldest on.
+3. Buckets below `index - 60` are dropped, and their sum is taken off `used`. Then `rolled = index`.
+4. With used below the warning level draining ends; where besides nothing was told for longer than the window (`index - told > 60`),
+   nearing and exceeded are armed again, and `told = 0`.
+
+What is given back, or corrected downwards, later than a window after it was charged has left before, and is then taken from what others
+used, the oldest first: a window should be longer than a lease, which only such calls outlive.
+
+A calendar's window needs none of this: each window is an account of its own (`Account.part`).
+"""
 
 from __future__ import annotations
 
+import copy
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from json import dumps  # as it is now: the program may make tools of that module's functions
 from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ravi_otel.policy._limits import (
     CLOCKS,
@@ -24,6 +48,9 @@ from ravi_otel.policy._limits import (
     same_window,
 )
 from ravi_otel.policy._runs import ScopeFacts
+
+if TYPE_CHECKING:
+    from ravi_otel.hooks._events import Phase
 
 
 class Nature(IntEnum):
@@ -49,6 +76,21 @@ _DRAINING_KINDS = frozenset({*SPENDS, Kind.REQUESTS, Kind.TURNS})
 _DRAINING_SCOPES = frozenset({ScopeKind.PROCESS, ScopeKind.RUN, ScopeKind.BLOCK, ScopeKind.HANDOFF, ScopeKind.AGENT})
 _LEVELS = frozenset({Kind.MESSAGES, Kind.DEPTH, Kind.AGENTS, Kind.FAN_OUT})
 _NEVER = float("inf")
+_SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
+_LONG: Final = frozenset({ScopeKind.TENANT, ScopeKind.PROCESS})
+RUNS_S: Final = 7 * 86_400
+"""How long a counter of a run or a session is kept after its last use."""
+
+_NOT_SURE_S: Final = 3_600
+"""By how much less a store may have kept it: it renews the time once an hour."""
+
+Beginning = Literal["expired", "open", "accepted"]
+"""Why a counter that is gone may begin anew."""
+
+BUCKETS: Final = 60
+"""How many parts of a rolling window are told apart; one more is the part that goes on now."""
+
+_MOST_DIGITS: Final = 20
 DEFAULT_WARN_AT = 0.8
 """The share of a limit at which it is told to be near, where the limit states none."""
 
@@ -74,6 +116,17 @@ def amount_kept_back(limit: Limit, value: int) -> int:
     if limit.kind in SPENDS:
         return -(-value // 10)
     return int(limit.kind in _DRAINING_KINDS and value > 1)
+
+
+def width_ns(roll_ns: int) -> int:
+    """Return how long one bucket of a rolling window is."""
+    return -(-roll_ns // BUCKETS)
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS):
+        raise ValueError("a part of a rolling window is no number")
+    return int(text)
 
 
 _STATE = ("value", "used", "held", "denied", "_near", "_exceeded", "_draining", "events", "epoch", "rolled", "told", "buckets")
@@ -104,6 +157,19 @@ class ShareClaim:
         return max(0, self.granted - (self.meter.used + self.meter.held - self.base))
 
 
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """An account passed its warning level or its limit just now; `tracker` is the tracker's parameter that sets its limit, if one does."""
+
+    account: Account
+    event: Literal["limit_nearing", "limit_exceeded"]
+    phase: Phase
+    decision: str
+    used: int
+    held: int
+    tracker: str | None = None
+
+
 class Drains:
     """How often an account was found to drain: whoever watches many checks each only where this has changed."""
 
@@ -127,8 +193,8 @@ class Account:
     `epoch` is what a store of its own calls this counter's life, once it was seen there, or before that by whoever has passed the
     scope on: a store that knows another, or none, has forgotten it. `refused_at` was its value when it last refused a call of this
     process for good. `roll_ns` above 0 is how far back a rolling window looks; `buckets`, `rolled` and `told` are that window's, and
-    `ledger.windows` says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
-    `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `ledger.front`.
+    the module says how. `lasts_s` is how long its window lasts at most, 0 without one: a store keeps it for that long or longer.
+    `copy` is what a reading was last told of it, which asked at `asked_ns` of the wall clock: see `Copy`.
     `ends_s` is when its window of the calendar ends, in UTC epoch seconds, None without one; `wall_s` reads the clock that windows go by.
 
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
@@ -221,7 +287,7 @@ class Account:
         self.row: Any = None
         self.shared: bool | None = None
         self.asked_ns = 0
-        self.copy: object = None
+        self.copy: Copy | None = None
         self.epoch: str | None = None
         self.twins: tuple[Account, ...] = ()
         self.named_store = False
@@ -239,7 +305,12 @@ class Account:
         that it tightens nothing.
         """
         if self._key is None:
-            self._key = _name_counter(self)
+            facts, limit = self.facts, self.limit
+            own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
+            place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
+            zone = limit.tz if is_calendar(limit.per) else None
+            counted = (limit.kind, limit.detail, limit.agent, limit.count)
+            self._key = dumps((facts.kind, place, *counted, same_window(limit.per), zone, limit.by, self.observe, *self.part))
         return self._key
 
     @property
@@ -366,11 +437,243 @@ class Account:
         """Return what is neither used nor held, what is kept back included."""
         return self.value - self.used - self.held
 
+    def is_shareable(self) -> bool:
+        """Whether a store that processes share counts it, where nothing else is said.
 
-def _name_counter(account: Account) -> str:
-    facts, limit = account.facts, account.limit
-    own = facts.session_id if facts.kind is ScopeKind.SESSION else facts.tenant_id if facts.kind is ScopeKind.TENANT else None
-    place = (facts.scope_id,) if own is None else (facts.tenant_id, own)
-    zone = limit.tz if is_calendar(limit.per) else None
-    counted = (limit.kind, limit.detail, limit.agent, limit.count)
-    return dumps((facts.kind, place, *counted, same_window(limit.per), zone, limit.by, account.observe, *account.part))
+        Those of agents, blocks and handoffs live in one process. Clocks travel as deadlines, and heights such as messages and depth are
+        one conversation's.
+        """
+        return self.facts.kind in _SHARED and self.nature in SUMS
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it gives nothing more to what goes on.
+
+        A part of an agent that closed drains and is not drainable: it takes nothing new, and what is open in it goes on.
+        """
+        return self._draining and self.drainable
+
+    @property
+    def amounts(self) -> tuple[str | None, int, int, int, int]:
+        """Return what a call writes of it: its epoch, what is used, held and denied, and its limit."""
+        return self.epoch, self.used, self.held, self.denied, self.value
+
+    @property
+    def newest(self) -> Account:
+        """Return what is known of it: its copy, until a call has written the account itself."""
+        return self if self.copy is None or self.copy.before != self.amounts else self.copy.account
+
+    @property
+    def scope_name(self) -> str:
+        """Return which scope it counts for, in words of a warning."""
+        facts = self.facts
+        own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.PROCESS: None}
+        name = own.get(facts.kind, facts.run_name or facts.run_id)
+        return str(facts.kind) if name is None else f"{facts.kind} {name!r}"
+
+    # -- what is written under its ledger's lock --------------------------------------------------------------------
+
+    def retune(self, value: int | None) -> None:
+        """Set another limit; a higher one ends draining and arms the events again. What is claimed of it is split anew."""
+        if value is not None:
+            if value > self.value:
+                self.flag(near=False, exceeded=False, draining=False)
+            self.revalue(value)
+        else:
+            self.tune()
+        if self._claims:
+            self.split()
+
+    def declare(self, value: int) -> None:
+        """Have a limit hold that was declared again, with less than it ever was: what operators set above that is over."""
+        self.declared = min(self.declared, value)
+        if value < self.value:
+            self.retune(value)
+
+    def pass_time(self, elapsed: int, *, refuses: bool) -> list[Crossing]:
+        """Write how much time has passed; a clock never goes back. Each look past the limit that `refuses` is a refusal."""
+        crossings: list[Crossing] = []
+        self.used = max(self.used, elapsed)
+        over = self.used >= self.value
+        if over and refuses:
+            self.denied += 1
+        self.cross("timer", "observed" if self.observe else "denied" if over else "admitted", crossings, denied=over)
+        return crossings
+
+    def rise(self, used: int) -> Sequence[Crossing]:
+        """Write how much is used by now of what no ledger keeps, and return what that crossed: past the limit its user was refused."""
+        self.used = used
+        over = used > self.value
+        self.denied += over
+        return self.cross("settle", "denied" if over else "admitted", ())
+
+    def risen(self, actual: Mapping[str, int]) -> int:
+        """Return by how much settling changes what holds nothing: a level, or a kind that is counted after."""
+        if self.nature is Nature.LEVEL:
+            return max(0, actual.get(self.kind, self.used)) - self.used
+        return max(0, actual.get(self.kind, 0))
+
+    def cross(self, phase: Phase, decision: str, crossings: Sequence[Crossing], *, denied: bool = False, spent: int = 0) -> list[Crossing]:
+        """Add to `crossings` what it passed just now; `spent` is what a stream that is cut has used of its hold."""
+        found = crossings if isinstance(crossings, list) else list(crossings)
+        used, held = self.used + spent, self.held - spent
+        if not self.near and self.value > 0 and used >= self.warn_value:
+            self.near = True
+            self._tell("limit_nearing")
+            found.append(Crossing(self, "limit_nearing", phase, decision, used, held))
+        if not self.exceeded and (denied or used > self.value):
+            self.exceeded = True
+            self._tell("limit_exceeded")
+            found.append(Crossing(self, "limit_exceeded", phase, decision, used, held))
+        return found
+
+    def _tell(self, event: Literal["limit_nearing", "limit_exceeded"]) -> None:
+        """Write that an event is told of it, for its twins too."""
+        self.events = (*self.events, event)
+        if self.roll_ns:
+            self.told = self.rolled
+        for twin in self.twins:
+            twin.events, twin.told = self.events, self.told
+            twin.flag(near=self.near, exceeded=self.exceeded, draining=twin.draining)
+
+    # -- a store that has forgotten it --------------------------------------------------------------------------------
+
+    def kept_s(self, keep_s: float) -> int:
+        """Return for how many seconds after its last use a store keeps it; `keep_s` is said for tenants and processes."""
+        long = self.facts.kind in _LONG and self.limit.per is None
+        return max(round(keep_s if long else min(keep_s, RUNS_S)), self.lasts_s)
+
+    def may_begin_anew(self, *, seen_ago_s: float, keep_s: float, accepted_ago_s: float | None) -> Beginning | None:
+        """Say why a counter that is gone may begin anew, which this process saw so long ago; None where it may not.
+
+        `accepted_ago_s` is how long ago an operator accepted that something was lost; None: nobody did.
+        """
+        if seen_ago_s >= self.kept_s(keep_s) - _NOT_SURE_S:
+            return "expired"
+        if self.limit.on_store_failure == "open":
+            return "open"
+        return "accepted" if accepted_ago_s is not None and accepted_ago_s <= seen_ago_s else None
+
+    def begin_anew(self) -> None:
+        """Forget what was known of the counter; under its ledger's lock."""
+        self.epoch, self.used, self.held, self.denied, self.events = None, 0, 0, 0, ()
+        self.buckets, self.rolled, self.told, self.refused_at = {}, 0, 0, None
+        self.flag(near=False, exceeded=False, draining=False)
+        self.revalue(self.declared)
+
+    # -- its window -------------------------------------------------------------------------------------------------
+
+    def expire(self, now_ns: int) -> None:
+        """Drop what was used longer ago than its window, by the store's time; nothing where it does not roll."""
+        if not self.roll_ns:
+            return
+        index = now_ns // width_ns(self.roll_ns)
+        if index < self.rolled:
+            self._turn_back(self.rolled - index)
+        self._book(self.rolled or index)
+        gone = [] if index == self.rolled else [at for at in self.buckets if at < index - BUCKETS]
+        self.rolled = index
+        for at in gone:
+            left = self.buckets.pop(at)
+            self.used -= left  # read after the call: a signal's handler may come in it, and charge
+        if self.used < self.warn_value:
+            self._arm(index)
+
+    def leaves_after_ns(self, most: int) -> int | None:
+        """Return how long until no more than `most` is used, if nothing is charged meanwhile; None where what leaves when is not known.
+
+        It is at most one bucket too long: the last look does not tell where in its bucket the store's time is.
+        """
+        if not self.rolled:
+            return None
+        buckets = dict(self.buckets)
+        buckets[self.rolled] = buckets.get(self.rolled, 0) + max(0, self.used - sum(buckets.values()))
+        left, until = self.used, self.rolled
+        for at, amount in sorted(buckets.items()):
+            if left <= most:
+                break
+            left, until = left - amount, at + BUCKETS + 1
+        return (until - self.rolled) * width_ns(self.roll_ns)
+
+    def _turn_back(self, by: int) -> None:
+        self.buckets = {at - by: amount for at, amount in self.buckets.items()}
+        self.rolled -= by
+        self.told = max(1, self.told - by) if self.told else 0
+
+    def _book(self, at: int) -> None:
+        """Have the buckets sum up to what is used."""
+        buckets = self.buckets
+        since = self.used - sum(buckets.values())
+        if since > 0:
+            buckets[at] = buckets.get(at, 0) + since
+        for oldest in list(buckets) if since < 0 else ():
+            taken = min(buckets[oldest], -since)
+            buckets[oldest] -= taken
+            since += taken
+            if not buckets[oldest]:
+                del buckets[oldest]
+
+    def _arm(self, index: int) -> None:
+        if not self.told and (self._near or self._exceeded):
+            self.told = index  # elsewhere, before a run went on here
+        again = bool(self.told) and index - self.told > BUCKETS
+        if again:
+            self.told = 0
+        if again or self._draining:
+            self.flag(near=self._near and not again, exceeded=self._exceeded and not again, draining=False)
+
+    def packed_window(self) -> str:
+        """Write it as text, for a store: `rolled told index:amount …`; empty where it does not roll."""
+        if not self.roll_ns:
+            return ""
+        return " ".join((f"{self.rolled}", f"{self.told}", *(f"{at}:{amount}" for at, amount in self.buckets.items())))
+
+    def unpack_window(self, text: object) -> None:
+        """Read that text in, nothing or None as of one never looked at; any other raises ValueError, and changes nothing."""
+        rolled, told, buckets = 0, 0, dict[int, int]()
+        words = text.split(" ") if isinstance(text, str) else ["none", "none"]
+        if text:
+            first, second, *rest = words if len(words) > 1 else (*words, "none")
+            rolled, told = _number(first), _number(second)
+            if len(rest) > BUCKETS + 2:
+                raise ValueError("a rolling window has more parts than there are")
+            for one in rest:
+                at, _, amount = one.partition(":")
+                buckets[_number(at)] = _number(amount)
+            if list(buckets) != sorted(buckets) or len(buckets) != len(rest):
+                raise ValueError("the parts of a rolling window are in no order")
+        self.rolled, self.told, self.buckets = rolled, told, buckets
+
+    def resets_at(self, needed: int | None = None) -> datetime | None:
+        """Return when the limit has room again, in UTC: for `needed`, else for as much as leaves it below its warning level. None: never.
+
+        Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
+        leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
+        """
+        if self.limit.per is None or (needed or 0) > self.value - self.kept_back or not self.value:
+            return None
+        if self.ends_s is not None:
+            return datetime.fromtimestamp(self.ends_s, UTC)
+        most = self.warn_value - 1 if needed is None else self.value - self.kept_back - needed
+        if self.draining:
+            most = min(most, self.warn_value - 1)
+        after_ns = self.leaves_after_ns(most)
+        at = datetime.fromtimestamp(self.wall_s(), UTC)
+        return at + timedelta(microseconds=-(-(self.roll_ns if after_ns is None else after_ns) // 1_000))
+
+
+class Copy:
+    """Be an account as its store had it at `at_ns` of the wall clock; `before` is what the account said then, and says until a call."""
+
+    __slots__ = ("account", "at_ns", "before")
+
+    def __init__(self, account: Account, at_ns: int) -> None:
+        self.account = copy.copy(account)
+        self.account.buckets, self.account.copy = dict(account.buckets), None
+        self.at_ns = at_ns
+        self.before = account.amounts
+
+    def agree(self, account: Account) -> None:
+        """Show the smaller of both limits where `account` has not been told of yet: the store hears of it with the first call."""
+        if account.epoch is None and account.value < self.account.value:
+            self.account.revalue(account.value)

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Ledger
-from ravi_otel._enforcement.ledger.front import SharedLedger, is_shared
+from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis import url as redis_url
 from ravi_otel._enforcement.ledger.store_failures import DAY_S, KEEP_S
@@ -101,7 +101,7 @@ class Choice:
     def open(
         self,
         *,
-        shares: Callable[[Account], bool] = is_shared,
+        shares: Callable[[Account], bool] = Account.is_shareable,
         lease_s: float = 30.0,
         failed: Callable[[], object] = lambda: None,
     ) -> Ledger:

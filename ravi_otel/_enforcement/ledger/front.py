@@ -13,7 +13,6 @@ beside the program. A store that has forgotten what was counted in it does not f
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import os
 import time
@@ -23,21 +22,20 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar, cast
 
 from ravi_otel._enforcement.clock import Clock
-from ravi_otel._enforcement.ledger.account import SUMS, Account, Nature
-from ravi_otel._enforcement.ledger.contract import (
-    Crossing,
+from ravi_otel._enforcement.ledger.account import SUMS, Account, Copy, Crossing, Nature
+from ravi_otel._enforcement.ledger.contract import Ledger, new_op_id
+from ravi_otel._enforcement.ledger.judge import (
+    NOTHING_CROSSED,
     Denied,
     Extended,
     Grant,
-    Ledger,
     Line,
+    Operation,
     RepeatedGrant,
     Reservation,
     Settled,
-    new_op_id,
     settled_together,
 )
-from ravi_otel._enforcement.ledger.judge import NOTHING_CROSSED, Operation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.store_failures import (
@@ -47,18 +45,16 @@ from ravi_otel._enforcement.ledger.store_failures import (
     Heartbeat,
     SharedStore,
     StoreError,
-    scope_of,
     unkept,
     warn_uncounted,
 )
 from ravi_otel._flow import Done, Flow, is_done, run_sync
 from ravi_otel._forksafe import renew_while_alive
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy._limits import ScopeKind, public_amount
+from ravi_otel.policy._limits import public_amount
 
 T = TypeVar("T")
 _log = logging.getLogger("ravi_otel")
-_SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN})
 _RELEASED: Final = cast("Flow[None]", Done(None))
 
 _PAID_IN_A_CALL: Final = 8
@@ -72,15 +68,6 @@ _PAID_AT_THE_END_S: Final = 0.75
 _FIRST_RETRY_S: Final = 0.1
 _LONGEST_RETRY_S: Final = 1.0
 _MOST_TOLD: Final = 10
-
-
-def is_shared(account: Account) -> bool:
-    """Whether a store that processes share counts the account.
-
-    Those of agents, blocks and handoffs live in one process. Clocks travel as deadlines, and heights such as messages and depth are
-    one conversation's.
-    """
-    return account.facts.kind in _SHARED and account.nature in SUMS
 
 
 def store_id(ledger: object) -> str | None:
@@ -111,7 +98,7 @@ class SharedLedger:
         self,
         store: SharedStore,
         *,
-        shares: Callable[[Account], bool] = is_shared,
+        shares: Callable[[Account], bool] = Account.is_shareable,
         clock: Clock | None = None,
         failed: Callable[[], object] = lambda: None,
     ) -> None:
@@ -318,7 +305,7 @@ class SharedLedger:
                 return cast("Flow[Grant | Denied]", flow)
             answer = self._own.take(own)
             if isinstance(answer, Grant):
-                merged: Grant | Denied = _merged(request, granted, answer)
+                merged: Grant | Denied = Grant.of_both(request, granted, answer)
                 return cast("Flow[Grant | Denied]", Done(merged))
             shared = run_sync(self._give_back(request, shared))
         return self._reserve_waiting(request, own, shared, None)
@@ -338,7 +325,9 @@ class SharedLedger:
                 if isinstance(granted, Denied) and granted is not answer and granted.reason == "contended":
                     told += granted.crossings
                 else:
-                    merged = granted if isinstance(granted, (Denied, RepeatedGrant)) else _merged(request, granted, cast("Grant", answer))
+                    merged = (
+                        granted if isinstance(granted, (Denied, RepeatedGrant)) else Grant.of_both(request, granted, cast("Grant", answer))
+                    )
                     merged.crossings = [*told, *merged.crossings]
                     return merged
             granted = yield from (self.store.reserve(shared.patient(max(0.0, until - time.monotonic()))) if asked is None else asked)
@@ -349,7 +338,7 @@ class SharedLedger:
                 return granted
             answer = self._own.take(own)
             if isinstance(answer, Grant):
-                return _merged(request, granted, answer)
+                return Grant.of_both(request, granted, answer)
             shared = yield from self._give_back(request, shared)
             if answer.reason != "contended" or time.monotonic() >= until:
                 answer.crossings = [*told, *answer.crossings]
@@ -579,7 +568,7 @@ class SharedLedger:
         if not self.debts:
             return
         left = [
-            f"{public_amount(account.limit.kind, amount):,g} {account.kind} of {scope_of(account)}"
+            f"{public_amount(account.limit.kind, amount):,g} {account.kind} of {account.scope_name}"
             for account, amount in self.debts.uncharged().items()
         ]
         more = f" and {len(left) - _MOST_TOLD:,} more" if len(left) > _MOST_TOLD else ""
@@ -606,20 +595,6 @@ class SharedLedger:
             return (yield from act())
 
 
-def _merged(request: Reservation, shared: Grant, own: Grant) -> Grant:
-    """Make one grant of two, in the order of the request; a limit that was asked once for several lines is named once, before the rest."""
-    lines: Sequence[Line] = request.lines
-    held: list[int] | None = None
-    if len(shared.lines) + len(own.lines) != len(lines):
-        lines = [*shared.lines, *own.lines]
-        held = [hold for grant in (shared, own) for _, hold in grant.holds]
-    elif shared.held is not None or own.held is not None:
-        holds = {True: iter(shared.holds), False: iter(own.holds)}
-        held = [next(holds[bool(line.account.shared)])[1] for line in lines]
-    crossings = [*shared.crossings, *own.crossings] if shared.crossings or own.crossings else ()
-    return Grant(request.op_id, lines=lines, held=held, crossings=crossings, observed=shared.observed or own.observed)
-
-
 # -- readings: a copy of each account, beside the one that calls are judged by and alone write ----------------------------------
 #
 # So a reading never adopts a counter that was begun anew, forgets no loss, and loosens nothing.
@@ -628,25 +603,6 @@ OLD_NS: Final = 1_000_000_000
 """How old what is known may be before a reading asks for it, and how long it is before it asks again."""
 
 _NS: Final = 1_000_000_000
-
-Amounts = tuple[str | None, int, int, int, int]
-
-
-class Copy:
-    """Be an account as its store had it at `at_ns` of the wall clock; `before` is what the account said then, and says until a call."""
-
-    __slots__ = ("account", "at_ns", "before")
-
-    def __init__(self, account: Account, at_ns: int) -> None:
-        self.account = copy.copy(account)
-        self.account.buckets, self.account.copy = dict(account.buckets), None
-        self.at_ns = at_ns
-        self.before = _amounts(account)
-
-    def agree(self, account: Account) -> None:
-        """Show the smaller of both limits where `account` has not been told of yet: the store hears of it with the first call."""
-        if account.epoch is None and account.value < self.account.value:
-            self.account.revalue(account.value)
 
 
 class Refreshing(Protocol):
@@ -699,26 +655,16 @@ def _store(ledger: Ledger) -> Refreshing | None:
     return cast("Refreshing", ledger) if getattr(ledger, "copies", None) is not None else None  # perhaps of the ledger within
 
 
-def newest(account: Account) -> Account:
-    """Return what is known of an account: its copy, until a call has written the account itself."""
-    one = account.copy
-    return one.account if isinstance(one, Copy) and one.before == _amounts(account) else account
-
-
 def as_of(ledger: Ledger, account: Account) -> datetime | None:
-    """Say when the store last told what `newest` gives; None where this process alone counts, or has heard nothing yet."""
+    """Say when the store last told what `Account.newest` gives; None where this process alone counts, or has heard nothing yet."""
     store = _store(ledger)
     if store is None or not ledger.spans(account):
         return None
     one = account.copy
-    at_ns = one.at_ns if isinstance(one, Copy) and one.before == _amounts(account) else store.seen_ns(account)
+    at_ns = one.at_ns if one is not None and one.before == account.amounts else store.seen_ns(account)
     return None if at_ns is None else datetime.fromtimestamp(at_ns / _NS, UTC)
 
 
 def is_unknown(ledger: Ledger, account: Account) -> bool:
     """Whether others count in it too, and nothing was ever heard of what they have used."""
     return _store(ledger) is not None and ledger.spans(account) and as_of(ledger, account) is None
-
-
-def _amounts(account: Account) -> Amounts:
-    return account.epoch, account.used, account.held, account.denied, account.value

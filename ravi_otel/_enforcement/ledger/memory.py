@@ -9,10 +9,9 @@ from functools import partial
 from typing import TypeVar, cast
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
-from ravi_otel._enforcement.ledger import judge, wait_queue, windows
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Extended, Grant, Reservation, Settled
-from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger import judge, wait_queue
+from ravi_otel._enforcement.ledger.account import Account, Crossing
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Operation, Reservation, Settled
 from ravi_otel._enforcement.ledger.wait_queue import Waiter, WaitQueue, wake
 from ravi_otel._flow import Done, Flow
 
@@ -153,11 +152,11 @@ class MemoryLedger(WaitQueue[Waiter]):
 
     def retune(self, account: Account, value: int | None) -> Flow[None]:
         """See `Ledger.retune`."""
-        return self._retune(account, partial(judge.retune, account, value))
+        return self._retune(account, partial(account.retune, value))
 
     def declare(self, account: Account, value: int) -> Flow[None]:
         """See `Ledger.declare`."""
-        return self._retune(account, partial(judge.declare, account, value))
+        return self._retune(account, partial(account.declare, value))
 
     def _retune(self, account: Account, act: Callable[[], None]) -> Flow[None]:
         with self._lock:
@@ -168,7 +167,7 @@ class MemoryLedger(WaitQueue[Waiter]):
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:
         """See `Ledger.clocked`."""
         with self._lock:
-            crossings = judge.clock(account, elapsed, refuses=refuses)
+            crossings = account.pass_time(elapsed, refuses=refuses)
         return cast("Flow[Sequence[Crossing]]", Done(crossings))
 
     def spans(self, account: Account) -> bool:  # noqa: ARG002 - all of them are this process's alone
@@ -212,13 +211,13 @@ class MemoryLedger(WaitQueue[Waiter]):
         if self._is_below and not request.spent and request.op_id not in self.operations:
             firm = next((line for line in request.lines if not line.account.observe), None)
             if firm is not None:
-                return judge.deny(firm, "contended")
+                return firm.deny("contended")
         self._expire(line.account for line in request.lines)
         return judge.reserve(request, self.operations, newcomer=True)
 
     def _extend(self, operation: Operation, more: Mapping[str, int]) -> Extended:
         if self._is_below:
-            return Extended({}, judge.deny(judge.firm_line(operation, more), "contended"))
+            return Extended({}, judge.firm_line(operation, more).deny("contended"))
         self._expire(line.account for line in operation.lines)
         return judge.extend(operation, more)
 
@@ -257,7 +256,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         if rolling:
             now_ns = self.clock.monotonic_ns()
             for account in rolling:
-                windows.expire(account, now_ns)
+                account.expire(now_ns)
 
     def _expire_standing(self) -> None:
         for waiter in self._standing:
@@ -274,7 +273,7 @@ class MemoryLedger(WaitQueue[Waiter]):
         if self._is_below or not answer.contended:
             return answer
         account = cast("Denied", answer).account
-        if wait_queue.blocks_itself(waiter.request, account, self.operations):
+        if waiter.request.blocks_itself(account, self.operations):
             return judge.last_word(waiter.request, self.operations)
         waiter.blocked_by = account
         self._standing[waiter] = None  # before it stands there: nobody may pass it by

@@ -17,15 +17,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Counting, Crossing, Line, Reservation, Settled, new_op_id, settled_together
-from ravi_otel._enforcement.ledger.judge import Operations
+from ravi_otel._enforcement.ledger.account import Account, Beginning, Crossing
+from ravi_otel._enforcement.ledger.contract import Counting, new_op_id
+from ravi_otel._enforcement.ledger.judge import Line, Operations, Reservation, Settled, settled_together
 from ravi_otel._enforcement.ledger.operators import Operated
 from ravi_otel._flow import Flow
 from ravi_otel._forksafe import without_signals
 from ravi_otel.errors import UNCHECKED, BudgetExhaustedError
 from ravi_otel.hooks._listeners import swallow
-from ravi_otel.policy._limits import ScopeKind, public_amount
+from ravi_otel.policy._limits import public_amount
 
 _log = logging.getLogger("ravi_otel")
 
@@ -82,19 +82,9 @@ def warn_uncounted(why: str) -> None:
 
 # -- counters that are gone ------------------------------------------------------------------------------------------
 
-Beginning = Literal["expired", "open", "accepted"]
-"""Why a counter that is gone may begin anew."""
-
 DAY_S: Final = 86_400
-RUNS_S: Final = 7 * DAY_S
-"""How long a counter of a run or a session is kept after its last use."""
-
 KEEP_S: Final = 400 * DAY_S
 """How long one of a tenant or a process is, where nothing else is set."""
-
-_LONG: Final = frozenset({ScopeKind.TENANT, ScopeKind.PROCESS})
-_NOT_SURE_S: Final = 3_600
-"""By how much less a store may have kept it: it renews the time once an hour."""
 
 _TELLS_EVERY_S: Final = 60.0
 _WHY: Final[dict[Beginning, str]] = {
@@ -103,40 +93,6 @@ _WHY: Final[dict[Beginning, str]] = {
     "accepted": "was lost, and is counted anew from nothing, as an operator has accepted that",
 }
 _told: dict[Beginning, float] = {}
-
-
-def kept_s(account: Account, keep_s: float) -> int:
-    """Return for how many seconds after its last use a store keeps an account; `keep_s` is said for tenants and processes."""
-    long = account.facts.kind in _LONG and account.limit.per is None
-    return max(round(keep_s if long else min(keep_s, RUNS_S)), account.lasts_s)
-
-
-def may_begin_anew(account: Account, *, seen_ago_s: float, keep_s: float, accepted_ago_s: float | None) -> Beginning | None:
-    """Say why a counter that is gone may begin anew, which this process saw so long ago; None where it may not.
-
-    `accepted_ago_s` is how long ago an operator accepted that something was lost; None: nobody did.
-    """
-    if seen_ago_s >= kept_s(account, keep_s) - _NOT_SURE_S:
-        return "expired"
-    if account.limit.on_store_failure == "open":
-        return "open"
-    return "accepted" if accepted_ago_s is not None and accepted_ago_s <= seen_ago_s else None
-
-
-def begin_anew(account: Account) -> None:
-    """Forget what was known of a counter; under its ledger's lock."""
-    account.epoch, account.used, account.held, account.denied, account.events = None, 0, 0, 0, ()
-    account.buckets, account.rolled, account.told, account.refused_at = {}, 0, 0, None
-    account.flag(near=False, exceeded=False, draining=False)
-    account.revalue(account.declared)
-
-
-def scope_of(account: Account) -> str:
-    """Return which scope an account counts for, in words of a warning."""
-    facts = account.facts
-    own = {ScopeKind.SESSION: facts.session_id, ScopeKind.TENANT: facts.tenant_id, ScopeKind.PROCESS: None}
-    name = own.get(facts.kind, facts.run_name or facts.run_id)
-    return str(facts.kind) if name is None else f"{facts.kind} {name!r}"
 
 
 def warn_begun_anew(account: Account, why: Beginning, shown: str) -> None:
@@ -149,7 +105,7 @@ def warn_begun_anew(account: Account, why: Beginning, shown: str) -> None:
     more = "" if why == "expired" else "; others that were lost with it are not told one by one"
     with contextlib.suppress(Exception):  # a broken log handler is the application's
         _log.warning(
-            "ravi-otel: the counter of %s of %s in the shared ledger %s %s%s.", account.origin, scope_of(account), shown, _WHY[why], more
+            "ravi-otel: the counter of %s of %s in the shared ledger %s %s%s.", account.origin, account.scope_name, shown, _WHY[why], more
         )
 
 
@@ -311,6 +267,12 @@ class Debt:
         self.request = request
         self.tries = 0
 
+    @classmethod
+    def of_charge(cls, account: Account, amount: int) -> Debt:
+        """Return the debt of what was spent of an account: an operation that begins and ends in one."""
+        op_id = new_op_id()
+        return cls(op_id, "settle", {account.kind: amount}, request=Reservation(op_id, [Line(account, amount, 0)], spent=True))
+
     def pay(self, store: SharedStore) -> Flow[Settled]:
         """Tell the store, and return what that brought; StoreError where it does not take it."""
         begun: Sequence[Crossing] = ()
@@ -467,14 +429,8 @@ class DebtBook:
         if self._sums and self._summing.acquire(blocking=False):
             try:
                 if not self._sealed:  # nor by another thread just now
-                    sealed = dict.fromkeys(_charge_of(account, amount) for account, amount in self._sums.items())
+                    sealed = dict.fromkeys(Debt.of_charge(account, amount) for account, amount in self._sums.items())
                     self._sealed, self._sums = sealed, {}
             finally:
                 self._summing.release()
         return self._sealed
-
-
-def _charge_of(account: Account, amount: int) -> Debt:
-    """Return the debt of what was spent of an account: an operation that begins and ends in one."""
-    op_id = new_op_id()
-    return Debt(op_id, "settle", {account.kind: amount}, request=Reservation(op_id, [Line(account, amount, 0)], spent=True))

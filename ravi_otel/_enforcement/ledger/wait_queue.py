@@ -10,8 +10,7 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation
-from ravi_otel._enforcement.ledger.judge import Operation, Operations, deny, last_word, reserve
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Operations, Reservation, last_word, reserve
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Flow, Step, run_sync
 
@@ -34,7 +33,7 @@ class Waiter(Sleeper):
 
     def refused(self) -> Denied:
         """Return the answer to who was in line in vain."""
-        return deny(Line(self.blocked_by or self.request.lines[0].account, 0, 0), "contended")
+        return Line(self.blocked_by or self.request.lines[0].account, 0, 0).deny("contended")
 
 
 W = TypeVar("W", bound=Waiter)
@@ -105,16 +104,6 @@ def wake(woken: deque[W], release: Callable[[str], Flow[None]]) -> None:
             run_sync(release(waiter.request.op_id))
 
 
-def blocks_itself(request: Reservation, account: Account, operations: Operations) -> bool:
-    """Whether the asker's own chain holds what stands in the way: waiting would never end."""
-    own = [owner for owner in (request.owner, *request.around) if owner is not None]
-    return any(each.request.owner in own and _holds(each, account) for each in operations.values()) if own else False
-
-
-def _holds(operation: Operation, account: Account) -> bool:
-    return any(line.account is account and hold > 0 for line, hold in operation.holds)
-
-
 def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -> None:
     """Answer those in line, first come first served, until one has to go on waiting, or stands there for another process.
 
@@ -135,7 +124,7 @@ def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -
             if answer.account is account:
                 at += 1
                 continue
-            if not blocks_itself(waiter.request, answer.account, operations):
+            if not waiter.request.blocks_itself(answer.account, operations):
                 account.line.pop(at)
                 answer.account.line.append(waiter)  # now another account stands in the way
                 continue

@@ -9,8 +9,9 @@ import sys
 import threading
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger

@@ -9,7 +9,7 @@ import pytest
 import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.choosing import MEMORY, is_shared, lease_of, open_ledger, read_choice
+from ravi_otel._enforcement.ledger.choosing import MEMORY, lease_of, open_ledger, read_choice
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._runtime.config import effective, with_ledger
@@ -190,7 +190,7 @@ def test_a_lease_is_a_time_within_reason(written):
 )
 def test_sums_of_the_scopes_that_live_in_many_processes_are_shared(scope, limit, shared):
     account = Account(parse_limit(limit), ScopeFacts("s", ScopeKind(scope)), origin=limit)
-    assert is_shared(account) is shared
+    assert account.is_shareable() is shared
 
 
 # -- who says it --------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ravi_otel._enforcement.ledger.contract import Denied, Grant
+from ravi_otel._enforcement.ledger.judge import Denied, Grant
 from ravi_otel.policy._limits import Admission, Kind, Outcome, ScopeKind
 
 COUNTED = [Kind.REQUESTS, Kind.TURNS, Kind.TOOL_CALLS, "sql_rows"]

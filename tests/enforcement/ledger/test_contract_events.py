@@ -2,9 +2,8 @@
 
 import pytest
 
-from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant
+from ravi_otel._enforcement.ledger.judge import Grant
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import NANO, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -190,7 +189,7 @@ def test_a_clock_that_only_observes_says_so_and_a_look_that_refuses_nothing_coun
 
 def test_what_no_ledger_counts_tells_nearing_then_exceeded_and_counts_refusals_past_the_limit_alone():
     account = Account(Limit(kind=Kind.TOKENS, value=10), ScopeFacts(scope_id="s", kind=ScopeKind.RUN), origin="the limit")
-    told = [[(one.event, one.phase, one.decision, one.used) for one in judge.rise(account, used)] for used in (7, 8, 10, 11, 12, 9)]
+    told = [[(one.event, one.phase, one.decision, one.used) for one in account.rise(used)] for used in (7, 8, 10, 11, 12, 9)]
     assert told == [[], [("limit_nearing", "settle", "admitted", 8)], [], [("limit_exceeded", "settle", "denied", 11)], [], []]
     assert (account.used, account.denied) == (9, 2)
 

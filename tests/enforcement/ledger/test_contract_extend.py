@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation
-from ravi_otel._enforcement.ledger.judge import Operation, firm_line, settle
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Operation, Reservation, firm_line, settle
 from ravi_otel._flow import is_done, run_async, run_sync
 from ravi_otel.policy._limits import Kind, Outcome
 

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ravi_otel._enforcement.ledger.contract import Denied, Grant
+from ravi_otel._enforcement.ledger.judge import Denied, Grant
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._flow import is_done, run_async, run_sync
 from ravi_otel.policy._limits import Kind, Outcome

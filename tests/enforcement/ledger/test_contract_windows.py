@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.account import BUCKETS, Account, width_ns
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel._enforcement.ledger.windows import BUCKETS, expire, packed, unpack, width_ns
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -189,15 +189,15 @@ def test_what_is_written_for_a_store_is_read_back(steps):
     account, now = an_account(), 1_700_000_000 * 10**9
     for passed_ms, amount in steps:
         now += passed_ms * 10**6
-        expire(account, now)
+        account.expire(now)
         account.used += amount
-    expire(account, now)
+    account.expire(now)
     again = an_account()
     again.used = account.used
-    unpack(again, packed(account))
+    again.unpack_window(account.packed_window())
 
     assert (again.rolled, again.told, again.buckets) == (account.rolled, account.told, account.buckets)
-    assert packed(again) == packed(account)
+    assert again.packed_window() == account.packed_window()
 
 
 @pytest.mark.parametrize(
@@ -205,26 +205,26 @@ def test_what_is_written_for_a_store_is_read_back(steps):
 )
 def test_what_no_ledger_has_written_is_refused_and_changes_nothing(text):
     account = an_account()
-    expire(account, 10**12)
+    account.expire(10**12)
     account.used = 7
-    expire(account, 10**12)
-    before = packed(account)
+    account.expire(10**12)
+    before = account.packed_window()
 
     with pytest.raises(ValueError, match="rolling window"):
-        unpack(account, text)
-    assert packed(account) == before
+        account.unpack_window(text)
+    assert account.packed_window() == before
 
 
 def test_a_clock_that_is_put_back_makes_nothing_leave_and_counts_on_from_there():
     account, now = an_account(), 1_700_000_000 * 10**9
-    expire(account, now)
+    account.expire(now)
     account.used = 5
-    expire(account, now - 30 * 10**9)
+    account.expire(now - 30 * 10**9)
     assert account.used == 5
 
-    expire(account, now + 29 * 10**9)
+    account.expire(now + 29 * 10**9)
     assert account.used == 5
-    expire(account, now + 31 * 10**9 + 10**9)
+    account.expire(now + 31 * 10**9 + 10**9)
     assert account.used == 0
 
 
@@ -233,17 +233,17 @@ def test_a_clock_that_is_put_back_makes_nothing_leave_and_counts_on_from_there()
 def test_a_correction_downwards_never_lets_go_of_what_others_used_later(gap, amount):
     """What a call that went silent was settled at is corrected later: taken from the oldest, so that what is newer stays."""
     account, now = an_account(), 10**12
-    expire(account, now)
+    account.expire(now)
     account.used = amount
     now += gap * 10**9
-    expire(account, now)
+    account.expire(now)
     account.used += 50
-    expire(account, now)
+    account.expire(now)
     account.used -= amount // 2
-    expire(account, now)
+    account.expire(now)
     assert account.used == amount - amount // 2 + 50
 
-    expire(account, now + 59 * 10**9)
+    account.expire(now + 59 * 10**9)
     assert account.used >= 50
 
 
@@ -251,6 +251,6 @@ def test_a_correction_downwards_never_lets_go_of_what_others_used_later(gap, amo
 def test_an_account_that_does_not_roll_is_left_alone(per):
     account = an_account(per=per)
     account.used = 5
-    expire(account, 10**12)
+    account.expire(10**12)
 
-    assert (account.used, packed(account), account.buckets) == (5, "", {})
+    assert (account.used, account.packed_window(), account.buckets) == (5, "", {})

@@ -8,9 +8,10 @@ import pytest
 import redis_servers
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Crossing, Denied, Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.account import Account, Crossing
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore

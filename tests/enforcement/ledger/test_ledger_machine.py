@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule, run_state_machine_as_test
 
-from ravi_otel._enforcement.ledger.contract import Grant
+from ravi_otel._enforcement.ledger.judge import Grant
 from ravi_otel.policy._limits import Kind, Outcome
 
 LONG = max(1, int(os.environ.get("RAVI_LONG") or 1))

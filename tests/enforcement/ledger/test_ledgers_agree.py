@@ -4,7 +4,8 @@ import os
 import random
 import uuid
 
-from ravi_otel._enforcement.ledger.contract import Denied, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Admission, Kind, Outcome
 

@@ -8,8 +8,9 @@ import redis
 
 from ravi_otel._enforcement.ledger import choosing, store_failures
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
@@ -184,10 +185,10 @@ def test_what_ends_after_its_counter_was_lost_stands_in_nobodys_way(place):
 def test_for_how_long_counters_are_kept_is_a_part_of_the_ledgers_name(tmp_path):
     choice = choosing.read_choice("ledger", f"sqlite:{tmp_path}/x.db?keep_days=30")
     assert (choice.keep_days, choice.spelled.rpartition("?")[2]) == (30, "keep_days=30")
-    assert store_failures.kept_s(account(), 30 * DAY_S) == 30 * DAY_S
-    assert store_failures.kept_s(account(scope=ScopeKind.RUN), 30 * DAY_S) == 7 * DAY_S
-    assert store_failures.kept_s(account(scope=ScopeKind.RUN), DAY_S) == DAY_S
-    assert store_failures.kept_s(account(per="day"), 400 * DAY_S) == 7 * DAY_S
+    assert account().kept_s(30 * DAY_S) == 30 * DAY_S
+    assert account(scope=ScopeKind.RUN).kept_s(30 * DAY_S) == 7 * DAY_S
+    assert account(scope=ScopeKind.RUN).kept_s(DAY_S) == DAY_S
+    assert account(per="day").kept_s(400 * DAY_S) == 7 * DAY_S
     for written in ("0.5", "many", "40000"):
         with pytest.raises(ConfigurationError, match=r"keep_days=.* must be days from 1 to 36,500, such as 400"):
             choosing.read_choice("ledger", f"redis://h/0?keep_days={written}")

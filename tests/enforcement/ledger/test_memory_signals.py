@@ -14,7 +14,6 @@ STEPS = (
     "ledger/memory.py",
     "ledger/judge.py",
     "ledger/wait_queue.py",
-    "ledger/windows.py",
     "ledger/account.py",
     "_runtime/state.py",
 )

@@ -10,8 +10,9 @@ import pytest
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Grant, Line, RepeatedGrant, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, RepeatedGrant, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, TOP, Reply, tag_of
 from ravi_otel._enforcement.ledger.redis.store import RedisStore

@@ -11,8 +11,9 @@ import redis_servers
 
 from ravi_otel._enforcement.ledger import choosing, store_failures
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.redis import store
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
@@ -170,7 +171,8 @@ import sys
 from ravi_otel._flow import run_sync
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
+from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 ledger = open_ledger(sys.argv[1])

@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line, Reservation
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind

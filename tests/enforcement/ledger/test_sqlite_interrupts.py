@@ -10,7 +10,8 @@ import pytest
 
 from ravi_otel._enforcement.ledger import front, judge
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite import file, transaction
 from ravi_otel._enforcement.ledger.sqlite import ledger as sqlite_ledger
 from ravi_otel._flow import run_sync

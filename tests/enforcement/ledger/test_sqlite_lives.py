@@ -6,7 +6,8 @@ import sqlite3
 import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH
 from ravi_otel._flow import run_sync

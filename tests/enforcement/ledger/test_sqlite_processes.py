@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import warm_starts
 
-from ravi_otel._enforcement.ledger.contract import Denied, Grant
+from ravi_otel._enforcement.ledger.judge import Denied, Grant
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.testing import ManualClock

@@ -12,7 +12,8 @@ import redis_servers
 from asking_doctor import ask, not_well, states, the
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Grant, Line, Reservation, new_op_id
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy import parse_limit

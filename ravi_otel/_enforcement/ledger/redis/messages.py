@@ -16,12 +16,10 @@ from hashlib import blake2b
 from importlib import resources
 from typing import Any, Final, Literal, NamedTuple, cast
 
-from ravi_otel._enforcement.ledger.account import Account, amount_kept_back
-from ravi_otel._enforcement.ledger.contract import Crossing, Line, Reservation, asked_once
-from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger.account import Account, Crossing, amount_kept_back, width_ns
+from ravi_otel._enforcement.ledger.judge import Line, Operation, Reservation, asked_once
 from ravi_otel._enforcement.ledger.operators import Counter
-from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError, kept_s
-from ravi_otel._enforcement.ledger.windows import width_ns
+from ravi_otel._enforcement.ledger.store_failures import KEEP_S, StoreError
 from ravi_otel.hooks._events import Phase
 from ravi_otel.policy._limits import ScopeKind
 
@@ -127,7 +125,7 @@ class AccountView:
         self.tag = tag
         self.key = key
         self.seen_ns = now_ns
-        self.kept_s = kept_s(account, keep_s)
+        self.kept_s = account.kept_s(keep_s)
         self.used = account.used
         self.revision = 0
         self.known = False

@@ -29,10 +29,10 @@ from typing import Any, Final, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
-from ravi_otel._enforcement.ledger import judge, wait_queue
-from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, RepeatedGrant, Reservation, Settled, new_op_id
-from ravi_otel._enforcement.ledger.front import Copy
+from ravi_otel._enforcement.ledger import judge
+from ravi_otel._enforcement.ledger.account import Account, Copy, Nature
+from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, RepeatedGrant, Reservation, Settled
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import (
@@ -61,14 +61,7 @@ from ravi_otel._enforcement.ledger.redis.messages import (
     show_state,
     tag_of,
 )
-from ravi_otel._enforcement.ledger.store_failures import (
-    KEEP_S,
-    Heartbeat,
-    StoreError,
-    begin_anew,
-    may_begin_anew,
-    warn_begun_anew,
-)
+from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError, warn_begun_anew
 from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._flow import Done, Flow, Step, run_sync
 from ravi_otel.errors import ConfigurationError
@@ -440,7 +433,7 @@ class RedisStore:
 
     def _blocks_itself(self, encoded: EncodedRequest, account: Account) -> bool:
         with self.lock:
-            return wait_queue.blocks_itself(encoded.request, account, cast("Any", self.operations))
+            return encoded.request.blocks_itself(account, cast("Any", self.operations))
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -542,7 +535,7 @@ class RedisStore:
         if value is not None:
             return self._retune(account, value)
         with self.lock:
-            judge.retune(account, None)
+            account.retune(None)
         wake_first([account])
         return cast("Flow[None]", Done(None))
 
@@ -570,21 +563,21 @@ class RedisStore:
         """See `Ledger.declare`: the store hears of it with what is asked next."""
         self._view_of(account)
         with self.lock:
-            judge.declare(account, value)
+            account.declare(value)
         return cast("Flow[None]", Done(None))
 
     def _begin_anew(self, account: Account, view: AccountView) -> Flow[bool]:
         """Have an account that the store has forgotten begin anew, where it may: see `store_failures`."""
         ago_s = (self._clock.monotonic_ns() - view.seen_ns) / _NS
-        why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
+        why = account.may_begin_anew(seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=None)
         if why is None:
             (since_ms,) = listed([(yield from self._run("accept", [self._accepted], ["0"]))], 1, int)
             since_s = (since_ms - 1) / 1_000 if since_ms else None
-            why = may_begin_anew(account, seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
+            why = account.may_begin_anew(seen_ago_s=ago_s, keep_s=self._keep_s, accepted_ago_s=since_s)
         if why is None:
             return False
         with self.lock:
-            begin_anew(account)
+            account.begin_anew()
             view.known, view.revision, view.used = False, 0, 0
         warn_begun_anew(account, why, self.client.address.shown)
         return True

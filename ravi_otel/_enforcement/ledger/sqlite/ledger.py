@@ -26,10 +26,9 @@ from weakref import WeakSet
 
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import Denied, Extended, Grant, Reservation, Settled
-from ravi_otel._enforcement.ledger.front import Copy, SharedLedger
-from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger.account import Account, Copy
+from ravi_otel._enforcement.ledger.front import SharedLedger
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Operation, Reservation, Settled
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import ALIVE, Execute, LedgerFile, from_sql, sentence, to_sql
 from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH, Leases, Row, SettledIds, Stander, Transaction, copies, look
@@ -132,7 +131,7 @@ class SqliteStore(WaitQueue[Stander]):
         """See `Ledger.retune`."""
 
         def act(step: Transaction) -> None:
-            judge.retune(step.at_hand(account), value)
+            step.at_hand(account).retune(value)
             step.serve()
 
         self._step(act)
@@ -146,7 +145,7 @@ class SqliteStore(WaitQueue[Stander]):
             (declared,) = step.execute("SELECT declared FROM names WHERE key = ?", (account.key,)).fetchone()
             if value < from_sql(declared):
                 step.execute("UPDATE names SET declared = ? WHERE key = ?", (to_sql(value), account.key))
-                judge.declare(at, value)
+                at.declare(value)
             step.serve()
 
         self._step(act)

@@ -15,30 +15,12 @@ from typing import Any, Final, cast
 
 from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.ledger import judge, wait_queue
-from ravi_otel._enforcement.ledger.account import Account, Nature, state_of
-from ravi_otel._enforcement.ledger.contract import (
-    Denied,
-    Extended,
-    Grant,
-    Line,
-    RepeatedGrant,
-    Reservation,
-    Settled,
-    asked_once,
-    is_fresh,
-)
-from ravi_otel._enforcement.ledger.front import Copy
-from ravi_otel._enforcement.ledger.judge import Operation
+from ravi_otel._enforcement.ledger.account import Account, Copy, Nature, state_of
+from ravi_otel._enforcement.ledger.contract import is_fresh
+from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Line, Operation, RepeatedGrant, Reservation, Settled, asked_once
 from ravi_otel._enforcement.ledger.sqlite.file import Execute, LedgerFile, accepted_at, from_sql, to_sql
-from ravi_otel._enforcement.ledger.store_failures import (
-    StoreError,
-    begin_anew,
-    kept_s,
-    may_begin_anew,
-    warn_begun_anew,
-)
+from ravi_otel._enforcement.ledger.store_failures import StoreError, warn_begun_anew
 from ravi_otel._enforcement.ledger.wait_queue import Waiter
-from ravi_otel._enforcement.ledger.windows import expire, packed, unpack
 
 LIVE, PROVISIONAL, OVER, GIVEN_BACK = 0, 1, 2, 3
 """The states of an operation."""
@@ -330,7 +312,7 @@ class Transaction:
                 account.used += by_hand
             if account.roll_ns:
                 account.buckets = dict(account.buckets)
-                expire(account, self.now_ns)
+                account.expire(self.now_ns)
             if account.line or lined:
                 self._see_line(account, number)
 
@@ -374,7 +356,7 @@ class Transaction:
 
     def _make(self, account: Account) -> int:
         account.epoch, value = token_hex(6), to_sql(account.value)
-        made = (account.epoch, value, to_sql(account.used), kept_s(account, self.file.keep_s), self.now_s)
+        made = (account.epoch, value, to_sql(account.used), account.kept_s(self.file.keep_s), self.now_s)
         number = self.execute(_MAKE, made).lastrowid
         assert number is not None
         self.execute("INSERT INTO names (key, id, declared) VALUES (?, ?, ?)", (account.key, number, value))
@@ -383,8 +365,7 @@ class Transaction:
     def _begin_anew(self, account: Account, seen_s: int, lost: str) -> None:
         """Have an account that the file has forgotten begin anew, where it may (see `store_failures`); else StoreError."""
         accepted_s = accepted_at(self.execute)
-        why = may_begin_anew(
-            account,
+        why = account.may_begin_anew(
             seen_ago_s=self.now_s - seen_s,
             keep_s=self.file.keep_s,
             accepted_ago_s=None if accepted_s is None else self.now_s - accepted_s,
@@ -392,7 +373,7 @@ class Transaction:
         if why is None:
             raise StoreError(lost, "store_lost")
         self._note(account)
-        begin_anew(account)
+        account.begin_anew()
         warn_begun_anew(account, why, repr(str(self.file.path)))
         account.row = None
 
@@ -444,7 +425,7 @@ class Transaction:
         """
         granted, held = operation.granted, list[str]()
         for line, hold in operation.holds:
-            charged = [_charged_at_once(line)] if operation.request.slot else []
+            charged = [line.charged_at_once] if operation.request.slot else []
             if hold or any(charged):
                 held.append(str([line.account.row.id, hold, *charged]))
         self.holds = self.holds or bool(held)
@@ -487,7 +468,7 @@ class Transaction:
                 self._bring(operation, partly=True)
                 for line, hold in operation.holds:
                     line.account.held += hold
-                    line.account.used += _charged_at_once(line)
+                    line.account.used += line.charged_at_once
                 self._hold(operation)
 
     def _state(self, op_id: str) -> int | None:
@@ -510,8 +491,8 @@ class Transaction:
 
     def _bring(self, operation: Operation, *, partly: bool = False) -> None:
         """Put an operation on the accounts that count in here; `partly` goes without those that were lost."""
-        before = operation.lines, operation.held and operation.held[:], operation.taken, operation.ended, operation.observed
-        self._undo.append(partial(_take_back, operation, before))
+        held = operation.held and operation.held[:]
+        self._undo.append(partial(operation.restore, operation.lines, held, operation.taken, operation.ended, operation.observed))
         try:
             self.bring(operation.lines)
         except StoreError as error:
@@ -544,7 +525,7 @@ class Transaction:
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
             if state == GIVEN_BACK:
-                account.held, account.used = account.held + hold, account.used + _charged_at_once(line)
+                account.held, account.used = account.held + hold, account.used + line.charged_at_once
             elif state != OVER and (account.nature is Nature.HELD or line.carved):
                 account.held, account.used = account.held + hold, max(0, account.used - hold)
         if state == OVER:
@@ -578,7 +559,7 @@ class Transaction:
         answer = self.reserve(waiter.request)
         if not isinstance(answer, Denied) or not answer.contended:
             return answer
-        if wait_queue.blocks_itself(waiter.request, answer.account, self.operations):
+        if waiter.request.blocks_itself(answer.account, self.operations):
             return self.reserve(waiter.request.patient(0.0))
         self._see_standing()
         waiter.blocked_by = answer.account
@@ -669,10 +650,6 @@ def _put_back(account: Account, row: Row | None, used: int, refused_at: int | No
         row.used, row.steady, row.changes = used, (), -1
 
 
-def _take_back(operation: Operation, before: tuple[Any, ...]) -> None:
-    operation.lines, operation.held, operation.taken, operation.ended, operation.observed = before
-
-
 def _stand_again(
     waiters: dict[Stander, None], operations: dict[str, Operation], standing: Sequence[tuple[Stander, int | None, int]]
 ) -> None:
@@ -711,7 +688,7 @@ def _show(account: Account, found: tuple[Any, ...]) -> None:
         raise StoreError("because what it says of events is nothing it can say")
     if account.roll_ns:
         try:
-            unpack(account, rolling)
+            account.unpack_window(rolling)
         except ValueError as error:
             raise StoreError(f"of a counter's window it says what cannot be: {error}") from error
     if value != account.value:
@@ -729,13 +706,8 @@ def _steady_of(account: Account) -> tuple[Any, ...]:
         int(account.exceeded),
         int(account.draining),
         ",".join(account.events[-_MOST_EVENTS:]),
-        packed(account),
+        account.packed_window(),
     )
-
-
-def _charged_at_once(line: Line) -> int:
-    """Return what of a line was charged when it was reserved."""
-    return line.want if line.account.nature is Nature.COUNTED and not line.carved else 0
 
 
 # -- readings -----------------------------------------------------------------------------------------------------
@@ -748,7 +720,7 @@ def look(file: LedgerFile, account: Account, now_ns: int) -> bool:
         _show(account, found[0][1:])
         if isinstance(account.row, Row):
             account.row.used = account.used
-        expire(account, now_ns)
+        account.expire(now_ns)
     return bool(found)
 
 
@@ -774,5 +746,5 @@ def _copy(account: Account, found: tuple[Any, ...] | None, now_ns: int) -> Copy 
     except StoreError:  # of the others it may say what can be read
         return None
     one.account.used += max(0, by_hand)
-    expire(one.account, now_ns)
+    one.account.expire(now_ns)
     return one

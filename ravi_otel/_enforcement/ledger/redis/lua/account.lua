@@ -6,7 +6,7 @@
 -- the smallest limit that was declared, `t` for how many seconds it is kept after its last use. Amounts are doubles: whole, never
 -- negative, 2^53 at most.
 -- The epoch of an account whose window rolls begins with "r", of any other with "e": the first has `i`, how many ns a part of the window
--- lasts, and `b`, what windows.py writes of it.
+-- lasts, and `b`, what account.py writes of it.
 --
 -- A local whose name is in capitals and whose value is a number is a constant: messages.py puts the number in its place. An account is a
 -- list, since that is made in a third of the time; these are the places in it. `x % (2 * FLAG) >= FLAG` tells whether a flag is set.
@@ -74,7 +74,7 @@ local function know(a, facts, warn, today)
   a[FACTS], a[WARN], a[NATURE], a[CARVED] = facts, warn, facts % 8, facts % (2 * CARVES) >= CARVES
   if byte(a[EPOCH]) ~= 114 then return end
 
-  -- Let go of what a rolling window has left behind: the arithmetic of windows.py.
+  -- Let go of what a rolling window has left behind: the arithmetic of account.py.
   local found = call('HMGET', a[KEY], 'b', 'i')
   local now = tonumber(match(today, '@(.*)$'))
   if not now then
