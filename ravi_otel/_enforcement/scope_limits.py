@@ -19,6 +19,7 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
+from ravi_otel._enforcement.sleeper import on_event_loop
 from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, UsageCounters, add_consumed, whole
 from ravi_otel._flow import run_sync
@@ -27,7 +28,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import NamedKind, read_kind
-from ravi_otel.policy._limits import CLOCKS, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
+from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
 from ravi_otel.policy._runs import UNLIMITED_AGENTS, ScopeFacts, SpawnBudget
 
 DeclaredT = TypeVar("DeclaredT", Account, Series)
@@ -41,6 +42,12 @@ _INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
 
 CHILDREN: Final = ForkLock()  # one thread may come again, in a signal handler: the count it finds is never too low
 """Keeps counting the children of an agent, and asking whether one more fits, one step."""
+
+LONGEST_WAIT_S = 30.0
+"""How long a call waits in line for what others hold, if no deadline comes first."""
+
+_SLACK_S: Final = 0.001
+"""What an event loop may wake a sleeper too early by."""
 
 _WHOLE: Final = {Kind.INPUT_TOKENS.value: Kind.TOKENS.value, Kind.OUTPUT_TOKENS.value: Kind.TOKENS.value}
 """What a kind is a part of: a limit of the whole leaves no more of the part than it has left itself."""
@@ -433,6 +440,21 @@ class LimitedScope:
             if not account.observe and not clock.is_still(account)
         ]
         return min(left, default=None)
+
+    def patience_s(self, *, blocking: bool) -> float:
+        """Return how long a call may wait in line; synchronous code on a thread that runs an event loop must not wait at all."""
+        if blocking and on_event_loop():
+            return 0.0
+        left = self.left_ns()
+        return LONGEST_WAIT_S if left is None else max(0.0, min(LONGEST_WAIT_S, left / NANO))
+
+    def within_s(self, timeout_s: float | None) -> float | None:
+        """Return how long to wait: no longer than the deadlines around allow, and until they are over for certain."""
+        left = self.left_ns()
+        if left is None:
+            return timeout_s
+        left_s = max(0, left) / NANO + _SLACK_S
+        return left_s if timeout_s is None else min(timeout_s, left_s)
 
     def begin_wait(self) -> None:
         """Stop the `working` limits of this scope and of every one around it; each is to be ended by one `end_wait`."""

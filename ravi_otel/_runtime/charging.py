@@ -81,7 +81,7 @@ class Attempts:
         op_id = new_op_id()
         try:
             if self.doubtful and holds is not None:
-                self._paid = pay_again(scope, lines, holds, record, op_id)
+                self._paid = self._pay_again(lines, holds, op_id)
             else:
                 self._paid = scope.charge_lines(lines, record, op_id)
         except BaseException:
@@ -91,6 +91,33 @@ class Attempts:
         self.between = False
         add_counts(scope.tallies, requests=1)
         record.requests += 1
+
+    def _pay_again(self, lines: Sequence[Line], holds: Holds, op_id: str) -> str | None:
+        """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; return `op_id`, or None.
+
+        Raises BudgetExhaustedError where nothing but the call's own hold stands in the way, BudgetContendedError where others hold it:
+        a retry never waits in line.
+        """
+        scope, record = self._scope, self._record
+        own = {line.account: held for line, held in _strict(holds)}
+        asked = [*lines, *(Line(account, held, held) for account, held in own.items() if held)]
+        if not asked:
+            return None
+        plan = scope.plan
+        for line in asked:
+            line.free = plan.sets_aside(line.account)
+        answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked)))
+        scope.engine.emit_answer(answer, record)
+        if isinstance(answer, Denied):
+            account, mine = answer.account, own.get(answer.account, 0)
+            if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.kept_back:
+                answer = Denied(account, "too_large", answer.used + mine, answer.held - mine, answer.minimum, answer.crossings)
+            scope.engine.count("contended" if answer.reason == "contended" else "denied", account)
+            add_counts(scope.tallies, refused=int(answer.reason != "contended"))
+            raise owned(errors_text.RefusalErrors(answer).refused(), account)
+        if answer.observed is not None:
+            scope.engine.emit_observed(answer.observed, record)
+        return op_id
 
     def settle(self) -> None:
         """Settle what paid for the latest one: it was sent."""
@@ -111,33 +138,6 @@ class Attempts:
         """End what paid for the latest one, whatever interrupted that."""
         if self._paid is not None:
             run_sync(self._scope.engine.ledger.settle(self._paid, None))
-
-
-def pay_again(scope: Scope, lines: Sequence[Line], holds: Holds, record: CallRecord, op_id: str) -> str | None:
-    """Hold the worst case once more, beside `lines`, for an attempt after one that may have been billed; return `op_id`, or None.
-
-    Raises BudgetExhaustedError where nothing but the call's own hold stands in the way, BudgetContendedError where others hold it:
-    a retry never waits in line.
-    """
-    own = {line.account: held for line, held in _strict(holds)}
-    asked = [*lines, *(Line(account, held, held) for account, held in own.items() if held)]
-    if not asked:
-        return None
-    plan = scope.plan
-    for line in asked:
-        line.free = plan.sets_aside(line.account)
-    answer = run_sync(scope.engine.ledger.reserve(Reservation(op_id, asked)))
-    scope.engine.emit_answer(answer, record)
-    if isinstance(answer, Denied):
-        account, mine = answer.account, own.get(answer.account, 0)
-        if answer.reason == "contended" and answer.used + mine + answer.minimum > account.value - account.kept_back:
-            answer = Denied(account, "too_large", answer.used + mine, answer.held - mine, answer.minimum, answer.crossings)
-        scope.engine.count("contended" if answer.reason == "contended" else "denied", account)
-        add_counts(scope.tallies, refused=int(answer.reason != "contended"))
-        raise owned(errors_text.RefusalErrors(answer).refused(), account)
-    if answer.observed is not None:
-        scope.engine.emit_observed(answer.observed, record)
-    return op_id
 
 
 OUTPUT_CAP: Final = "output_cap"

@@ -22,6 +22,7 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.plan import NOTHING, Estimate, LastCallClaim, Plan
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.scope_limits import LONGEST_WAIT_S
 from ravi_otel._enforcement.usage_counters import add_counts, add_usage
 from ravi_otel._flow import Done, Flow, around, owner, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of, write_usage
@@ -29,7 +30,7 @@ from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, S
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, UnderWay, attend, drain, later
-from ravi_otel._runtime.waiting import LONGEST_WAIT_S, patience, pause, pause_after, wait_for_lost_slot
+from ravi_otel._runtime.waiting import pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status
 from ravi_otel.hooks._listeners import Entered, Guarded, from_signal, swallow
@@ -284,7 +285,7 @@ class ModelCall(UnderWay):
             return None
         waits_s = LONGEST_WAIT_S
         if plan.clocks or (blocking and _get_running_loop() is not None):
-            waits_s = patience(scope, blocking=blocking)
+            waits_s = scope.patience_s(blocking=blocking)
         request = Reservation(
             self.op_id,
             lines,

@@ -24,7 +24,7 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.scopes import Agent, tab
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
-from ravi_otel._runtime.waiting import Waiting, in_time, resumption
+from ravi_otel._runtime.waiting import Waiting, resumption
 from ravi_otel.errors import ConfigurationError, RaviError, RetriesExhaustedError, SpawnDeniedError
 from ravi_otel.hooks._events import CountEvent, RetryRecord
 from ravi_otel.policy import _checks as checks
@@ -117,7 +117,7 @@ class Spawned:
                 ahead = AgentAdmission.ahead(scope, self.agent_id, rank, children=wait_s == 0)
                 left_s, instead = wait_s, ""
                 if wait_s != 0:
-                    left_s, instead = in_time(scope, wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
+                    left_s, instead = scope.within_s(wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
                 lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
             kept_slot = KeptSlot(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
             kept_slot.outer = _current.kept_slot()

@@ -75,31 +75,6 @@ def waiting(reason: str) -> Waiting:
     return Waiting(reason)
 
 
-LONGEST_WAIT_S = 30.0
-"""How long a call waits in line for what others hold, if no deadline comes first."""
-
-
-def patience(scope: Scope, *, blocking: bool) -> float:
-    """Bound the wait by the time left; synchronous code on a thread that runs an event loop must not wait at all."""
-    if blocking and on_event_loop():
-        return 0.0
-    left = scope.left_ns()
-    return LONGEST_WAIT_S if left is None else max(0.0, min(LONGEST_WAIT_S, left / NANO))
-
-
-_SLACK_S: Final = 0.001
-"""What an event loop may wake a sleeper too early by."""
-
-
-def in_time(scope: Scope, timeout_s: float | None) -> float | None:
-    """Wait no longer than the deadlines around allow, and until they are over for certain."""
-    left = scope.left_ns()
-    if left is None:
-        return timeout_s
-    left_s = max(0, left) / NANO + _SLACK_S
-    return left_s if timeout_s is None else min(timeout_s, left_s)
-
-
 class _Unpaused:
     """Stop the wait of a paused agent for whatever ends it, but that it is paused."""
 
@@ -130,7 +105,7 @@ def resumption(scope: Scope | None, lease: Lease | None, timeout_s: float | None
     stops = _Unpaused(scope)
     if not lease.ended:  # else that is what there is to say, whatever else is over by now
         stops.checkpoint()
-    yield from scope.spawn.resumption(lease, in_time(scope, longest_s), stops=stops)
+    yield from scope.spawn.resumption(lease, scope.within_s(longest_s), stops=stops)
     if scope.lease is lease:
         scope.pauses = 0  # what was refused is made again
 
@@ -179,7 +154,7 @@ def _stand_in_line(scope: Scope, paused: Scope, lease: Lease) -> Flow[None]:
     scope.begin_wait()  # before it is asked how much time is left: `working` limits stand still
     quiet = False
     try:
-        yield from paused.spawn.resumption(lease, in_time(scope, None), stops=stops)
+        yield from paused.spawn.resumption(lease, scope.within_s(None), stops=stops)
         paused.pauses = 0  # it was not refused after all
     except SpawnDeniedError:  # the deadline it was to wait for at most was put off meanwhile: it is looked at again
         if lease.ended:

@@ -22,7 +22,6 @@ from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later, look_after, opened, sweep_with
-from ravi_otel._runtime.waiting import patience
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
@@ -191,7 +190,7 @@ class Lent:
         _watch()
         opened()
         try:
-            yield from hold_all(scope, lots, patience(scope, blocking=blocking))
+            yield from hold_all(scope, lots, scope.patience_s(blocking=blocking))
         except BaseException:
             self.status = "new"
             raise

@@ -7,7 +7,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetContendedError, _flow, token_limit
-from ravi_otel._runtime import waiting
+from ravi_otel._enforcement import scope_limits
 from ravi_otel.testing import Text
 
 CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
@@ -16,7 +16,7 @@ CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 @pytest.fixture(autouse=True)
 def _no_end_of_waiting(monkeypatch, stage):
     """Whoever waits in here waits for longer than any test may take."""
-    monkeypatch.setattr(waiting, "LONGEST_WAIT_S", 3_600.0)
+    monkeypatch.setattr(scope_limits, "LONGEST_WAIT_S", 3_600.0)
     stage.answer = Text("one two three", usage=(10, 10))
 
 

@@ -184,7 +184,7 @@ def test_attempts_nobody_answers_never_pass_the_limit(retrying, stage, hold):
 @pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 def test_a_retry_that_a_signal_interrupts_when_it_is_paid_for_holds_nothing(retrying, stage, hold):
     def interrupt(frame, event, arg):
-        if frame.f_code is not charging.pay_again.__code__:
+        if frame.f_code is not charging.Attempts._pay_again.__code__:
             return None
         if event == "return":
             sys.settrace(None)
