@@ -81,7 +81,7 @@ class Estimate:
                 cost, least = card.cost_nano(known), card.cost_nano(cls._sent(known, min(1, made)))
         if cost is not None and least is not None:
             least = min(cost, least)
-        return cls(given, made, cost, least, known, sure=known is None and learned is not None)
+        return cls(given, made, cost, least, known, sure=known is None and learned is not None, card=card)
 
     @staticmethod
     def _sent(known: Usage, output: int) -> Usage:
