@@ -116,13 +116,15 @@ class ClientSeam:
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs, *, awaits: bool) -> Any:
         """Wrap `request` of either colour; the awaiting one returns its coroutine, as the method itself does.
 
-        One that is not watched, or has no options, goes as it is: the client raises its own TypeError. What cannot be read is still
-        counted as a request.
+        One that is not watched, or has no options, goes as it is: the client raises its own TypeError. So does that of no client, which
+        something else than a method answers, such as a mock. What cannot be read is still counted as a request.
         """
-        watched = self.active and (len(args) > 1 or "options" in kwargs)
+        watched = self.active and client is not None and (len(args) > 1 or "options" in kwargs)
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
             return wrapped(*args, **kwargs)
-        options = args[1] if len(args) > 1 else kwargs["options"]
+        options, around = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
+        if around is not None and around.options is options:  # we are wrapped twice: somebody's wrapper does not tell what it wraps
+            return wrapped(*args, **kwargs)
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
             sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)

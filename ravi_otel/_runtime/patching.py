@@ -165,7 +165,8 @@ async def awaited_in(block: Block | None, method: Callable[..., Any], args: tupl
 
 def named_like(coroutine: Any, wrapped: Callable[..., Any]) -> Any:
     """Return a coroutine under the name of the method it stands for, which is what "never awaited" names."""
-    coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__
+    with contextlib.suppress(AttributeError, TypeError):  # what a program has put in its place may have none
+        coroutine.__name__, coroutine.__qualname__ = wrapped.__name__, wrapped.__qualname__
     return coroutine
 
 

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import weakref
 from typing import Any
+from unittest import mock
 
 import openai
 import openai._base_client as base_client
@@ -42,6 +43,11 @@ def given(capture: Capture) -> dict[str, Any]:
 async def ask(client: Any, **more: Any) -> Any:
     made = client.chat.completions.create(**{**ASK, **more})
     return await made if hasattr(made, "__await__") else made
+
+
+class Answering:
+    async def __call__(self, *_: Any, **__: Any) -> str:
+        return "said"
 
 
 async def read(stream: Any) -> list[Any]:
@@ -222,16 +228,36 @@ def test_a_chosen_client_is_let_go_of() -> None:
     assert gone() is None
 
 
-def test_wrapped_over_and_left_and_back_again_a_call_is_still_counted_once(stage: Any, clients: Any, capture: Capture) -> None:
-    original = base_client.SyncAPIClient.__dict__["request"]
-    client = clients.make("sync", stage.play(Text("hi")))
+def _telling(module: Any, owner: str, name: str) -> None:
+    wrapt.wrap_function_wrapper(module, f"{owner}.{name}", lambda wrapped, _, args, kwargs: wrapped(*args, **kwargs))
+
+
+def _silent(module: Any, owner: str, name: str) -> None:
+    beneath = getattr(getattr(module, owner), name)
+    setattr(getattr(module, owner), name, lambda self, *args, **kwargs: beneath(self, *args, **kwargs))  # noqa: PLW0108 - it must be another function
+
+
+@pytest.mark.parametrize("wrap_over", [_telling, _silent], ids=["a wrapper that tells what it wraps", "a plain function"])
+def test_wrapped_over_and_left_and_back_again_a_call_is_still_counted_once(
+    wrap_over: Any, colour: str, stage: Any, clients: Any, capture: Capture
+) -> None:
+    owner = base_client.SyncAPIClient if colour == "sync" else base_client.AsyncAPIClient
+    original = owner.__dict__["request"]
+    client = clients.make(colour, stage.play(Text("hi")))
     try:
         with ravi_otel.instrument(**given(capture)):
-            wrapt.wrap_function_wrapper(base_client, "SyncAPIClient.request", lambda wrapped, _, args, kwargs: wrapped(*args, **kwargs))
-        client.chat.completions.create(**ASK)
+            wrap_over(base_client, owner.__name__, "request")
+        clients.run(colour, ask(client))
         with ravi_otel.instrument(**given(capture)), ravi_otel.run("r") as run:
-            client.chat.completions.create(**ASK)
+            clients.run(colour, ask(client))
         assert run.stats().requests == 1
         assert len(capture.spans("chat gpt-4o-mini")) == 1
     finally:
-        base_client.SyncAPIClient.request = original  # type: ignore[method-assign]  # as it was
+        owner.request = original  # type: ignore[method-assign]  # as it was
+
+
+@pytest.mark.parametrize("stand_in", [mock.AsyncMock(return_value="said"), Answering()], ids=["a mock", "an object that is called"])
+def test_what_a_program_has_put_in_the_place_of_a_method_answers_as_without_us(stand_in: Any, stage: Any, clients: Any) -> None:
+    client = clients.make("async", stage.play(Text("hi")))
+    with mock.patch.object(base_client.AsyncAPIClient, "request", stand_in), ravi_otel.instrument():
+        assert clients.run("async", ask(client)) == "said"
