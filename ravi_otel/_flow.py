@@ -151,7 +151,8 @@ def owner() -> object:
     A task is named by a weak reference, of which there is one: two are equal while the task lives. The ledger keeps it as long
     as the call is held, and a task keeps its result, which may be the very stream whose being dropped ends the call.
     """
-    loop, task = asyncio_loop(), None  # each call asks: nothing else is called that cannot be there
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # `asyncio_loop`, without the call: every call asks
+    loop, task = None if running is None else running(), None  # and nothing else is called that cannot be there
     if loop is not None:
         task = sys.modules["asyncio"].current_task(loop)
     elif "trio" in sys.modules and (trio := trio_here()) is not None:

@@ -67,7 +67,7 @@ def test_the_share_of_public_names_with_a_docstring_is_counted(tree: Path):
 
 
 # What each road came down to, functions and files entered: more is asked for here, with its reason.
-LONGEST = {"chat": (106, 31), "tool": (49, 18), "gated": (145, 26), "spawn": (60, 14), "agent": (188, 27), "sqlite": (157, 36)}
+LONGEST = {"chat": (99, 27), "tool": (41, 14), "gated": (136, 23), "spawn": (59, 14), "agent": (187, 27), "sqlite": (152, 32)}
 
 
 @pytest.mark.timeout(600)  # six processes, on a machine that may have other work

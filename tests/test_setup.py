@@ -299,6 +299,7 @@ POINTS = [
     "opentelemetry.context.attach",
     "opentelemetry.context.set_value",
     "opentelemetry.trace.set_span_in_context",
+    "ravi_otel._runtime.model_call.entered",
     "ravi_otel._runtime.state.State.locate",
     "ravi_otel._runtime.model_call.ModelCall._reserve",
     "ravi_otel._runtime.model_call.ModelCall._admitted",

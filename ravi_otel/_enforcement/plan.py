@@ -372,9 +372,13 @@ class Plan:
 
     def counted_lines(self, kinds: Collection[str], amount: int = 1, model: str | None = None) -> list[Line]:
         """Return what so much of these kinds, which are counted at once, asks of each account."""
-        lines = [Line(account, amount, amount) for account in self.accounts(model) if account.kind in kinds]
-        for line in lines if self.suspended else ():
-            line.free = self.sets_aside(line.account)
+        lines: list[Line] = []
+        for account in self.accounts(model) if self.fixed is None else self.fixed:
+            if account.kind in kinds:
+                line = Line(account, amount, amount)
+                if self.suspended:
+                    line.free = self.sets_aside(account)
+                lines.append(line)
         return lines
 
     def tool_lines(self, tool: str) -> list[Line]:

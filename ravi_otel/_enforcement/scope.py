@@ -222,7 +222,8 @@ class Scope(LimitedScope):
         """
         if self.engine.unusable is not None:
             raise ConfigurationError(self.engine.unusable)
-        if self.cancellation is not None and self.cancellation.cancelled:
+        # `cancelled`, without the call: every call asks.
+        if self.cancellation is not None and self.cancellation._state:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
             raise self._cancelled()
         around: tuple[Scope, ...] = (self, *self._outer)
         for scope in around:
@@ -370,9 +371,9 @@ class Scope(LimitedScope):
             self._end_charge(op, error, keeps=memory is None or key in memory)
             raise
 
-    def charge_now(self, lines: Sequence[Line], at: CallRecord | ToolRecord | None = None) -> None:
-        """Charge counted kinds at once, without waiting; raises when one of them does not fit."""
-        op_id = new_op_id()
+    def charge_now(self, lines: Sequence[Line], at: ToolRecord | None = None) -> None:
+        """Charge counted kinds at once, under the id of the tool call `at`, without waiting; raises when one of them does not fit."""
+        op_id = new_op_id() if at is None else at.op_id
         try:
             self._accept_charge(run_sync(self.engine.ledger.charge(Reservation(op_id, lines))), at)
         except BaseException as error:

@@ -199,7 +199,7 @@ def _read(
     wire_format = profile.format_for(method, path, host.base, host.provider)
     request = Request(method, path, body, host, stream, options.files)
     call = wire_format.call(request)
-    if INFERRING.waiting:
+    if INFERRING.runs and INFERRING.waiting:
         with Guarded("results"):  # the call is counted all the same
             call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
     if STATE.options.content and not is_redacting():

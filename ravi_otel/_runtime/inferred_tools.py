@@ -94,22 +94,21 @@ class _Open:
 
 
 class Inferring:
-    """What is waited for, by run and id. `watching` and `waiting` are read without the lock, to pass by quickly."""
+    """What is waited for, by run and id.
 
-    __slots__ = ("_lock", "_runs", "_serial", "_streams", "_waiting")
+    `runs` that have offered tools, so that those which are seen to run are noted, and `waiting` are read without the lock, to pass by
+    quickly. Nothing is waited for where no run has offered any.
+    """
+
+    __slots__ = ("_lock", "_serial", "_streams", "_waiting", "runs")
 
     def __init__(self) -> None:
         # One that may be taken twice by one thread: a signal or a finaliser may come in between.
         self._lock = threading.RLock()
-        self._runs: OrderedDict[str, _Run] = OrderedDict()
+        self.runs: OrderedDict[str, _Run] = OrderedDict()
         self._waiting: OrderedDict[int, Asked] = OrderedDict()  # oldest first
         self._streams: OrderedDict[str, _Open] = OrderedDict()  # by their call, oldest first
         self._serial = 0
-
-    @property
-    def watching(self) -> bool:
-        """Whether some run has offered tools, so that those that are seen to run are noted."""
-        return bool(self._runs)
 
     @property
     def waiting(self) -> bool:
@@ -123,7 +122,7 @@ class Inferring:
     def offered(self, scope: Scope) -> None:
         """Note that a call in here offers tools: from now on its answer may ask for some."""
         name = self._run_of(scope)
-        if name not in self._runs:
+        if name not in self.runs:
             with self._lock:
                 self._open(name)
 
@@ -163,7 +162,7 @@ class Inferring:
         try:
             with self._lock:
                 for known in self._runs_around(scope):
-                    run = self._runs.get(known)
+                    run = self.runs.get(known)
                     if run is None or (name not in run.ran and len(run.ran) >= _MOST_NAMES):
                         continue
                     times = run.ran.setdefault(name, [])
@@ -186,7 +185,7 @@ class Inferring:
             agent, around = scope.facts.agent_name, list(self._runs_around(scope))
             if self._streams:
                 self._look(around, wanted, scope.engine.clock.monotonic_ns())
-            runs = [run for known in around if (run := self._runs.get(known)) is not None and run.asked]
+            runs = [run for known in around if (run := self.runs.get(known)) is not None and run.asked]
             for key in wanted:
                 run = next((run for run in runs if key in run.asked), None)
                 if run is None:
@@ -208,7 +207,7 @@ class Inferring:
         """Wait for the results of these again, which were taken and not charged."""
         with self._lock:
             for one in ones:
-                run = self._runs.get(one.run)
+                run = self.runs.get(one.run)
                 if run is not None and one.serial not in self._waiting:
                     run.asked.setdefault(one.key, []).insert(0, one)
                     self._waiting[one.serial] = one
@@ -220,11 +219,11 @@ class Inferring:
 
     def closed(self, scope: Scope) -> None:
         """Forget what was asked for in a run that is over."""
-        if self._runs or self._streams:
+        if self.runs or self._streams:
             with self._lock:
                 for op_id in [op_id for op_id, opened in self._streams.items() if opened.run == scope.facts.scope_id]:
                     del self._streams[op_id]
-                run = self._runs.pop(scope.facts.scope_id, None)
+                run = self.runs.pop(scope.facts.scope_id, None)
                 for many in () if run is None else run.asked.values():
                     for one in many:
                         self._waiting.pop(one.serial, None)
@@ -232,7 +231,7 @@ class Inferring:
     def forget(self) -> None:
         """Forget everything, with a fresh lock: `uninstrument()`, and a forked child, whose runs are the parent's."""
         self._lock = threading.RLock()
-        self._runs, self._waiting, self._streams = OrderedDict(), OrderedDict(), OrderedDict()
+        self.runs, self._waiting, self._streams = OrderedDict(), OrderedDict(), OrderedDict()
 
     # -- what is answered ---------------------------------------------------------------------------------------------
 
@@ -310,11 +309,11 @@ class Inferring:
     # -- under the lock -------------------------------------------------------------------------------------------
 
     def _open(self, name: str) -> _Run:
-        run = self._runs.get(name)
+        run = self.runs.get(name)
         if run is None:
-            run = self._runs[name] = _Run()
-            while len(self._runs) > _MOST_RUNS:
-                _, oldest = self._runs.popitem(last=False)
+            run = self.runs[name] = _Run()
+            while len(self.runs) > _MOST_RUNS:
+                _, oldest = self.runs.popitem(last=False)
                 for many in oldest.asked.values():
                     for one in many:
                         self._waiting.pop(one.serial, None)
@@ -322,7 +321,7 @@ class Inferring:
 
     def _forget(self, one: Asked) -> None:
         self._waiting.pop(one.serial, None)
-        run = self._runs.get(one.run)
+        run = self.runs.get(one.run)
         many = [] if run is None else run.asked.get(one.key, [])
         if one in many:
             many.remove(one)

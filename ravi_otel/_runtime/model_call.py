@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, Self
 
+from ravi_otel._current import entered
 from ravi_otel._enforcement.errors_text import belongs_to
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
@@ -174,7 +175,10 @@ class ModelCall(UnderWay):
             give_way = GIVE_WAY.get()
             if give_way is not None:
                 give_way(call)
-            scope, scoped = STATE.locate()
+            scope: Any = entered()
+            scoped = scope is not None
+            if not scoped:
+                scope, scoped = STATE.locate()
             started = cls(scope, call)
             started._outer = sys.exc_info()[1]
             if call.tool_results or call.offers_tools:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, overload
 
 import wrapt
 
+from ravi_otel._current import entered
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.usage_counters import add_counts
 from ravi_otel._flow import Carried, Enclosure, Flow, Step, cause, enclose, leave, run_async, run_sync
@@ -320,7 +321,9 @@ class ToolCall(UnderWay):
         parameters: Parameters | None = None,
         renamed: Mapping[str, str] | None = None,
     ) -> None:
-        scope, _ = STATE.locate()
+        scope: Any = entered()
+        if scope is None:
+            scope, _ = STATE.locate()
         engine = scope.engine
         self.name = name
         self._fn = fn
@@ -435,7 +438,7 @@ class ToolCall(UnderWay):
         scope, review = self._scope, self._review
         if not self._told:
             self._told = True
-            if INFERRING.watching:
+            if INFERRING.runs:
                 INFERRING.ran(scope, self.name, self._record.started_ns)
             self._entered = self._engine.listeners.tool_started(self._record)
             if review is not None and not review.request.awaited:

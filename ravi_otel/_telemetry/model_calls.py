@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, cast
 
+from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, SpanKind
@@ -154,7 +155,7 @@ class CallAttributes:
             self._add_reply(attributes, reply, openai=call.provider in _OPENAI)
         if record.first_chunk_ns is not None:
             _add_first_chunk(attributes, record.first_chunk_ns, record.first_content_ns)
-        if usage is None or usage.total_only:
+        if usage is None or (not usage.output_tokens and usage.total_only):  # asked only where no answer was counted
             self._add_unknown(attributes, record)
         else:
             self._add_usage(attributes, usage, call.operation)
@@ -343,7 +344,8 @@ class ModelCallTelemetry(Listener):
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
-        call, parent = record.call, self._pipeline.parent()
+        call = record.call
+        parent = otel_context.get_current() if self._pipeline.surrounding is None else self._pipeline.parent()
         told = suppression_of(call, parent)
         if told is not None:
             record.marks[SUPPRESSION] = told

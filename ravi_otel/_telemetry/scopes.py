@@ -155,7 +155,7 @@ class Scopes(Listener):
             attributes[names.TOOL_CALL_ID] = text(record.call_id)
         if record.inferred:
             attributes[names.TOOL_INFERRED] = True
-        parent = self._pipeline.parent()
+        parent = otel_context.get_current() if self._pipeline.surrounding is None else self._pipeline.parent()
         began_ns = record.began_unix_ns
         span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
         if arguments is not None and self._content.on_spans and span.is_recording():

@@ -182,7 +182,7 @@ class SharedLedger:
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        own = self._own.end(op_id, actual, guessed=guessed) if op_id in self._own.operations else NOTHING_CROSSED
+        own = run_sync(self._own.settle(op_id, actual, guessed=guessed)) if op_id in self._own.operations else NOTHING_CROSSED
         there = self._renamed.pop(op_id, op_id)
         passed = self._take_passed(op_id) if self._passed else None
         if passed is not None:

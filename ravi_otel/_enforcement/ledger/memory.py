@@ -118,17 +118,12 @@ class MemoryLedger(WaitQueue[Waiter]):
 
     def settle(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool = False) -> Flow[Settled]:
         """See `Ledger.settle`."""
-        settled = self.end(op_id, actual, guessed=guessed)
-        return _SETTLED if settled is judge.NOTHING_CROSSED else cast("Flow[Settled]", Done(settled))
-
-    def end(self, op_id: str, actual: Mapping[str, int] | None, *, guessed: bool) -> Settled:
-        """Replace what an operation holds by what was used."""
         if self._dropped:
             self._sweep()
         with self._lock:
             operation = self.operations.get(op_id)
             if operation is None:
-                return judge.NOTHING_CROSSED
+                return _SETTLED
             if operation.held is not None or self._standing:
                 settled = self._alone(partial(self._settle, operation, actual or {}, guessed=guessed))
             else:  # it was admitted at once, which none is where a window rolls
@@ -136,7 +131,7 @@ class MemoryLedger(WaitQueue[Waiter]):
             self.operations.pop(op_id, None)
         if self._woken:
             wake(self._woken, self.release)
-        return settled
+        return _SETTLED if settled is judge.NOTHING_CROSSED else cast("Flow[Settled]", Done(settled))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""

@@ -246,7 +246,7 @@ def test_outside_any_run_tools_are_inferred_until_nothing_is_instrumented(talk: 
     play(conversation.ask())
     assert (len(heard.inferred), len(INFERRING)) == (2, 2)
     ravi_otel.uninstrument()
-    assert (len(INFERRING), INFERRING.watching) == (0, False)
+    assert (len(INFERRING), len(INFERRING.runs)) == (0, 0)
 
 
 def test_what_is_remembered_is_bounded_and_the_oldest_goes_first(
@@ -356,7 +356,7 @@ def test_a_call_without_tools_remembers_and_reads_nothing(stage: Any, clients: A
     client = clients.make("sync", stage.play(TWO, DONE))
     with ravi_otel.run("r"):
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "hi"}])
-        assert (len(INFERRING), INFERRING.watching) == (0, False)
+        assert (len(INFERRING), len(INFERRING.runs)) == (0, 0)
 
 
 def test_many_requests_at_once_that_bring_the_same_results_count_them_once(stage: Any, clients: Any, heard: Heard) -> None:
