@@ -33,7 +33,7 @@ _SCOPES: Final = (ScopeKind.TENANT.value, ScopeKind.SESSION.value, ScopeKind.RUN
 SHARED_SCOPES: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 """Scopes around a run whose counters are in its snapshot too."""
 
-_AGAIN: Final = "give what snapshot() or to_json() gave, unchanged"
+_AGAIN: Final = "give what snapshot() or to_json() of this release gave, unchanged"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,9 @@ def _wrong(name: str, value: object, what: str) -> NoReturn:
 
 
 def _object(what: str, value: object, known: set[str]) -> dict[str, Any]:
-    content: dict[str, Any] = _collection(what, value, dict)
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{what}={checks.show(value)} must be an object: {_AGAIN}.")
+    content = cast("dict[str, Any]", value)
     for said, odd in (("has no", known - content.keys()), ("has the unknown", content.keys() - known)):
         if odd:
             some = ", ".join(checks.show(each) for each in sorted(odd)[:5])

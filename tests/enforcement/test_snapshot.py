@@ -414,6 +414,27 @@ def test_a_counter_that_cannot_be_is_refused(fields):
         ravi_otel.run("r", resume=text)
 
 
+@pytest.mark.parametrize("field", ["renews", "part"])
+def test_a_counter_that_does_not_say_how_it_begins_anew_is_refused_and_not_read_as_one_that_never_does(field):
+    with ravi_otel.run("r", limits=["charge.rows=10:per=1h"]) as run:
+        run.scope.charge("rows", 3)
+        kept = run.snapshot()
+    one = json.loads(kept.to_json())["counters"][0]
+    del one[field]
+    with pytest.raises(ConfigurationError) as caught:
+        ravi_otel.run("r", resume=changed(kept, counters=[one]))
+    assert str(caught.value) == (
+        f"snapshot: one of its counters has no field '{field}': give what snapshot() or to_json() of this release gave, unchanged."
+    )
+
+
+@pytest.mark.parametrize(("text", "named"), [("[]", "snapshot=[]"), (None, "snapshot: one of its counters=5")])
+def test_what_is_no_object_is_called_that_once(text, named):
+    with pytest.raises(ConfigurationError) as caught:
+        ravi_otel.run("r", resume=text or changed(taken(rows=5), counters=[5]))
+    assert str(caught.value).startswith(f"{named} must be an object: give ")
+
+
 AMOUNTS = st.integers(0, 2**63 - 1)
 KINDS = st.sampled_from(["rows", "tokens", "cost", "requests", "turns", "messages", "time", "agents", "depth"])
 COUNTERS = st.builds(
