@@ -123,7 +123,7 @@ class ClientSeam:
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
             return wrapped(*args, **kwargs)
         options, around = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
-        if around is not None and around.options is options:  # we are wrapped twice: somebody's wrapper does not tell what it wraps
+        if around is not None and around.sends and around.options is options:  # somebody's wrapper is between two of ours
             return wrapped(*args, **kwargs)
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
