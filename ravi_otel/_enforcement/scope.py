@@ -375,7 +375,9 @@ class Scope(LimitedScope):
         """Charge counted kinds at once, under the id of the tool call `at`, without waiting; raises when one of them does not fit."""
         op_id = new_op_id() if at is None else at.op_id
         try:
-            self._accept_charge(run_sync(self.engine.ledger.charge(Reservation(op_id, lines))), at)
+            grant = self._accept_charge(run_sync(self.engine.ledger.charge(Reservation(op_id, lines))), at)
+            if grant.crossings:
+                self.engine.settle(op_id, None, at)
         except BaseException as error:
             self._end_charge(op_id, error)
             raise
@@ -405,7 +407,8 @@ class Scope(LimitedScope):
             if refuses:
                 answer = run_sync(engine.ledger.charge(Reservation(op_id, lines)))
                 if isinstance(answer, Grant):
-                    self._accept_charge(answer, at)
+                    if self._accept_charge(answer, at).crossings:
+                        engine.settle(op_id, None, at)
                     return None
                 engine.emit_answer(answer, at)
                 engine.count("denied", answer.account)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
@@ -78,3 +79,18 @@ def test_a_call_is_held_at_the_dear_tier_only_where_it_was_asked_for(asked, held
     cost = Limit(kind=Kind.COST, value=10**12)
     call = admitted("gpt-4o", [cost], size=1_000, output_cap=100, parameters={"service_tier": asked})
     assert call.scope.accounts[0].held == PRICES.card("openai", "gpt-4o", held).estimate_nano(1_000, 100)
+
+
+def test_a_tool_call_that_a_hook_ends_before_it_ran_is_not_charged(settings):
+    hooks = ravi_otel.HookManager()
+
+    @hooks.on(ravi_otel.HookEvent.LIMIT_NEARING)
+    def leave(context):
+        raise KeyboardInterrupt  # as a signal that comes while somebody is told
+
+    ran = []
+    with settings(), ravi_otel.run("r", limits=["tool_calls=3:warn=0.3"], hooks=[hooks]) as run:
+        with pytest.raises(KeyboardInterrupt):
+            ravi_otel.tool(lambda: ran.append(1), name="t")()
+        assert [(one.used, one.held) for one in run.limits] == [(0, 0)]
+    assert not ran

@@ -89,7 +89,11 @@ class Ledger(Counting, Protocol):
     """
 
     def charge(self, request: Reservation) -> Flow[Grant | Denied]:
-        """Charge kinds that are counted at once, all or nothing, and never wait: the operation is over once it was admitted."""
+        """Charge kinds that are counted at once, all or nothing, and never wait.
+
+        The operation is over once it was admitted, unless something crossed: what hears of that may end the work before it begins, so
+        that whoever charged settles or releases it.
+        """
         ...
 
     def clocked(self, account: Account, elapsed: int, *, refuses: bool = True) -> Flow[Sequence[Crossing]]:

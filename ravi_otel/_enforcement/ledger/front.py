@@ -159,9 +159,9 @@ class SharedLedger:
 
     def _charge_shared(self, request: Reservation) -> Flow[Grant | Denied]:
         answer = yield from self.reserve(request)
-        if isinstance(answer, Grant):
+        if isinstance(answer, Grant) and not answer.crossings:
             settled = yield from self.settle(request.op_id, None)
-            answer.crossings = [*answer.crossings, *settled.crossings]
+            answer.crossings = settled.crossings
         return answer
 
     def extend(self, op_id: str, more: Mapping[str, int]) -> Flow[Extended]:

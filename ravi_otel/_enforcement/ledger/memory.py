@@ -98,7 +98,8 @@ class MemoryLedger(WaitQueue[Waiter]):
     def charge(self, request: Reservation) -> Flow[Grant | Denied]:
         """See `Ledger.charge`."""
         answer = self.take(request)
-        self.operations.pop(request.op_id, None)  # what is counted at once holds nothing
+        if not answer.crossings:
+            self.operations.pop(request.op_id, None)  # what is counted at once holds nothing
         return Done(answer)  # type: ignore[return-value]  # as in `reserve`
 
     def take(self, request: Reservation) -> Grant | Denied:

@@ -74,10 +74,18 @@ def test_a_release_gives_counted_kinds_back_too(desk, kind):
 
 @pytest.mark.parametrize("kind", COUNTED)
 def test_a_charge_is_counted_and_over_in_one_step(desk, kind):
-    account = desk.account(kind, 2)
-    for _ in range(2):
+    account = desk.account(kind, 4)
+    for _ in range(3):
         assert isinstance(desk.charge((account, 1)), Grant)
-    assert (state(account), len(desk.ledger)) == ((2, 0), 0)
+    assert (state(account), len(desk.ledger)) == ((3, 0), 0)
+
+
+def test_a_charge_that_crosses_a_threshold_is_over_once_it_is_settled_and_may_be_given_back(desk):
+    account = desk.account("requests", 2)
+    desk.charge((account, 1))
+    desk.release(desk.charge((account, 1)))
+    assert (state(account), len(desk.ledger)) == ((1, 0), 0)
+    desk.settle(desk.charge((account, 1)))
     denied = desk.charge((account, 1))
     assert (denied.account, denied.reason, events(denied)) == (account, "exhausted", ["limit_exceeded"])
     assert (state(account), len(desk.ledger)) == ((2, 0), 0)
