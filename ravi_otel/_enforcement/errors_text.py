@@ -186,6 +186,7 @@ class LimitErrors:
         return f"{shown(self.account.limit.kind, used)} of {self.amount(self.account.value)} used"
 
     def amount(self, amount: int) -> str:
+        """Return an amount with what is counted: `2 requests`, `$0.005`."""
         counted = self.counted(amount)
         return f"{shown(self.account.limit.kind, amount)} {counted}" if counted else shown(self.account.limit.kind, amount)
 
@@ -210,6 +211,7 @@ class LimitErrors:
         return words
 
     def way_out(self) -> str:
+        """Return the sentence that says how to allow more: where the limit is written, or the command that raises it for all."""
         if self.account.named_store and self.account.epoch is not None and self.account.facts.kind in _SHARED:
             return f"All that count in this ledger are held to {self.in_force()}: raise it by `{self._command()}`, for example."
         if self.account.value != self.account.limit.value:
@@ -399,6 +401,7 @@ class RefusalErrors(LimitErrors):
         self.denied = denied
 
     def exhausted(self, fact: str, where: str, agent: ScopeFacts | None) -> str:
+        """Return the error of what does not fit whoever ends: `fact` says what is used."""
         kind, reason = self.account.limit.kind, self.denied.reason
         if reason == "draining" and not self.account.value and self.account.limit.value:
             what, opened = self.counted() or "cost", "`ravi-otel ledger set-limit` opens it again"
@@ -414,6 +417,7 @@ class RefusalErrors(LimitErrors):
         return f"{fact}{self._kept()}; {self._what_is_refused()} ({self._past()}). {self.way_out()}"
 
     def contended(self, fact: str) -> str:
+        """Return the error of what would fit if others ended, and did not in time: `fact` says what is used."""
         kind = self.account.limit.kind
         stands = [f"{shown(kind, self.denied.held)} held by calls in flight"] if self.denied.held or not self.account.claims else []
         if self.account.claims:

@@ -12,8 +12,6 @@ The victim of a preemption is the lowest-priority active agent, among equals the
 an agent around the code that asks: paused, it could not collect what it asked for.
 
 Where several processes work for a run each keeps its own slots, and takes from the ledger what it gives out: see `SharedSlots`.
-
-A `KeptSlot` is a slot that `spawn()` and `supervise()` keep for an agent to come: agents of its id run on it, one at a time.
 """
 
 from __future__ import annotations
@@ -24,26 +22,22 @@ import time
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
-from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, named
-from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
+from ravi_otel._enforcement.shared_slots import SharedSlots
 from ravi_otel._enforcement.sleeper import PriorityQueue, Sleeper
 from ravi_otel._flow import Flow, Step, run_async, run_sync
-from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, SpawnDeniedError
+from ravi_otel.errors import ConfigurationError, SpawnDeniedError
 from ravi_otel.hooks._events import SpawnEvent
 from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._limits import NANO, Limit
-from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, ScopeFacts, SpawnBudget
+from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, Priority, SpawnBudget
 
 AGING_S: Final = 30
 """Seconds in line that are worth one point of priority."""
@@ -53,8 +47,6 @@ Shortage: TypeAlias = Literal["full", "none_below", "preemption_off"]
 
 _Outcome = Literal["granted", "denied", "preempted", "resumed", "released"]
 _NOBODY: Final[frozenset[Any]] = frozenset()
-_SHARED_KIND: Final = "agent_slots"
-"""What processes share, under a name of its own: a limit of agents is a level that each process shows, and not what is held."""
 _WAYS_OUT: Final[dict[Shortage, str]] = {
     "full": "Raise {}, release an agent first, or await wait_for_slot().",
     "none_below": "Lower one with SpawnTracker.reprioritize() or release it, raise {}, or await wait_for_slot().",
@@ -201,77 +193,6 @@ class AgentLeases:
     free: dict[int, Lease] = field(default_factory=dict[int, Lease])
     adopted: dict[int, Lease] = field(default_factory=dict[int, Lease])
     own: dict[int, Lease] = field(default_factory=dict[int, Lease])
-
-
-# -- slots that processes share -----------------------------------------------------------------------------------------
-
-
-class SharedSlots:
-    """The units of a run's headcount that this process has; used under the lock of its `SpawnTracker`.
-
-    The ledger holds a unit for each active agent, for as long as the agent has its slot. The run's root is the one unit of an account
-    of its own, so that only one process has it. What a process held that was killed comes back when its lease runs out. Priorities, the
-    line and preemption are each process's own: an agent is never paused for one of another process, and who waits looks a few times a
-    second whether a slot came back elsewhere.
-    """
-
-    def __init__(self, engine: Engine, facts: ScopeFacts, most: int) -> None:
-        self._engine: Final = engine
-        self.account: Final = Account(Limit(kind=_SHARED_KIND, value=most - 1), facts, origin="SpawnBudget.max_agents", part=("slots",))
-        self._root: Final = Account(Limit(kind=_SHARED_KIND, value=1), facts, origin="SpawnBudget.max_agents", part=("root",))
-        self._units: list[str] = []
-        self._root_unit: list[str] = []
-
-    @classmethod
-    def of(cls, engine: Engine, facts: ScopeFacts, most: int) -> SharedSlots | None:
-        """Return those of a run which allows `most` agents; None where this process has the run to itself."""
-        slots = cls(engine, facts, most)
-        return slots if engine.ledger.spans(slots.account) else None
-
-    def acquire_up_to(self, count: int) -> bool:
-        """Acquire units until this process has `count`; False when all others are taken."""
-        while len(self._units) < count:
-            if not self._take(self.account, self._units):
-                return False
-        return True
-
-    def release_beyond(self, count: int) -> None:
-        """Release the units beyond `count`."""
-        while len(self._units) > count:
-            self._give_back(self._units.pop())
-
-    def acquire_root(self) -> bool:
-        """Acquire the unit of the run's root, for this process's first agent; False when another process has it."""
-        return bool(self._root_unit) or self._take(self._root, self._root_unit)
-
-    def release_all(self) -> None:
-        """Release everything: this process works for the run no more."""
-        self.release_beyond(0)
-        while self._root_unit:
-            self._give_back(self._root_unit.pop())
-
-    def resize(self, most: int) -> None:
-        """Allow another number of agents, in all processes."""
-        with suppress(BudgetExhaustedError):
-            run_sync(self._engine.ledger.retune(self.account, most - 1))
-
-    def _take(self, account: Account, units: list[str]) -> bool:
-        op_id = new_op_id()
-        try:
-            with suppress(BudgetExhaustedError):  # the store cannot be used, which refuses agents as it refuses calls
-                answer = run_sync(self._engine.ledger.reserve(Reservation(op_id, [Line(account, 1, 1, carved=True)], slot=True)))
-                if isinstance(answer, Grant):
-                    units.append(op_id)
-        except BaseException:  # a signal's: nobody would give back what it has cut off
-            with suppress(ValueError):
-                units.remove(op_id)
-            self._give_back(op_id)
-            raise
-        return op_id in units
-
-    def _give_back(self, op_id: str) -> None:
-        with suppress(BudgetExhaustedError):  # what cannot be written comes back with the lease
-            run_sync(self._engine.ledger.release(op_id))
 
 
 # -- who has a slot -----------------------------------------------------------------------------------------------------
@@ -647,9 +568,6 @@ def _limit_of(budget: SpawnBudget) -> int | None:
     return None if budget.max_agents >= UNLIMITED_AGENTS.max_agents else budget.max_agents
 
 
-# -- the lock around it -------------------------------------------------------------------------------------------------
-
-
 class Stops(Protocol):
     """What may end a wait before there is a slot: a scope that is cancelled, closed, or out of time."""
 
@@ -962,8 +880,7 @@ class SpawnTracker:
             message = f"Agent {name} is still paused{after}: SpawnTracker.pause() stopped it, and resume({name}) lets it go on."
         if message is not None:
             reason = "ended" if lease is not None and lease.ended else "paused"
-            most = _limit_of(self.budget)
-            return SpawnDeniedError(message, agent_id=waiter.agent_id, max_agents=most, run_id=self.run_id, reason=reason)
+            return SpawnDeniedError(message, agent_id=waiter.agent_id, max_agents=_limit_of(self.budget), run_id=self.run_id, reason=reason)
         shortage = self._locked(self._slots.shortage, waiter, reads=True)
         way_out = _WAYS_OUT[shortage]
         if limit == 1:
@@ -972,90 +889,10 @@ class SpawnTracker:
             way_out = f"A blocking wait would stop the event loop of this thread: {waiter.instead} instead."
         elif waited or lease is not None:
             way_out = "Raise {}, release an agent, or wait longer."
-        told = limit > 1 and not waiter.unfit and (waited or lease is not None)
-        asking = NoSlot(waiter.agent_id, waiter.priority, limit, shortage, way_out, after if told else "")
+        after = after if limit > 1 and not waiter.unfit and (waited or lease is not None) else ""
+        asking = NoSlot(waiter.agent_id, waiter.priority, limit, shortage, way_out, after)
         return errors_text.no_slot(asking, None, self.run_id) if self._refusal_of is None else self._refusal_of(asking)
 
 
 def _seconds(timeout_s: float | None) -> float | None:
     return None if timeout_s is None else checks.nanoseconds("timeout_s", timeout_s) / NANO
-
-
-class KeptSlot:
-    """What an agent that was spawned is given: its slot, priority, budget and retention.
-
-    `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
-    the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
-    """
-
-    __slots__ = ("_free", "_quiet", "_ranked", "_released", "_slots", "agent_id", "budget", "lease", "outer", "priority", "retention")
-
-    def __init__(
-        self,
-        agent_id: str,
-        priority: Priority,
-        retention: HistoryRetention,
-        *,
-        slots: SpawnTracker | None,
-        lease: Lease | None,
-        budget: Any = None,
-    ) -> None:
-        self.agent_id = agent_id
-        self.priority = priority
-        self.retention = retention
-        self.budget = budget
-        self.lease = lease
-        self.outer: KeptSlot | None = None
-        self._slots = slots
-        self._free = [True]  # whoever pops it has the slot: one step, which no other thread can come between
-        self._ranked: tuple[Priority, Priority] | None = None  # what the agent before was told itself, and the slot's own
-        self._released = self._quiet = False
-
-    def is_free(self, slots: SpawnTracker | None) -> bool:
-        """Whether no agent has it at this moment, in the run with these slots."""
-        living = self.lease is None or not self.lease.ended
-        return bool(self._free) and living and slots is self._slots
-
-    def acquire(self) -> bool:
-        """Give it to an agent; False when another agent was faster."""
-        try:
-            self._free.pop()
-        except IndexError:
-            return False
-        return True
-
-    def rank(self, own: Priority | None) -> Priority:
-        """Return the priority of the agent that has it, and make it the slot's: its `own`, else the slot's, as others changed it since."""
-        if self.lease is None or self._slots is None:
-            return self.priority if own is None else own
-        usual = self.lease.priority
-        if self._ranked is not None and self._ranked[0] is usual:  # nobody but the agent before changed it
-            usual = self._ranked[1]
-        priority = usual if own is None else own
-        self._ranked = None if own is None else (own, usual)
-        if priority is not self.lease.priority:
-            self._slots.rank(self.lease, priority)
-        return priority
-
-    def leave(self) -> None:
-        """Note that the agent is over; when it was released meanwhile, the slot goes back."""
-        self._free.append(True)
-        if self._released:
-            self._end()
-
-    def release(self, *, quiet: bool = False) -> None:
-        """End the lease: now, or when the agent that has it is over, which is counted until then; `quiet` as in `Lease.leave`."""
-        self._released, self._quiet = True, quiet
-        self._end()
-
-    def _end(self) -> None:
-        if self.acquire() and self.lease is not None:
-            self.lease.leave(quiet=self._quiet)
-
-
-def find_kept_slot(slots: SpawnTracker | None, agent_id: str | None = None) -> KeptSlot | None:
-    """Return the innermost free slot that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
-    kept_slot: KeptSlot | None = _current.kept_slot()
-    while kept_slot is not None and not (agent_id in (None, kept_slot.agent_id) and kept_slot.is_free(slots)):
-        kept_slot = kept_slot.outer
-    return kept_slot
