@@ -223,8 +223,7 @@ class Scope(LimitedScope):
         """
         if self.engine.unusable is not None:
             raise ConfigurationError(self.engine.unusable)
-        # `cancelled`, without the call: every call asks.
-        if self.cancellation is not None and self.cancellation._state:  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if self.cancellation is not None and self.cancellation.cancelled:
             raise self._cancelled()
         around: tuple[Scope, ...] = (self, *self._outer)
         for scope in around:
