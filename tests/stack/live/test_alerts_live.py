@@ -175,8 +175,8 @@ def test_a_collector_that_is_gone_is_told_and_its_return_too():
 
 def test_a_store_that_is_down_is_told():
     with running_stack(only=("collector", "prometheus", "alertmanager", "jaeger")) as own, own.server("jaeger").down():
-        told = own.webhook.wait_for("RaviStoreDown", within_s=WITHIN_S)
-        assert (told["labels"]["job"], told["labels"]["severity"]) == ("jaeger", "critical")
+        told = own.webhook.wait_for("RaviStoreDown", within_s=WITHIN_S, job="jaeger")  # Loki was never started
+        assert told["labels"]["severity"] == "critical"
 
 
 def test_a_collector_whose_queue_fills_is_told():
