@@ -24,6 +24,7 @@ _TRIES_AT_THE_END: Final = 2
 _GRACE_S: Final = 1.0
 _MOST_LEFT_ALONE: Final = 4
 _NEVER: Final = float("inf")
+_LATE: Final = "the collector did not answer in time"
 
 
 class _InMemory:
@@ -127,8 +128,8 @@ class RetryQueue:
                 self._left_alone += [] if self._thread is None else [self._thread]
                 self._thread = None
         if claim is not None:
-            self._sender.renew()
-            self._settle(claim, Answer("retry", "the collector did not answer in time"))
+            self._sender.reopen()
+            self._settle(claim, Answer("retry", _LATE))
         self._left_alone = [each for each in self._left_alone if each.is_alive()]
         if self._thread is None and self.end_s is None:
             if len(self._left_alone) >= _MOST_LEFT_ALONE:
@@ -146,10 +147,11 @@ class RetryQueue:
             self._changed.notify_all()
             self._waiting.extendleft(self._in_hand)
             self._in_hand.clear()
+        if claim is not None:
+            self._drops.note(_LATE)
         if isinstance(claim, ClaimedBatch):
             claim.back()
-        while self._spool is not None and (held := self._oldest_in_memory()) is not None and self.keep(held):
-            pass
+        self._keep_all()
         self.abandon()
         self._sender.close()
 
@@ -179,6 +181,11 @@ class RetryQueue:
             self._on_disk = True
         self.let_go(held)
         return True
+
+    def _keep_all(self) -> None:
+        """Put what waits in memory on the disk, where there is one that takes it."""
+        while self._spool is not None and (held := self._oldest_in_memory()) is not None and self.keep(held):
+            pass
 
     def _wait_in_memory(self, held: _InMemory) -> None:
         dropped = 0
@@ -279,6 +286,7 @@ class RetryQueue:
                 self._held_s = now_s + (answer.after_s or 0.0)
                 self._again_s = max(now_s + pause_s, self._held_s)
             claim.back()
+            self._keep_all()  # what came while it was tried: each would take as long, and a process that is killed would lose it
         else:
             self._misses = 0
             if len(pieces) > 1:

@@ -263,6 +263,10 @@ class HttpSender:
     def renew(self) -> None:
         """Open connections with the next request, in a forked child without a word to the server on those that are the parent's."""
         self._of_the_parent.append(self._session)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Open connections with the next request; those of one under way go when it has ended."""
         self._session = None
 
     def close(self) -> None:
@@ -391,6 +395,10 @@ class GrpcSender:
     def renew(self) -> None:
         """Open a channel with the next request in a forked child; the parent's is kept, since closing it there may hang."""
         self._of_the_parent.append(self._stock)
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Open a channel with the next request; that of one under way goes when it has ended."""
         self._stock = None
 
     def close(self) -> None:

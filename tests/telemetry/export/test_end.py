@@ -51,3 +51,10 @@ def test_what_is_lost_is_said_also_where_the_end_is_cut_by_a_second_interrupt(co
     with pytest.raises(KeyboardInterrupt):
         pipeline.shutdown()
     assert "telemetry was lost: 5 shutdown" in caplog.text
+
+
+def test_of_what_is_lost_while_a_collector_hangs_at_the_end_the_cause_is_said(collector, pipeline, caplog):
+    collector.otherwise = collector.trickle()
+    spans(pipeline, 5)
+    assert pipeline.shutdown(0.8) is False
+    assert "telemetry was lost: 5 shutdown (the collector did not answer in time)" in caplog.text

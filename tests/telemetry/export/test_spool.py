@@ -331,3 +331,14 @@ def test_a_size_that_is_no_number_is_answered_in_mebibytes(monkeypatch, caplog, 
     assert found is not None
     assert found.most_bytes == 256 << 20
     assert "RAVI_EXPORT_SPOOL_BYTES='1MB' is no number from 1 up; 256 MiB is used" in caplog.text
+
+
+def test_what_came_while_a_collector_hung_is_on_disk_as_soon_as_the_request_is_given_up(collector, exporting, spool):
+    collector.otherwise = collector.trickle()
+    exports = exporting(RAVI_EXPORT_SPOOL=str(spool), OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    exports.spans("one")
+    collector.wait(lambda: collector.requests == 1)
+    exports.spans("two", "three", "four")
+    assert exports.flush(5) is False
+    collector.wait(lambda: collector.requests == 2)
+    assert len(files(spool)) == 4

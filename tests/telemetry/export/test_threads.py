@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from typing import Any
 
 import pytest
+from misbehaving import Answer
 
 from ravi_otel._telemetry import providers
 
@@ -60,3 +62,22 @@ def test_an_exporter_that_cannot_be_made_leaves_no_thread(monkeypatch, env):
     for thread in left:
         thread.join(2)
     assert [thread.name for thread in left if thread.is_alive()] == []
+
+
+def test_a_request_that_was_given_up_and_has_ended_leaves_no_connection_open(collector, exporting):
+    is_late, closed = threading.Event(), threading.Event()
+
+    def trickle(handler: Any) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: ")
+        while not is_late.wait(0.02):
+            handler.wfile.write(b"y")
+        handler.wfile.write(b"\r\n\r\n")
+        if not handler.rfile.readline():
+            closed.set()
+
+    collector.answers.append(Answer(False, trickle))
+    exports = exporting(OTEL_EXPORTER_OTLP_TIMEOUT="1", OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    exports.spans("one")
+    collector.wait(lambda: collector.received == ["one"])
+    is_late.set()
+    assert closed.wait(10)
