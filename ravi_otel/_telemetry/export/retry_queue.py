@@ -7,11 +7,12 @@ import random
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Final
 
 from ravi_otel._forksafe import without_signals
 from ravi_otel._telemetry.export import DropCounters
-from ravi_otel._telemetry.export.sender import Answer, Batch, Sender, Signal, halves
+from ravi_otel._telemetry.export.sender import MOST_BYTES, MOST_ITEMS, Answer, Batch, Sender, Signal, halves
 from ravi_otel._telemetry.export.spool import ClaimedBatch, Spool
 
 _FIRST_PAUSE_S: Final = 0.5
@@ -30,16 +31,18 @@ _LATE: Final = "the collector did not answer in time"
 class _InMemory:
     """Hold one batch that is nowhere else; `back` puts it on the disk, or behind the others in memory."""
 
-    __slots__ = ("_queue", "batch")
+    __slots__ = ("_queue", "batch", "tried")
 
-    def __init__(self, batch: Batch, queue: RetryQueue) -> None:
+    def __init__(self, batch: Batch, queue: RetryQueue, *, tried: bool = False) -> None:
         self.batch = batch
+        self.tried = tried
         self._queue = queue
 
     def done(self) -> None:
         self._queue.let_go(self)
 
     def back(self) -> None:
+        self.tried = True
         self._queue.keep(self)
 
 
@@ -221,11 +224,23 @@ class RetryQueue:
         return self._again_s if more else _NEVER
 
     def _oldest_in_memory(self) -> _InMemory | None:
+        """Take what has waited longest, with all behind it that fits one request and was not tried either: a slow collector gets few."""
         with self._changed:
             if not self._waiting:
                 return None
             held = self._waiting.popleft()
             self._bytes -= len(held.batch.body)
+            bodies, items, size = [held.batch.body], held.batch.items, len(held.batch.body)
+            while self._waiting and not (held.tried or self._waiting[0].tried or self._signal == "metrics"):
+                following = self._waiting[0].batch
+                if items + following.items > MOST_ITEMS or size + len(following.body) > MOST_BYTES:
+                    break
+                self._waiting.popleft()
+                self._bytes -= len(following.body)
+                bodies.append(following.body)
+                items, size = items + following.items, size + len(following.body)
+            if len(bodies) > 1:  # requests of OTLP in a row are one request
+                held = _InMemory(replace(held.batch, body=b"".join(bodies), items=items), self)
             self._in_hand.add(held)
             return held
 
@@ -291,7 +306,7 @@ class RetryQueue:
             self._misses = 0
             if len(pieces) > 1:
                 with self._changed:
-                    self._waiting.extendleft(_InMemory(piece, self) for piece in reversed(pieces))
+                    self._waiting.extendleft(_InMemory(piece, self, tried=True) for piece in reversed(pieces))
                     self._bytes += sum(len(piece.body) for piece in pieces)
             elif answer.verdict != "sent":
                 self._drops.add("too_large" if pieces else "export_failed", batch.items)

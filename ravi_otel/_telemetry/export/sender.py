@@ -43,6 +43,9 @@ Signal = Literal["traces", "metrics", "logs"]
 MOST_BYTES: Final = 4_000_000
 """The largest request of more than one item, encoded and before compression: servers of gRPC take 4 MiB unless told otherwise."""
 
+MOST_ITEMS: Final = 512
+"""The most that small batches are put together to in one request."""
+
 LONGEST_WAIT_S: Final = 300.0
 """The longest that a server can have us wait."""
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 
-from misbehaving import names, status
+from misbehaving import Answer, names, status
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -124,3 +125,16 @@ def test_a_forked_child_sends_its_own_spans_and_none_of_its_parents(collector, e
     assert collector.received == ["child's"]
     assert exports.flush() is True
     assert collector.received == ["child's", "parent's"]
+
+
+def test_what_came_while_a_slow_collector_answered_goes_in_one_request(collector, exporting):
+    going = threading.Event()
+    collector.answers.append(Answer(True, lambda handler: (going.wait(20), status(200).give(handler))))
+    exports = exporting(OTEL_BSP_MAX_EXPORT_BATCH_SIZE="1")
+    exports.spans("one")
+    collector.wait(lambda: collector.requests == 1)
+    exports.spans("two", "three", "four")
+    assert exports.flush(0.2) is False
+    going.set()
+    assert exports.flush() is True
+    assert (collector.received, collector.requests) == (["one", "two", "three", "four"], 2)

@@ -340,5 +340,5 @@ def test_what_came_while_a_collector_hung_is_on_disk_as_soon_as_the_request_is_g
     collector.wait(lambda: collector.requests == 1)
     exports.spans("two", "three", "four")
     assert exports.flush(5) is False
-    collector.wait(lambda: collector.requests == 2)
-    assert len(files(spool)) == 4
+    collector.wait(lambda: len(files(spool)) == 4)
+    assert collector.requests <= 2
