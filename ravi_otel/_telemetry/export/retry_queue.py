@@ -224,14 +224,14 @@ class RetryQueue:
         return self._again_s if more else _NEVER
 
     def _oldest_in_memory(self) -> _InMemory | None:
-        """Take what has waited longest, with all behind it that fits one request and was not tried either: a slow collector gets few."""
+        """Take what has waited longest, with what fits one request behind it, untried too, while all goes well: a slow one gets few."""
         with self._changed:
             if not self._waiting:
                 return None
             held = self._waiting.popleft()
             self._bytes -= len(held.batch.body)
             bodies, items, size = [held.batch.body], held.batch.items, len(held.batch.body)
-            while self._waiting and not (held.tried or self._waiting[0].tried or self._signal == "metrics"):
+            while self._waiting and not (self._misses or held.tried or self._waiting[0].tried or self._signal == "metrics"):
                 following = self._waiting[0].batch
                 if items + following.items > MOST_ITEMS or size + len(following.body) > MOST_BYTES:
                     break
