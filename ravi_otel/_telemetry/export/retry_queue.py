@@ -29,12 +29,13 @@ _LATE: Final = "the collector did not answer in time"
 
 
 class _InMemory:
-    """Hold one batch that is nowhere else; `back` puts it on the disk, or behind the others in memory."""
+    """Hold one batch that is nowhere else, or `parts` as one; `back` puts each on the disk, or behind the others in memory."""
 
-    __slots__ = ("_queue", "batch", "tried")
+    __slots__ = ("_queue", "batch", "parts", "tried")
 
     def __init__(self, batch: Batch, queue: RetryQueue, *, tried: bool = False) -> None:
         self.batch = batch
+        self.parts: list[_InMemory] = []
         self.tried = tried
         self._queue = queue
 
@@ -42,8 +43,10 @@ class _InMemory:
         self._queue.let_go(self)
 
     def back(self) -> None:
-        self.tried = True
-        self._queue.keep(self)
+        self._queue.take_apart(self)
+        for part in self.parts or [self]:
+            part.tried = True
+            self._queue.keep(part)
 
 
 class RetryQueue:
@@ -175,6 +178,12 @@ class RetryQueue:
             self._in_hand.discard(held)
             return known
 
+    def take_apart(self, held: _InMemory) -> None:
+        """Hold the parts of what was one request in its place: one of them that always fails does not hold up the others."""
+        with self._changed:
+            if self.let_go(held):
+                self._in_hand.update(held.parts or [held])
+
     def keep(self, held: _InMemory) -> bool:
         """Put a batch on the disk; where there is none, or it takes nothing, behind the others in memory, and return False."""
         if self._spool is None or not self._spool.put(held.batch):
@@ -187,7 +196,7 @@ class RetryQueue:
 
     def _keep_all(self) -> None:
         """Put what waits in memory on the disk, where there is one that takes it."""
-        while self._spool is not None and (held := self._oldest_in_memory()) is not None and self.keep(held):
+        while self._spool is not None and (held := self._oldest_in_memory(alone=True)) is not None and self.keep(held):
             pass
 
     def _wait_in_memory(self, held: _InMemory) -> None:
@@ -223,24 +232,25 @@ class RetryQueue:
         more = self._waiting and self._misses < tries and self._left_s() > _SHORTEST_S and self._held_s <= time.monotonic()
         return self._again_s if more else _NEVER
 
-    def _oldest_in_memory(self) -> _InMemory | None:
-        """Take what has waited longest, with what fits one request behind it, untried too, while all goes well: a slow one gets few."""
+    def _oldest_in_memory(self, *, alone: bool = False) -> _InMemory | None:
+        """Take what has waited longest; unless `alone`, and while all goes well, with what fits one request behind it."""
         with self._changed:
             if not self._waiting:
                 return None
             held = self._waiting.popleft()
             self._bytes -= len(held.batch.body)
-            bodies, items, size = [held.batch.body], held.batch.items, len(held.batch.body)
-            while self._waiting and not (self._misses or held.tried or self._waiting[0].tried or self._signal == "metrics"):
-                following = self._waiting[0].batch
-                if items + following.items > MOST_ITEMS or size + len(following.body) > MOST_BYTES:
+            parts, items, size = [held], held.batch.items, len(held.batch.body)
+            while self._waiting and not (alone or self._misses or held.tried or self._waiting[0].tried or self._signal == "metrics"):
+                following = self._waiting[0]
+                items, size = items + following.batch.items, size + len(following.batch.body)
+                if items > MOST_ITEMS or size > MOST_BYTES:
                     break
-                self._waiting.popleft()
-                self._bytes -= len(following.body)
-                bodies.append(following.body)
-                items, size = items + following.items, size + len(following.body)
-            if len(bodies) > 1:  # requests of OTLP in a row are one request
-                held = _InMemory(replace(held.batch, body=b"".join(bodies), items=items), self)
+                self._bytes -= len(following.batch.body)
+                parts.append(self._waiting.popleft())
+            if len(parts) > 1:  # requests of OTLP in a row are one request
+                body = b"".join(part.batch.body for part in parts)
+                held = _InMemory(replace(held.batch, body=body, items=sum(part.batch.items for part in parts)), self)
+                held.parts = parts
             self._in_hand.add(held)
             return held
 
