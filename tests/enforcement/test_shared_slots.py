@@ -9,6 +9,8 @@ from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.shared_slots import SharedSlots
+from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import SpawnDeniedError
 from ravi_otel.policy._limits import ScopeKind
@@ -50,6 +52,18 @@ def test_the_live_agents_of_all_processes_are_never_more_than_the_run_allows(fle
     for run in (one, other):
         with pytest.raises(SpawnDeniedError, match="3 of 3 agents are live"):
             enter(run, "c")
+
+
+def test_a_denial_says_that_all_slots_are_taken_and_a_grant_what_this_process_has(fleet):
+    one, other = fleet.run(3), fleet.run(3)
+    agents = [enter(one, name) for name in ("root", "a", "b")]
+    heard = []
+    slots = SpawnTracker(SpawnBudget(3), on_event=heard.append, shared=SharedSlots.of(other.engine, other.facts, 3))
+    with pytest.raises(SpawnDeniedError):
+        slots.acquire("c")
+    agents[-1].leave(None)
+    slots.acquire("c")
+    assert [(event.outcome, event.active) for event in heard] == [("denied", 3), ("granted", 2)]
 
 
 def test_only_one_process_has_the_root(fleet):

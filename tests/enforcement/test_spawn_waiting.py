@@ -79,6 +79,14 @@ def test_waiting_with_room_is_no_waiting():
     assert end.value.value.priority is HIGH
 
 
+def test_who_is_only_observed_waits_for_nothing():
+    slots, _ = full(observe=True)
+    with pytest.raises(StopIteration) as end:
+        next(slots.slot("w"))
+    assert end.value.value.agent_id == "w"
+    assert (slots.stats().waiting, slots.stats().active, slots.stats().denied_total) == (0, 3, 1)
+
+
 def test_urgent_work_that_would_wait_preempts_instead():
     slots, [lease] = full()
     with pytest.raises(StopIteration):
