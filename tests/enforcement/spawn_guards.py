@@ -35,6 +35,8 @@ ELSEWHERE = {
         ("arrive", "not self._observe", True),
         ("arrive", "self._observe", False),
         ("withdraw", "waiter.gone", False),
+        ("_admit", "waiter.paused", True),
+        ("_admit", "waiter.paused", False),
     },
     "test_spawn.py": {
         *(("end_newest", guard, truth) for guard in ("leases", "held is None") for truth in (True, False)),
