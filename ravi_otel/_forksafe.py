@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -166,7 +167,7 @@ class Turns:
                 pass
 
 
-class BackgroundThread:
+class BackgroundThread(ABC):
     """A daemon thread of ours, which is started by the first work and again in a forked child; it takes none of the program's signals.
 
     Each `turn` of it waits with `sleep` and works; False ends it, though not where it was woken meanwhile.
@@ -197,13 +198,13 @@ class BackgroundThread:
         """Wait until woken; return whether it was, also before."""
         return self._gate.acquire(timeout=timeout_s)
 
+    @abstractmethod
     def turn(self) -> bool:
         """Wait, and do what there is to do; return whether to go on."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fault(self, bug: Exception) -> None:
         """Log what a turn has raised."""
-        raise NotImplementedError
 
     def _start(self) -> None:
         if self.running:

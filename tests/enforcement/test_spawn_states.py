@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from spawn_guards import SOURCE, guards
+from spawn_guards import SOURCE, conditions, parsed
 from spawn_states import INSTANCES, explore
 
 DEAR = {"two places", "paused agents", "paused in line", "callers in line", "two paused", "callers in a tree"}
@@ -36,7 +36,7 @@ def test_without_a_guard_some_state_is_found_where_the_rules_are_broken():
 def test_every_condition_of_the_source_is_a_guard_that_is_taken_away():
     before, _, after = SOURCE.read_text(encoding="utf-8").partition("class Slots:")
     source = after.partition("\nclass ")[0]
-    lines = {line - before.count("\n") for line, _, _ in guards()}
+    lines = {node.lineno - before.count("\n") for _, node in conditions(parsed("Slots"), "Slots")}
     words = ("if ", "elif ", "while ", " if ")
     code = [(at, line.split("#")[0].strip()) for at, line in enumerate(source.splitlines(), 1) if "self._shared" not in line]
     assert [line for at, line in code if line.startswith(words[:3]) and line.endswith(":") and at not in lines] == []
