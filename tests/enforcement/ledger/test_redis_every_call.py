@@ -236,7 +236,16 @@ def test_an_operation_that_somebody_tampered_with_ends_and_brings_no_other_error
 
 
 @pytest.mark.parametrize(
-    ("said", "ends"), [(b"X 1 exhausted 1,1,0;;", False), (b"E 0 1;;", False), (b"S;;", False), (b"G 0 1;;", True), (b"E 0 1;;", True)]
+    ("said", "ends"),
+    [
+        (b"X 1 exhausted 1,1,0;;", False),
+        (b"E 0 1;;", False),
+        (b"S;;", False),
+        (b"G 0 1;;", True),
+        (b"E 0 1;;", True),
+        (b"S", True),
+        (b"S;;" + bytes(6), True),
+    ],
 )
 def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_grant_nor_an_end(path, monkeypatch, said, ends):
     namespace, one = uuid.uuid4().hex, limit(None)

@@ -473,16 +473,14 @@ class RedisStore:
         raw = yield from self._run(script, encoded.keys, words)
         try:
             reply = Reply(raw, "SO", encoded.seen)
-        except StoreError as error:
+            whole = self._show(reply, encoded)
+        except StoreError as error:  # perhaps it was not taken: it is sent again, and counts once
             error.its_own = True
             raise
         with self.lock:
             self.operations.pop(encoded.request.op_id, None)
         wake_first(encoded.accounts)
-        try:
-            return reply, self._show(reply, encoded)
-        except StoreError:
-            return reply, True  # it was taken: what the answer shows of the accounts is not needed for that
+        return reply, whole
 
     # -- extending ------------------------------------------------------------------------------------------------
 
