@@ -492,13 +492,16 @@ class SharedLedger:
         self.store.pulse.hurry()  # it may be asleep for a part of the lease
 
     def _pay_some(self) -> Flow[None]:
-        """Pay a little in a caller's time; the rest is paid beside the callers. StoreError where the store takes nothing."""
+        """Pay a little in a caller's time; the rest is paid beside the callers. StoreError where the store takes nothing.
+
+        Of one that was lost it says so itself to whoever asks next, or begins anew.
+        """
         if self._pid != os.getpid():  # forked behind Python's back
             self.reset_after_fork()
         try:
             yield from self.debts.pay(most=_PAID_IN_A_CALL, for_s=_PAID_IN_A_CALL_S)
-        except StoreError:
-            if not self.store.in_parts:  # where it may be another part that fails
+        except StoreError as error:
+            if error.reason == "store_failed" and not self.store.in_parts:  # where it may be another part that fails
                 raise
         finally:
             if self.debts:

@@ -54,6 +54,13 @@ class StoreError(Exception):
         self.why = why
         self.reason: Failure = reason
 
+    @classmethod
+    def of_lost_counter(cls, why: str) -> StoreError:
+        """Return the error of a store that is there, and has forgotten a counter that was asked for."""
+        error = cls(why, "store_lost")
+        error.its_own = True
+        return error
+
 
 def unkept(sentence: str, reason: Failure, account: Account | None) -> BudgetExhaustedError:
     """Write the error of a step that the store could not take; `sentence` says which store it is, what is wrong, and the way out."""
@@ -349,7 +356,8 @@ class DebtBook:
     def pay(self, *, for_s: float, most: int | None = None) -> Flow[None]:
         """Pay in order what can be paid in `for_s` seconds; of a caller's time `most` debts, and nothing while another does so.
 
-        StoreError where the store is still not there, or takes nothing now. What only this debt meets is its own: that is given up.
+        StoreError where the store is still not there, or takes nothing now: a file that is gone may come back. What only this debt meets is
+        its own: that is given up.
         """
         now = time.monotonic()
         if most is not None and now < self._paying_until:
@@ -374,9 +382,9 @@ class DebtBook:
         try:
             settled = yield from debt.pay(self._store)
         except StoreError as error:
-            is_lost = error.reason == "store_lost"
-            if not (is_lost or error.its_own):
+            if not error.its_own:
                 raise
+            is_lost = error.reason == "store_lost"
             debt.tries += 1  # what is refused each time must not stand in the way of all the rest
             if is_lost or debt.tries >= _MOST_TRIES:
                 self._give_up(debt, FORGOTTEN if is_lost else f"it does not take one, {error.why}")

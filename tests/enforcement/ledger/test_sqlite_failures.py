@@ -120,6 +120,50 @@ def test_a_file_that_was_lost_is_noticed_and_never_made_anew(path, ledger, failu
     assert failures
 
 
+@pytest.mark.parametrize("mode", [None, "open"])
+def test_an_end_that_finds_the_file_moved_away_is_written_when_it_is_back(path, ledger, mode):
+    shared = Account(Limit(kind=Kind.TOKENS, value=100, on_store_failure=mode), RUN, origin="tokens=100")
+    op, _ = ask(ledger, shared, want=30)
+    aside = path.rename(path.with_suffix(".aside"))
+    run_sync(ledger.settle(op, {Kind.TOKENS: 25}))
+    ledger.pay_now()
+    assert len(ledger.debts) == 1
+    aside.rename(path)
+    ledger.pay_now()
+    assert (len(ledger.debts), ledger.debts.lost) == (0, 0)
+    ledger.read(shared)
+    assert (shared.used, shared.held) == (25, 0)
+
+
+@pytest.mark.parametrize("lose", [remove, replace])
+def test_a_limit_that_lets_pass_begins_anew_also_while_an_end_is_owed_to_the_file_that_was_lost(path, ledger, lose):
+    shared = Account(Limit(kind=Kind.TOKENS, value=100, on_store_failure="open"), RUN, origin="tokens=100")
+    op, _ = ask(ledger, shared, want=30)
+    lose(path)
+    run_sync(ledger.settle(op, {Kind.TOKENS: 25}))
+    assert ledger.debts
+    again, granted = ask(ledger, shared, want=30)
+    assert isinstance(granted, Grant)
+    assert path.exists()
+    run_sync(ledger.settle(again, {Kind.TOKENS: 10}))
+    ledger.pay_now()
+    assert not ledger.debts
+    ledger.read(shared)
+    assert (shared.used, shared.held) == (35, 0)
+
+
+@pytest.mark.parametrize("lose", [remove, replace])
+def test_what_was_held_in_a_file_that_was_lost_is_not_taken_off_what_is_used_in_the_one_begun_anew(path, ledger, lose):
+    shared = Account(Limit(kind=Kind.TOKENS, value=100, on_store_failure="open"), RUN, origin="tokens=100")
+    op, _ = ask(ledger, shared, want=30)
+    lose(path)
+    again, _ = ask(ledger, shared, want=40)
+    run_sync(ledger.settle(again, {Kind.TOKENS: 40}))
+    run_sync(ledger.settle(op, {Kind.TOKENS: 25}))
+    ledger.read(shared)
+    assert (shared.used, shared.held) == (65, 0)
+
+
 def test_rows_that_vanished_are_noticed(path, ledger):
     shared = account()
     ask(ledger, shared)

@@ -409,7 +409,7 @@ class Reply:
 
 def lost() -> StoreError:
     """Return the error of a store that has forgotten what was counted in it."""
-    return StoreError("because what was counted in it is gone", "store_lost")
+    return StoreError.of_lost_counter("because what was counted in it is gone")
 
 
 def show_state(account: Account, view: AccountView, said: bytes) -> None:

@@ -371,7 +371,7 @@ class Transaction:
             accepted_ago_s=None if accepted_s is None else self.now_s - accepted_s,
         )
         if why is None:
-            raise StoreError(lost, "store_lost")
+            raise StoreError.of_lost_counter(lost)
         self._note(account)
         account.begin_anew()
         warn_begun_anew(account, why, repr(str(self.file.path)))
@@ -518,16 +518,20 @@ class Transaction:
             self._forgotten = True
 
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
-        """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow."""
+        """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow.
+
+        Of one that the file does not know nothing was charged in it: it may have been lost since, and begun anew.
+        """
         state = self._state(op_id)
-        if state is None:
-            state = OVER if is_over(self.execute, op_id) else PROVISIONAL
+        if state is None and is_over(self.execute, op_id):
+            state = OVER
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
             if state == GIVEN_BACK:
                 account.held, account.used = account.held + hold, account.used + line.charged_at_once
             elif state != OVER and (account.nature is Nature.HELD or line.carved):
-                account.held, account.used = account.held + hold, max(0, account.used - hold)
+                back = hold if state == PROVISIONAL else 0
+                account.held, account.used = account.held + hold, max(0, account.used - back)
         if state == OVER:
             operation.ended = operation.taken
         self.execute("UPDATE operations SET state = 2, at = ? WHERE op = ?", (self.now_s, op_id))
