@@ -8,7 +8,7 @@ import time
 from live_actors import Actor, limit, run, scope
 
 from ravi_otel.cli.top_screen.screen import TopScreen
-from ravi_otel.cli.top_view.polling import Watch
+from ravi_otel.local.live import Watch
 
 _PATIENCE_S = 30
 

@@ -13,10 +13,9 @@ import click
 from ravi_otel._extras import load
 from ravi_otel.cli.stored import found, say, store_option
 from ravi_otel.cli.top_view.drawing import Layout
-from ravi_otel.cli.top_view.polling import ANSWER_S, Watch, Watched
-from ravi_otel.cli.top_view.rows import rows
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local.live import ANSWER_S, Watch, Watched, rows
 from ravi_otel.local.live.place import DIRECTORY, check_directory, entries
 from ravi_otel.local.live.protocol import LiveError, as_fields
 from ravi_otel.local.wording import clean

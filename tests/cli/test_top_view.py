@@ -11,12 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_actors import limit, run, scope
 
-from ravi_otel.cli.top_view import figures
 from ravi_otel.cli.top_view.drawing import Layout
-from ravi_otel.cli.top_view.polling import Watched
-from ravi_otel.cli.top_view.rows import rows
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.live import ProcessState, Session
+from ravi_otel.local.live import ProcessState, Session, Watched, figures, rows
 
 NUMBER = re.compile(r"[$>]*[\d.,]*\d[\d.,]*[A-Za-z%]*")
 COUNTS = st.integers(0, 2**63 - 1) | st.integers(0, 3_000_000)

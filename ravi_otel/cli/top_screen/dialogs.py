@@ -13,10 +13,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from ravi_otel.cli.top_view import figures
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.live import LimitState
+from ravi_otel.local.live import LimitState, figures
 from ravi_otel.local.wording import clean
 
 _BOX: Final = """

@@ -20,13 +20,10 @@ from textual.widgets import Static
 
 from ravi_otel.cli.top_screen.dialogs import Confirm, Help, RaiseLimit
 from ravi_otel.cli.top_screen.tree import Tree
-from ravi_otel.cli.top_view import figures
 from ravi_otel.cli.top_view.drawing import Layout, details, process_facts, process_title, scope_title
-from ravi_otel.cli.top_view.polling import Watch, Watched
-from ravi_otel.cli.top_view.rows import Row, rows
 from ravi_otel.cli.top_view.steering import lets_go_on, raised
 from ravi_otel.local import console
-from ravi_otel.local.live import LimitState, LiveError, ScopeState, Session
+from ravi_otel.local.live import LimitState, LiveError, Row, ScopeState, Session, Watch, Watched, figures, rows
 from ravi_otel.local.wording import clean, plain
 
 EVERY_S: Final = 0.5

@@ -18,8 +18,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ravi_otel.cli.top_view.drawing import Layout
-from ravi_otel.cli.top_view.rows import Row
 from ravi_otel.local import console
+from ravi_otel.local.live import Row
 
 _MARK: Final = 2
 _SELECTED: Final = Style(reverse=True)

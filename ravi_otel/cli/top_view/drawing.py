@@ -12,10 +12,8 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from ravi_otel.cli.top_view import figures
-from ravi_otel.cli.top_view.figures import NONE
-from ravi_otel.cli.top_view.rows import Row
-from ravi_otel.local.live import LimitState, ScopeState
+from ravi_otel.local.live import LimitState, Row, ScopeState, figures
+from ravi_otel.local.live._figures import NONE
 from ravi_otel.local.wording import clean, plain
 
 _LEAST_NAME: Final = 26

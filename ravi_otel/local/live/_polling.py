@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from ravi_otel.local.live import LiveError, ProcessState, Session
+from ravi_otel.local.live.client import Session
 from ravi_otel.local.live.place import Entry, entries
+from ravi_otel.local.live.protocol import LiveError, ProcessState
 from ravi_otel.local.wording import clean
 
 ANSWER_S: Final = 1.0
