@@ -1,0 +1,9 @@
+"""Ask until a limit ends the program."""
+
+from asking import ask
+
+import ravi_otel
+
+with ravi_otel.agent("spender"):
+    while True:
+        ask("used 100 10")
