@@ -92,9 +92,12 @@ class Instrumentation:
         sink = _own_store() if surroundings is None else surroundings.sink
         self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._content = settings.content()
+        self._kept = _keeping(surroundings, content=self._content.captured)
+        if self._kept and (self._content.captured or (surroundings is not None and surroundings.content)):
+            self._content = replace(self._content, in_store=True)
         self._telemetry = Telemetry(self._pipeline, self._content, full=settings.full)
         self._watches = _watching(None if surroundings is None else surroundings.store)
-        self._listeners = Listeners([*self._telemetry.listeners, *self._watches])
+        self._listeners = Listeners([*self._telemetry.listeners, *self._kept, *self._watches])
         self._bridge = Bridge(settings.hooks)
         if settings.hooks:
             self._listeners.bridge(self._bridge)
@@ -151,11 +154,13 @@ class Instrumentation:
         entered = [each for each in open_scopes if each.facts.kind in _ENTERED and not each.facts.surrounding]
         finish_open(entered, Ending("cancelled", StopReason.CANCELLED))
         STATE.conclude(CancellationError("the process was told to end", reason=signal.Signals(number).name))
-        self._leave()
+        self._leave("signal", -number)
 
-    def _leave(self) -> None:
+    def _leave(self, outcome: str = "ok", status: int | None = None) -> None:
         _settle_all()
         self._pipeline.shutdown()
+        for kept in self._kept:
+            kept.leave(outcome, status)
 
     def stop(self) -> None:
         """Put back every wrapped method, and fall silent."""
@@ -397,6 +402,16 @@ def flush(timeout_s: float = 2.0) -> bool:
 def _own_store() -> Callable[[], Sink] | None:
     """Return the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
     return load("ravi_otel.local.store.own").begin if os.environ.get("RAVI_STORE", "").strip() else None
+
+
+def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:
+    """Return the listener that keeps in the local store what happens in this process; nothing without a store."""
+    store = None if around is None else around.store
+    if store is None and not os.environ.get("RAVI_STORE", "").strip():
+        return ()
+    launch = None if around is None else around.run.run_id
+    found: tuple[Any, ...] = load("ravi_otel.local._recorder").recorders(store, launch, content=content)
+    return found
 
 
 def _watching(store: Path | None) -> tuple[Any, ...]:

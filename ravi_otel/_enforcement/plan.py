@@ -339,6 +339,10 @@ class Plan:
             return self.fixed
         return tuple(each if isinstance(each, Account) else each.at(self.facts, model) for each in self.chain)
 
+    def standing(self, model: str | None = None) -> tuple[tuple[Account, int, int, int], ...]:
+        """Return where each of them stands at this moment: what is used, held, and was denied."""
+        return tuple((account, account.used, account.held, account.denied) for account in self.accounts(model))
+
     def lines(self, call: Call, expected: Estimate | None = None, worst: Worst | None = None) -> list[Line]:
         """Return what a call asks of each account, by what is `expected` of it, and `worst` of it where limits are strict.
 

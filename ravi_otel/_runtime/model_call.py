@@ -347,6 +347,7 @@ class ModelCall(UnderWay):
             if isinstance(answer, Denied) or answer.crossings or answer.observed is not None:  # nearly never
                 answer = scope.accept(answer, record)
             record.granted = answer.granted
+            record.reservation = answer
             if self.capped is not None:
                 self.capped.granted(answer, record)
             if record.call.stream or self.capped is not None:
@@ -636,7 +637,7 @@ class ModelCall(UnderWay):
 
     def _emit_ended(self, status: Status) -> None:
         record = self.record
-        record.status = status
+        record.status, record.expected = status, self._expected
         now = self.scope.engine.clock.monotonic_ns()
         if self.ended_ns is not None:
             record.late_ns, now = now - self.ended_ns, self.ended_ns
@@ -717,6 +718,8 @@ class ModelCall(UnderWay):
                     record.limit_scope = account.facts.kind
         if not isinstance(error, BudgetContendedError):
             add_counts(self.scope.tallies, refused=1)
+        with Guarded("chain"):
+            record.chain = self.scope.plan.standing(record.call.model)
         self._emit_ended("refused")
 
     # -- of one whose answer is made in the background ------------------------------------------------------------
@@ -763,6 +766,8 @@ class ModelCall(UnderWay):
         record.usage = reply.usage or (self.expectation().usage() if self._held else None)
         add_counts(self.scope.tallies, unreported_calls=-self._unknown)
         self._settle(reply, reply.usage, at or record)
+        if self._unknown:  # its end was emitted without it
+            self.scope.engine.listeners.call_updated(record)
         return record
 
 

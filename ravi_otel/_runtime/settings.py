@@ -269,7 +269,8 @@ class Surroundings:
     `of_service` are limits of the process besides, for all processes of its service, each with what a refusal tells its reader to change.
     `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
     the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_opened` hears of each
-    scope that is opened; `when_told` is called at the first work in each process, `when_left` at its end, if it ends in order.
+    scope that is opened; `when_told` is called at the first work in each process, `when_left` at its end, if it ends in order. With
+    `content` what is said is kept in the store.
     """
 
     run: Opening
@@ -285,6 +286,7 @@ class Surroundings:
     when_told: Callable[[], object] = lambda: None
     when_left: Callable[[], object] = lambda: None
     store: Path | None = None
+    content: bool = False
     chosen: Choice | None = None
 
 

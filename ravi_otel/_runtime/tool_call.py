@@ -26,7 +26,7 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks._events import Status, ToolRecord
-from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered
+from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered, Guarded
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ToolGate
 
@@ -588,5 +588,7 @@ class ToolCall(UnderWay):
             record.decision, record.error_type = "denied", REFUSED
             if isinstance(error, BudgetError):
                 record.limit_kind, record.limit_reason = error.limit_kind, error.reason
+                with Guarded("chain"):
+                    record.chain = self._scope.plan.standing()
             return "refused"
         return "error" if isinstance(error, Exception) else "cancelled"

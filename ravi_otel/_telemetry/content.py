@@ -398,7 +398,7 @@ Structured = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Where content goes and within which bounds; neither place is no capture at all.
+    """Where content goes and within which bounds; none of these places is no capture at all.
 
     A text is at most `text_bytes` and an attribute at most `whole_bytes` of UTF-8; `redact` sees a text
     before it is cut, of a long one the first 2 * `text_bytes` + 1,024 characters.
@@ -409,6 +409,7 @@ class Content:
     text_bytes: int = _DEFAULT_TEXT
     whole_bytes: int = _DEFAULT_WHOLE
     redact: Redact | None = None
+    in_store: bool = False
     guarded: Redact | None = field(init=False)
     """`redact` as every text goes through it: it never raises."""
 
@@ -419,7 +420,7 @@ class Content:
     @property
     def captured(self) -> bool:
         """Whether requests and answers are to be written down at all."""
-        return self.on_spans or self.on_events
+        return self.on_spans or self.on_events or self.in_store
 
     def asked(self, asked: Asked) -> Structured:
         """Copy what a request says, cut, hashed and redacted, by attribute; what it does not say is left out."""

@@ -361,6 +361,7 @@ class ModelCallTelemetry(Listener):
             span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
             context = trace.set_span_in_context(span, parent)
             record.marks[MARK] = Open(span, context)
+            record.span = span
             attachment = Attachment(context)
         if call.content is not None and self._content.captured:
             self._add_asked(record, call.content, span)
@@ -428,8 +429,10 @@ class ModelCallTelemetry(Listener):
     def _add_asked(self, record: CallRecord, asked: Asked, span: Span | None) -> None:
         """Copy what is asked before the program can change it."""
         span = self._span_for_content(span)
-        if span is not None or self._content.on_events:
+        if span is not None or self._content.on_events or self._content.in_store:
             copied = self._content.asked(asked)
+            if self._content.in_store:
+                record.said = copied
             if span is not None:
                 span.set_attributes(as_text(copied))
             if self._content.on_events:
@@ -440,9 +443,11 @@ class ModelCallTelemetry(Listener):
         output = None if record.reply is None else record.reply.output
         copied = cast("Structured | None", record.marks.pop(_ASKED, None))
         span = self._span_for_content(span)
-        if span is None and copied is None:
+        if span is None and copied is None and record.said is None:
             return
         said = self._content.answered(output, ended="stop" if record.status == "ok" else "error")
+        if record.said is not None:
+            record.said = {**record.said, **said}
         if span is not None:
             span.set_attributes(as_text(said))
         if copied is not None:

@@ -146,6 +146,8 @@ class Scopes(Listener):
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
         arguments, record.arguments = record.arguments, None  # copied, or not wanted: nothing of the program's is held for longer
+        if arguments is not None and self._content.in_store:
+            record.said = {"arguments": self._content.argument(arguments)}
         tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
         if tracer is None:
             return None
@@ -162,6 +164,7 @@ class Scopes(Listener):
             span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(arguments))
         context = trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
+        record.span = span
         return Attachment(context)
 
     def tool_ended(self, record: ToolRecord) -> None:
@@ -184,6 +187,8 @@ class Scopes(Listener):
                     spans.add_decision(attributes, record)
                 spans.end(mark.span, attributes, error, spans.sentence(record) if refused else None, over)
         finally:
+            if record.said is not None and record.returned and record.status == "ok":
+                record.said["result"] = self._content.argument(record.result)
             record.result = None
             if not refused and not record.inferred:
                 series = self._tool_series.get((record.name, error)) or self._series_of(record.name, error)

@@ -175,7 +175,10 @@ class CallRecord:
     through what a limit would have refused). `requests` counts the attempts that were paid for; `charged` is what a failed call
     was charged whose usage nobody told, and what was held of one that told its total only. `output_cap` is what a strict limit capped
     each answer at, None where the request went out as it was; `truncated_by_limit` says that an answer ended there. `late_ns` is how
-    long after its end that was found out, as of a stream that was dropped. `marks` is for listeners, by their own key.
+    long after its end that was found out, as of a stream that was dropped. `expected` is what it was thought to use, once somebody had
+    asked, and `reservation` the ledger's answer, whose `holds` say what was held for it. Of a refused one `chain` are the accounts of the
+    limits around it, root to leaf, each with what was used, held and denied when it was refused. `span` is its span, `said` what was said
+    as far as it is captured. `marks` is for listeners, by their own key.
     """
 
     call: Call
@@ -208,6 +211,11 @@ class CallRecord:
     output_cap: int | None = None
     truncated_by_limit: bool = False
     late_ns: int = 0
+    expected: Any = None
+    reservation: Any = None
+    chain: Sequence[tuple[Any, int, int, int]] = ()
+    span: Any = None
+    said: dict[str, Any] | None = None
     marks: dict[object, object] = field(default_factory=_no_marks)
 
     def payload(self, event: HookEvent) -> Payload:
@@ -262,7 +270,7 @@ class ToolRecord:
     `arguments`, by parameter name, and `result` are what went in and came out, filled only when content is captured;
     `returned` says that there is a result, which may be None. An `inferred` one was not seen to run: a model asked for it, and a
     request brought its result. Its time is the one between, beginning at `began_unix_ns` of the wall clock. An `abandoned` one is
-    waited for no longer, and may still run.
+    waited for no longer, and may still run. `chain`, `span` and `said` are as those of a `CallRecord`.
     """
 
     name: str
@@ -284,6 +292,9 @@ class ToolRecord:
     inferred: bool = False
     began_unix_ns: int | None = None
     abandoned: bool = False
+    chain: Sequence[tuple[Any, int, int, int]] = ()
+    span: Any = None
+    said: dict[str, Any] | None = None
     marks: dict[object, object] = field(default_factory=_no_marks)
 
     def payload(self, event: HookEvent) -> Payload:

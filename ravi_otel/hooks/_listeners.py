@@ -132,6 +132,9 @@ class Listener:
     def call_ended(self, record: CallRecord) -> None:
         """Hear that it ended, was refused, or that its stream is over; once per call."""
 
+    def call_updated(self, record: CallRecord) -> None:
+        """Hear that the usage of a call that had ended is known now: of an answer made in the background."""
+
     def tool_started(self, record: ToolRecord) -> AbstractContextManager[object] | None:
         """Hear that a tool call begins, before it is admitted."""
 
@@ -240,6 +243,7 @@ _WAYS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
     "chunk_came": _telling,
     "call_retried": _telling,
     "call_ended": _telling,
+    "call_updated": _telling,
     "tool_started": _entering,
     "tool_ended": _telling,
     "limit_event": _telling,
@@ -270,6 +274,7 @@ class Listeners:
     chunk_came: Callable[[CallRecord, int], None]
     call_retried: Callable[[CallRecord, RetryRecord], None]
     call_ended: Callable[[CallRecord], None]
+    call_updated: Callable[[CallRecord], None]
     tool_started: Callable[[ToolRecord], Entered]
     tool_ended: Callable[[ToolRecord], None]
     limit_event: Callable[[LimitEvent, CallRecord | ToolRecord | None], None]

@@ -16,6 +16,7 @@ nothing was; what makes a sum a lower bound is counted beside it. `_writer` alon
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import socket
@@ -30,8 +31,9 @@ from typing import Any, Final, Literal, Self
 from ravi_otel._files import create, make_directory, reserve
 from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, log_ahead, read_text
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks._events import Spend
+from ravi_otel.hooks._events import LimitReading, Spend
 from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import ScopeFacts
 
 VARIABLE: Final = "RAVI_STORE"
 FILE: Final = "runs.db"
@@ -149,11 +151,11 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "reviews": (
         *("at", "scope", "call", *_FACTS, "tool", "decision", "reason", "args_sha256", "final", "executed_from", "human_approved"),
-        "risk_score",
+        *("risk_score", "arguments"),
     ),
     "notes": ("at", "kind", "scope", *_FACTS, "text", "data"),
     "content": ("item", "run", "kind", "messages", "data"),
-    "messages": ("id", "run", "key", "data"),
+    "messages": ("id", "run", "data"),
     "hourly": ("hour", "provider", "model", "agent", "tool", "user", "tenant", "calls", "duration", *SUMS),
     "otlp": ("at", "signal", "process", "run", "user", "tenant", "session", "records", "data"),
 }
@@ -171,7 +173,6 @@ _KEYS: Final = {
 }
 _MORE: Final = {
     "hourly": "PRIMARY KEY (hour, provider, model, agent, tool, user, tenant)) WITHOUT ROWID",
-    "messages": "UNIQUE (run, key))",
 }
 
 
@@ -195,6 +196,7 @@ SCHEMA: Final = Schema(
         "CREATE INDEX tools_run ON tools (run)",
         *(f"CREATE INDEX {table}_run ON {table} (run, at)" for table in ("events", "samples", "reviews", "notes", "otlp")),
         "CREATE INDEX content_run ON content (run)",
+        "CREATE INDEX messages_run ON messages (run)",
         "CREATE VIRTUAL TABLE messages_text USING fts5(text)",
     ),
 )
@@ -207,6 +209,27 @@ def written(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return text if text.isascii() else text.encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
+
+
+def limit_fields(facts: ScopeFacts, reading: LimitReading) -> dict[str, Any]:
+    """Return the reading of one limit of the scope `facts`, as a document has it."""
+    limit = reading.limit
+    figures = {name: _finite(getattr(reading, name)) for name in ("used", "held", "remaining", "ratio")}
+    return {
+        "scope": reading.scope.value,
+        "scope_id": facts.scope_id,
+        "scope_name": reading.scope_name,
+        "limit": limit.label,
+        "threshold": _finite(limit.amount),
+        **figures,
+        "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
+        "events": list(reading.events),
+        **({"per": limit.per, "window": reading.window, "by": limit.by, "counted_for": reading.counted_for} if limit.renews else {}),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 # -- where it is --------------------------------------------------------------------------------------------------

@@ -270,8 +270,8 @@ def _is_store(path: Path) -> bool:
 
 
 def _is_beginning(path: Path) -> bool:
-    if path.name in _APPROVALS:
-        return path.is_file()
+    if path.name in _APPROVALS or path.name.startswith(("runs.db", "launches", "live")):
+        return True
     if path.name != ".gitignore":
         return jsonfile.is_beside(path.name)
     try:
