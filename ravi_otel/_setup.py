@@ -416,7 +416,7 @@ def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:
 
 def _watching(store: Path | None) -> tuple[Any, ...]:
     """Return the listener by which this process is watched live, from its store; nothing without one."""
-    return load("ravi_otel.local.live.start").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
+    return load("ravi_otel.local.live._server").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
 
 
 def _nothing() -> None:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ravi_otel.local.live import LimitState, ProcessState, RunState, ScopeState, place
-from ravi_otel.local.live.protocol import as_fields, read_line, write_line
+from ravi_otel.local.live import LimitState, ProcessState, RunState, ScopeState, _client, as_fields
+from ravi_otel.local.live._protocol import read_line, write_line
 
 
 def limit(kind: str = "tokens", used: float = 500, of: float = 1_000, **changes: Any) -> LimitState:
@@ -59,11 +59,11 @@ class Actor:
         self.raw: bytes | None = None
         self._may_speak = threading.Event()
         self._may_speak.set()
-        self.entry = place.make(store)
+        self.entry = _client.make(store)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.entry.socket))
         self._listener.listen(16)
-        place.announce(self.entry)
+        self.entry.announce()
         self._threads = [threading.Thread(target=self._listen)]
         self._threads[0].start()
 

@@ -104,6 +104,7 @@ class Scope(LimitedScope):
         self.node: Any = None  # its place in the tree that the runtime draws
         self.trace_id: str | None = None
         self.pauses = 0  # refusals because its slot went to others
+        self.waits_for: tuple[str, ...] = ()  # what the waits that are declared right here call themselves
         self.weighted_share: WeightedShare | None = None
         self.stranded = False
         self.status: Status = "open"

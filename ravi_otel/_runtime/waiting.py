@@ -47,12 +47,14 @@ class Waiting:
         scope = inner if chosen is None or chosen in inner.upwards() else chosen
         scope.begin_wait()
         self._open = scope
+        scope.waits_for = (*scope.waits_for, self.reason)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         scope, self._open = self._open, None
         if scope is None:
             return
+        scope.waits_for = tuple(each for each in scope.waits_for if each is not self.reason)
         if isinstance(error, GeneratorExit):
             later(partial(scope.end_wait, scope.engine.clock.monotonic_ns()))  # a finaliser may be running
         else:

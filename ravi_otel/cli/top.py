@@ -15,9 +15,7 @@ from ravi_otel.cli.stored import found, say, store_option
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.live import ANSWER_S, Watch, Watched, rows
-from ravi_otel.local.live.place import DIRECTORY, check_directory, entries
-from ravi_otel.local.live.protocol import LiveError, as_fields
+from ravi_otel.local.live import ANSWER_S, DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
 from ravi_otel.local.wording import clean
 
 _MOST_LINES: Final = 2_000

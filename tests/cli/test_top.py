@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from live_actors import Actor, limit, run, scope
 
 from ravi_otel.cli.entry import commands
-from ravi_otel.local.live import place
+from ravi_otel.local.live import _client
 from ravi_otel.local.store import Store
 
 PROGRAM = """
@@ -275,12 +275,12 @@ def test_processes_that_take_no_more_connections_hold_up_no_other(top, store, ac
     actor(run("nightly"), program="good.py")
     with contextlib.ExitStack() as stack:
         for _ in range(3):
-            entry = place.make(store.root)
+            entry = _client.make(store.root)
             stack.callback(entry.remove)
             listener = stack.enter_context(socket.socket(socket.AF_UNIX))
             listener.bind(str(entry.socket))
             listener.listen(1)
-            place.announce(entry)
+            entry.announce()
             for _ in range(3):  # more than its line takes
                 connection = stack.enter_context(socket.socket(socket.AF_UNIX))
                 connection.setblocking(False)

@@ -9,16 +9,35 @@ from ravi_otel._extras import load
 
 if TYPE_CHECKING:
     from ravi_otel.local.live import _figures as figures
-    from ravi_otel.local.live._polling import ANSWER_S, Watch, Watched
+    from ravi_otel.local.live._client import ANSWER_S, DIRECTORY, Following, Session, Watch, Watched, check_directory, entries
+    from ravi_otel.local.live._protocol import (
+        CommandError,
+        Happened,
+        LimitState,
+        LiveError,
+        LiveEvent,
+        ProcessState,
+        RunState,
+        ScopeState,
+        as_fields,
+    )
     from ravi_otel.local.live._rows import Row, rows
-    from ravi_otel.local.live.client import Session
-    from ravi_otel.local.live.protocol import CommandError, LimitState, LiveError, ProcessState, RunState, ScopeState
+
+_HOMES = {
+    **dict.fromkeys(("ANSWER_S", "DIRECTORY", "Following", "Session", "Watch", "Watched", "check_directory", "entries"), "_client"),
+    **dict.fromkeys(("Row", "rows"), "_rows"),
+}
+"""The module of each name; all others are in `_protocol`."""
 
 __all__ = [
     "ANSWER_S",
+    "DIRECTORY",
     "CommandError",
+    "Following",
+    "Happened",
     "LimitState",
     "LiveError",
+    "LiveEvent",
     "ProcessState",
     "Row",
     "RunState",
@@ -26,12 +45,12 @@ __all__ = [
     "Session",
     "Watch",
     "Watched",
+    "as_fields",
+    "check_directory",
+    "entries",
     "figures",
     "rows",
 ]
-
-_HOMES = {"Session": "client", "ANSWER_S": "_polling", "Watch": "_polling", "Watched": "_polling", "Row": "_rows", "rows": "_rows"}
-"""The module of each name; all others are in `protocol`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -39,6 +58,6 @@ def __getattr__(name: str) -> Any:
     if name == "figures":
         return load(f"{__name__}._figures")
     if name in __all__:
-        return getattr(load(f"{__name__}.{_HOMES.get(name, 'protocol')}"), name)
+        return getattr(load(f"{__name__}.{_HOMES.get(name, '_protocol')}"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)

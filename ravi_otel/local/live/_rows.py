@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ravi_otel.local.live._polling import Watched
-from ravi_otel.local.live.protocol import ProcessState, RunState, ScopeState
+from ravi_otel.local.live._client import Watched
+from ravi_otel.local.live._protocol import ProcessState, RunState, ScopeState
 
 
 @dataclass(frozen=True, slots=True)

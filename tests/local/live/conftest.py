@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from listing import sessions
 
 import ravi_otel
-from ravi_otel.local.live.start import Live
+from ravi_otel.local.live._server import Live
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"
@@ -46,7 +46,7 @@ def store():
 def live(store):
     live = Live(store)
     with ravi_otel.instrument(prices=PRICES) as handle:
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         yield live
         live.stop()
 

@@ -1,8 +1,7 @@
 """Who answers in a store: for tests that speak to whatever process is there."""
 
 from ravi_otel.local.live import LiveError, Session
-from ravi_otel.local.live.client import sweep
-from ravi_otel.local.live.place import entries
+from ravi_otel.local.live._client import entries, sweep
 
 
 def sessions(store):

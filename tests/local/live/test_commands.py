@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import pwd
 import socket
 import struct
 
@@ -11,8 +12,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, Priority, SpawnBudget
-from ravi_otel.local.live import CommandError, server
-from ravi_otel.local.live.protocol import MOST_REQUEST
+from ravi_otel.local.live import CommandError, _server
+from ravi_otel.local.live._protocol import MOST_REQUEST
 
 
 @pytest.fixture
@@ -49,6 +50,14 @@ def test_any_other_scope_is_closed_and_the_run_goes_on(scene, client):
             client()
     client()
     assert session.state().runs[0].status == "open"
+
+
+def test_a_run_is_closed_and_its_next_call_refused(scene, client):
+    session, run, *_ = scene
+    session.close(run_id_of(run))
+    with pytest.raises(BudgetExhaustedError, match="closed"):
+        client()
+    assert session.state().runs[0].status == "closed"
 
 
 def test_an_agent_is_cancelled_with_the_reason_and_the_run_goes_on(scene, client):
@@ -147,18 +156,19 @@ def test_each_command_is_logged_with_who_gave_it_and_told_to_who_follows_the_run
     session, run, *_ = scene
     progress = run.progress()
     with caplog.at_level(logging.WARNING, "ravi_otel"):
-        session.set_limit(run_id_of(run), "requests", 9)
+        session.set_limit(run_id_of(run), "requests", 9, by="ann\x1b")
         session.cancel(run_id_of(run), "enough\x1b[2J")
-    who = f"by uid {os.geteuid()}, pid {os.getpid()}"
+    who = f"by {pwd.getpwuid(os.geteuid()).pw_name} (uid {os.geteuid()}, pid {os.getpid()})"
     assert [record.getMessage() for record in caplog.records] == [
-        f"ravi-otel: set_limit of run 'r' (kind='requests', value=9) {who}, over the live socket",
+        f"ravi-otel: set_limit of run 'r' (kind='requests', value=9) {who} for 'ann', over the live socket",
         f"ravi-otel: cancel of run 'r' (reason='enough [2J') {who}, over the live socket",
     ]
     told = [next(progress) for _ in range(2)]
-    assert [(event.event, event.data["op"], event.data["by_pid"]) for event in told] == [
-        ("command", "set_limit", os.getpid()),
-        ("command", "cancel", os.getpid()),
+    assert [(event.event, event.data["op"], event.data["by_pid"], event.data["by"]) for event in told] == [
+        ("command", "set_limit", os.getpid(), "ann\x1b"),
+        ("command", "cancel", os.getpid(), None),
     ]
+    assert {event.data["by_user"] for event in told} == {pwd.getpwuid(os.geteuid()).pw_name}
 
 
 # -- what comes over the socket ---------------------------------------------------------------------------------------------------
@@ -234,13 +244,13 @@ def test_a_request_that_is_too_long_is_refused_and_the_connection_ends(line):
 
 
 def test_half_a_request_is_waited_for_in_vain_only_so_long(scene, monkeypatch):
-    monkeypatch.setattr(server, "REQUEST_S", 0.05)
+    monkeypatch.setattr(_server, "REQUEST_S", 0.05)
     with Line(scene[0].path) as slow:
         assert slow.ask(b'{"v":1,') is None
 
 
 def test_who_reads_no_answer_holds_up_nobody_else(scene, monkeypatch):
-    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    monkeypatch.setattr(_server, "REQUEST_S", 0.2)
     with Line(scene[0].path) as deaf:
         deaf.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
         deaf.socket.sendall(b'{"v":1,"op":"state"}\n' * 2_000)
@@ -248,7 +258,7 @@ def test_who_reads_no_answer_holds_up_nobody_else(scene, monkeypatch):
 
 
 def test_eight_at_a_time_are_answered_and_the_next_when_one_has_gone(scene):
-    first = [Line(scene[0].path) for _ in range(server.MOST_CONNECTIONS)]
+    first = [Line(scene[0].path) for _ in range(_server.MOST_CONNECTIONS)]
     assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in first)
     with Line(scene[0].path) as late:
         late.socket.sendall(b'{"v":1,"op":"state"}\n')
@@ -259,8 +269,8 @@ def test_eight_at_a_time_are_answered_and_the_next_when_one_has_gone(scene):
 
 
 def test_of_eight_that_say_nothing_the_one_that_has_for_longest_makes_room(scene, monkeypatch):
-    monkeypatch.setattr(server, "GRACE_S", 0.05)
-    silent = [Line(scene[0].path) for _ in range(server.MOST_CONNECTIONS)]
+    monkeypatch.setattr(_server, "GRACE_S", 0.05)
+    silent = [Line(scene[0].path) for _ in range(_server.MOST_CONNECTIONS)]
     assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent)
     assert scene[0].state().runs
     assert silent[0].socket.recv(1) == b""  # it was closed, and only it

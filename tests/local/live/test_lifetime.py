@@ -16,10 +16,10 @@ import warm_starts
 from listing import sessions
 
 import ravi_otel
-from ravi_otel.local.live import place, start
-from ravi_otel.local.live.server import Server
-from ravi_otel.local.live.start import Live
-from ravi_otel.local.store import processes
+from ravi_otel.local import _store
+from ravi_otel.local.live import _client, _server
+from ravi_otel.local.live._client import Entry
+from ravi_otel.local.live._server import Live, Server
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -132,7 +132,7 @@ def test_a_forked_child_is_watched_at_its_own_socket_and_never_answers_at_its_pa
 @pytest.mark.parametrize("environment", [{}, {"RAVI_LIVE": "off"}, {"RAVI_LIVE": "perhaps"}], ids=["no store", "off", "neither"])
 def test_without_a_store_or_switched_off_nothing_is_started_and_nothing_imported(store, environment):
     named = {"RAVI_STORE": str(store), **environment} if environment else {}
-    work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel.local.live.server' in sys.modules)"
+    work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel.local.live._server' in sys.modules)"
     with Started(work, warm=False, **named) as program:
         out, err, status = program.go_on()
     assert status == 0
@@ -184,7 +184,7 @@ def test_whatever_the_umask_only_its_owner_gets_at_it(store, until, umask):
             live = Live(store)
             (store / "store.json").write_text('{"store": "ravi-otel", "format": 1}')
             (store / "store.json").chmod(0o600)
-            handle.listen(live.watch)
+            handle.listen(live.scopes)
             with ravi_otel.run("r"):
                 session = until(lambda: sessions(store))[0]
                 modes = [stat.S_IMODE(path.stat().st_mode) for path in (session.path.parent, session.path)]
@@ -243,7 +243,7 @@ def test_a_path_that_is_too_long_for_a_socket_has_it_elsewhere_as_safe(store, un
     deep = store / ("d" * 80)
     live = Live(deep)
     with ravi_otel.instrument() as handle:
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r") as run:
             session = until(lambda: sessions(deep))[0]
             assert session.state().runs[0].run_id == run.id
@@ -257,7 +257,7 @@ def test_a_store_that_cannot_be_written_keeps_nobody_from_working(tmp_path, unti
     (tmp_path / "file").write_text("")
     live = Live(tmp_path / "file" / "store")
     with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r"):
             until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
     live.stop()
@@ -268,7 +268,7 @@ def test_an_entry_says_nothing_but_who_listens_where(live, store, ask_it):
         ask_it()
         (path,) = (store / "live").glob("*.json")
     assert set(json.loads(path.read_text(encoding="ascii"))) == {"pid", "start", "machine", "socket"}
-    assert place.read(path).pid == os.getpid()
+    assert _client.entry_at(path).pid == os.getpid()
 
 
 # -- what is the program's own ----------------------------------------------------------------------------------------------------
@@ -307,23 +307,21 @@ def test_a_program_that_closes_every_socket_keeps_what_it_opens_afterwards(store
         assert program.go_on() == ("all mine\n", "", 0)
 
 
-def test_a_server_whose_descriptors_were_closed_ends_and_closes_nothing_of_anybodys(store, until):
+def test_a_server_whose_descriptor_was_closed_ends_and_closes_nothing_of_anybodys(store, until):
     store.mkdir(mode=0o700)
-    entry = place.make(store)
-    served = Server(entry, lambda line, peer: line)
+    entry = _client.make(store)
+    served = Server(entry, Live(store).scopes)
     served.open()
     thread = threading.Thread(target=served.serve)
-    numbers = [each.fileno() for each in (served._listener, served._rung, served._bell)]
-    for number in numbers:
-        os.close(number)
-    mine = [os.open(os.devnull, os.O_RDONLY) for _ in numbers]
-    assert sorted(mine) == sorted(numbers)
+    number = served._listener.raw.fileno()
+    os.close(number)
+    mine = os.open(os.devnull, os.O_RDONLY)
+    assert mine == number
     thread.start()
     thread.join(20)
     assert not thread.is_alive()
     served.stop()
-    for number in mine:
-        os.close(number)  # it is there still
+    os.close(mine)  # it is there still
     entry.remove()
 
 
@@ -334,10 +332,10 @@ def test_where_nothing_can_be_told_no_directory_is_left(store, until, monkeypatc
         made.append(entry.socket.parent)
         raise OSError("no room")
 
-    monkeypatch.setattr(start, "announce", fails)
+    monkeypatch.setattr(Entry, "announce", fails)
     live = Live(deep)
     with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r"):
             until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
     live.stop()
@@ -358,10 +356,10 @@ def test_a_fork_while_the_socket_is_being_opened_leaves_none_of_it_in_the_child(
     monkeypatch.setattr(Server, "open", slow)
     live = Live(store)
     with ravi_otel.instrument() as handle:
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r"):
             assert listens.wait(20)
-            number = live._server._listener.fileno()
+            number = live._server._listener.raw.fileno()
             about = os.fstat(number)
             child = os.fork()
             if not child:
@@ -395,13 +393,13 @@ def opened(monkeypatch):
 
 
 def test_where_there_are_no_more_descriptors_nothing_stays_open(store, until, monkeypatch, caplog, opened):
-    def none():
+    def none(*_given):
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(socket, "socketpair", none)
+    monkeypatch.setattr(socket.socket, "bind", none)
     live = Live(store)
     with ravi_otel.instrument() as handle, caplog.at_level(logging.INFO, "ravi_otel"):
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r"):
             until(lambda: [record for record in caplog.records if "cannot be watched" in record.getMessage()])
     live.stop()
@@ -413,37 +411,32 @@ def test_a_fault_of_ours_before_it_serves_leaves_nothing_open(store, until, monk
     def fault(_store):
         raise ValueError("a bug of ours")
 
-    monkeypatch.setattr(start, "sweep", fault)
-    monkeypatch.setattr(start, "swallow", lambda *_: None)
+    monkeypatch.setattr(_server, "sweep", fault)
+    monkeypatch.setattr(_server, "swallow", lambda *_: None)
     live = Live(store)
     with ravi_otel.instrument() as handle:
-        handle.listen(live.watch)
+        handle.listen(live.scopes)
         with ravi_otel.run("r"):
-            until(lambda: len(opened) == 3 and not any(thread.name == "ravi-otel-live" for thread in threading.enumerate()))
+            until(lambda: len(opened) == 1 and not any(thread.name == "ravi-otel-live" for thread in threading.enumerate()))
     live.stop()
-    assert [each.fileno() for each in opened] == [-1, -1, -1]
+    assert [each.fileno() for each in opened] == [-1]
     assert left(store) == []
 
 
-def test_a_connection_whose_number_the_program_has_closed_is_let_go_before_its_number_is_another_s(store, monkeypatch):
-    store.mkdir(mode=0o700)
-    entry = place.make(store)
-    served = Server(entry, lambda line, peer: line)
-    served.open()
-    callers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
-    for each in callers:
-        each.connect(str(entry.socket))
-    served._accept()
-    ((number, connection),) = served._connections.items()
-    before = connection.socket
-    os.close(number)
-    served._accept()
-    assert list(served._connections) == [number]
-    assert before.fileno() == -1
-    served.drop()
-    for each in callers:
-        each.close()
-    entry.remove()
+def test_a_connection_whose_number_the_program_has_closed_takes_nothing_from_the_next_of_that_number(live, store, ask_it, until):
+    with ravi_otel.run("r"):
+        path = ask_it().path
+        until(lambda: not live._server._connections)
+        with socket.socket(socket.AF_UNIX) as first, socket.socket(socket.AF_UNIX) as second, second.makefile("rb") as answers:
+            first.connect(str(path))
+            connection = until(lambda: [*live._server._connections][-1:])[0]
+            os.close(connection.raw.fileno())
+            second.settimeout(20)
+            second.connect(str(path))
+            for _ in range(2):
+                second.sendall(b'{"v":1,"op":"state"}\n')
+                assert json.loads(answers.readline())["ok"] is True
+                first.close()
 
 
 # -- what others left -------------------------------------------------------------------------------------------------------------
@@ -456,14 +449,14 @@ def leave(store, name, **said):
         left.bind(str(directory / f"{name}.sock"))
     path = directory / f"{name}.json"
     path.write_text(
-        json.dumps({**processes.this_one(), "pid": int(name.partition("-")[0]), "socket": str(directory / f"{name}.sock"), **said})
+        json.dumps({**_store.this_process(), "pid": int(name.partition("-")[0]), "socket": str(directory / f"{name}.sock"), **said})
     )
     path.chmod(0o600)
     os.utime(path, (1, 1))
 
 
 def test_what_was_left_in_an_earlier_boot_of_this_machine_is_removed(live, store, ask_it, monkeypatch):
-    monkeypatch.setattr(processes, "_machine", lambda: "here now")
+    monkeypatch.setattr(_store, "_machine", lambda: "here now")
     with ravi_otel.run("r"):
         ask_it()
         leave(store, "1-aaaaaa", machine="here before")
@@ -473,7 +466,7 @@ def test_what_was_left_in_an_earlier_boot_of_this_machine_is_removed(live, store
 
 
 def test_however_many_were_left_they_hide_none_that_runs(live, store, ask_it, monkeypatch):
-    monkeypatch.setattr(place, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(_client, "MOST_ENTRIES", 3)
     with ravi_otel.run("r"):
         ask_it()
         for number in range(1, 6):

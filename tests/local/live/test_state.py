@@ -13,8 +13,8 @@ from ravi_otel import Priority, SpawnBudget
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks._listeners import Listeners
-from ravi_otel.local.live import watching
-from ravi_otel.local.live.start import Live
+from ravi_otel.local.live import _watch
+from ravi_otel.local.live._server import Live
 from ravi_otel.testing import ScriptedLLM, Text
 
 
@@ -108,7 +108,7 @@ def test_the_rate_is_unknown_while_the_first_call_is_in_flight(ask_it, live):
     ids=["all of it", "half of it", "none of it", "no time", "no time, and long ago"],
 )
 def test_a_call_counts_by_how_much_of_it_was_in_the_window(call, expected):
-    assert watching._share(call, 10) == expected
+    assert _watch._share(call, 10) == expected
 
 
 def test_limits_are_told_in_their_public_units_and_the_slots_of_a_run_too(client, ask_it):
@@ -151,27 +151,27 @@ def test_what_was_closed_is_told_no_more_and_who_was_around_tells_how_it_ended(a
 
 
 def test_a_scope_that_is_dropped_open_is_forgotten(store):
-    watch = Live(store).watch
+    watch = Live(store).scopes
     watch.renew(lambda: None)
     STATE.install(Engine(listeners=Listeners([watch])), ())
     try:
         contextvars.copy_context().run(ravi_otel.apply_limits([], name="dropped").__enter__)
         gc.collect()
-        assert watch.photograph().runs == ()
+        assert watch.state().runs == ()
     finally:
         STATE.install(Engine(), ())
 
 
 def test_beyond_its_bound_it_says_how_many_are_left_out(live, monkeypatch):
-    monkeypatch.setattr(watching, "MOST_SCOPES", 5)
+    monkeypatch.setattr(_watch, "MOST_SCOPES", 5)
     blocks = [(contextvars.copy_context(), ravi_otel.apply_limits([], name=str(number))) for number in range(8)]
     for context, block in blocks:
         context.run(block.__enter__)
-    state = live.watch.photograph()
+    state = live.scopes.state()
     assert (len(state.runs[0].scopes), state.left_out) == (5, 3)
     for context, block in reversed(blocks):
         context.run(block.__exit__, None, None, None)
-    state = live.watch.photograph()
+    state = live.scopes.state()
     assert (state.runs, state.left_out) == ((), 0)
 
 

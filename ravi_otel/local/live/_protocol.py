@@ -1,0 +1,320 @@
+"""Define what a process and who watches it write to each other: one line of JSON asked, one answered, and of "follow" one after another.
+
+What comes from a socket is hostile, on both sides: each message is read into the dataclasses here, whose annotations say what a field may
+be and how long. Texts may hold anything that a model has made up, escape sequences too: whoever shows them on a terminal cleans them.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from ravi_otel.errors import RaviError
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import Priority
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+MOST_REQUEST: Final = 64 * 1024
+"""Bytes of a request, its line break included."""
+
+MOST_ANSWER: Final = 8 * 1024 * 1024
+MOST_TEXT: Final = 256
+"""Characters of any text in an answer; what is longer is cut by who writes it, and refused by who reads it."""
+
+MOST_SENTENCE: Final = 1_000
+MOST_RUNS: Final = 500
+MOST_SCOPES: Final = 2_000
+"""Scopes of one answer, all runs together."""
+
+MOST_LIMITS: Final = 50
+MOST_REFUSALS: Final = 50
+MOST_EVENTS: Final = 250
+_MOST_NUMBER: Final = 2.0**63
+
+_BESIDE: Final = ("runs", "left_out", "refusals")
+"""What an answer to `state` says beside the process itself."""
+
+PRIORITIES: Final = {each.name.lower(): each for each in Priority}
+
+Text = Annotated[str, MOST_TEXT]
+Sentence = Annotated[str, MOST_SENTENCE]
+State = Literal["open", "paused", "waiting", "closed", "cancelled"]
+Op = Literal["state", "follow", "cancel", "pause", "resume", "reprioritize", "set_limit", "close"]
+Urgency = Literal["background", "low", "normal", "high", "critical"]
+
+
+class LiveError(RaviError):
+    """Say that a process cannot be asked: it is gone, does not answer, or answers what makes no sense."""
+
+
+class CommandError(LiveError):
+    """Say, in the words of the process, why it did not do what it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitState:
+    """A copy of a limit; `kind` is the word that `set_limit` takes, and `title` says of which window and whose it is, too.
+
+    Amounts are in the kind's public unit (tokens, USD, seconds, count); `unit` names it as UCUM writes it. `ratio` is used of the
+    limit, None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written,
+    `source` where that was done as far as is known, `refused` how often it refused. `only_watched` ones refuse nothing.
+    """
+
+    kind: Text
+    used: float
+    held: float
+    limit: float
+    ratio: float | None
+    unit: Text
+    title: Text | None = None
+    warn_at: float | None = None
+    only_watched: bool = False
+    spec: Text | None = None
+    source: Text | None = None
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeState:
+    """A copy of an open run, agent, handoff or block.
+
+    `parent_id` is the scope around it in this answer, None for the outermost. Counts follow the rules of charging: an agent's are
+    its own, a run's are everybody's in it. `cost_usd` and `tokens_per_s` (output, over the last 10 s, of calls that have ended) are
+    None where nobody knows. `last_event` is a few words, None before the first. `depth` is that of agents below the run's first.
+    `limits` are the fullest ones, at most 50; `limits_left_out` says how many more there are. What is "closed" or "cancelled" was
+    told to end, and its code goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses`
+    says what a pause does: True has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and
+    tools, and `last_refusal` is the sentence of the last one.
+    """
+
+    scope_id: Text
+    parent_id: Text | None
+    kind: Literal["run", "agent", "handoff", "block"]
+    name: Text | None
+    agent_id: Text | None
+    status: State
+    priority: Urgency | None
+    depth: int
+    age_s: float
+    input_tokens: int | None
+    output_tokens: int | None
+    cost_usd: float | None
+    requests: int
+    tool_calls: int
+    tokens_per_s: float | None
+    last_event: Text | None
+    last_event_age_s: float | None
+    limits_left_out: int = 0
+    limits: Annotated[tuple[LimitState, ...], MOST_LIMITS] = ()
+    refused: int = 0
+    last_refusal: Sentence | None = None
+    waits_for: Text | None = None
+    pauses: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """A copy of a run with its open scopes, outer ones first, itself the first of them.
+
+    `run_id` None gathers agents and blocks outside any run. `status` is "open", "cancelled" (it was told to end, and its code goes
+    on still) or "closed" (the same, by `close()`). An inner run is one of its own; its first scope's parent is in the outer one.
+    """
+
+    run_id: Text | None
+    name: Text | None
+    status: Literal["open", "cancelled", "closed"]
+    age_s: float
+    scopes: Annotated[tuple[ScopeState, ...], MOST_SCOPES] = ()
+    user: Text | None = None
+    tenant: Text | None = None
+    session: Text | None = None
+    trace_id: Text | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEvent:
+    """One thing that happened: `event` is one of `ProgressEvent`'s, or "review" for what a gate decided.
+
+    `call` is what it happened to, such as "chat gpt-4.1", a tool's name or a limit's; `sentence` what is to be said of it, such as a
+    refusal's own words. `at_unix_s` is in UTC. What is not known, or has no such figure, is None.
+    """
+
+    event: Text
+    at_unix_s: float
+    run_id: Text | None = None
+    scope_id: Text | None = None
+    agent: Text | None = None
+    call: Text | None = None
+    status: Text | None = None
+    sentence: Sentence | None = None
+    call_id: Text | None = None
+    limit_kind: Text | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+    duration_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """A copy of what a process has open; `left_out` scopes more were open than it keeps count of.
+
+    `refusals` are the last calls and tools that a limit refused, the newest last.
+    """
+
+    pid: int
+    program: Text
+    started_unix_s: float
+    runs: Annotated[tuple[RunState, ...], MOST_RUNS] = ()
+    left_out: int = 0
+    refusals: Annotated[tuple[LiveEvent, ...], MOST_REFUSALS] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """What happened since the last of these, the oldest first; `missed` events before them had to make room."""
+
+    events: Annotated[tuple[LiveEvent, ...], MOST_EVENTS] = ()
+    missed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a process; `by` is for whom, as whoever asks says: who that is the system tells."""
+
+    op: Op
+    scope_id: Text | None = None
+    reason: Sentence | None = None
+    priority: Urgency | None = None
+    kind: Text | None = None
+    value: float | None = None
+    by: Text | None = None
+
+
+class NonsenseError(LiveError):
+    """Name a value that may not stand in its place."""
+
+    def __init__(self, place: str, value: object) -> None:
+        super().__init__(f"{place}={checks.show(value)} makes no sense")
+        self.place = place
+        self.value = value
+
+
+def read(kind: type[T], given: object, place: str = "") -> T:
+    """Read a dataclass of this module from what JSON gave; NonsenseError names what may not be there.
+
+    What a later version adds is left out.
+    """
+    return cast("T", _read(kind, given, place))
+
+
+def _read(hint: Any, given: Any, place: str) -> Any:
+    if get_origin(hint) in (Union, types.UnionType):
+        return None if given is None else _read(get_args(hint)[0], given, place)
+    kind, most = get_args(hint) if get_origin(hint) is Annotated else (hint, 0)
+    if is_dataclass(kind) and isinstance(given, dict):
+        return _record(kind, cast("dict[str, Any]", given), place)
+    if get_origin(kind) is tuple and isinstance(given, list):
+        if len(given) <= most:  # pyright: ignore[reportUnknownArgumentType]  # JSON of anybody's
+            return tuple(_read(get_args(kind)[0], each, f"{place}[{at}]") for at, each in enumerate(given))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # the same
+    elif _may_be(kind, given, most):
+        return given
+    raise NonsenseError(place, cast("object", given))
+
+
+def _record(kind: Any, given: dict[str, Any], place: str) -> Any:
+    hints, around = _hints(kind), f"{place}." if place else ""
+    told = {each.name: given.get(each.name) for each in fields(kind) if each.name in given or each.default is MISSING}
+    return kind(**{name: _read(hints[name], value, around + name) for name, value in told.items()})
+
+
+@lru_cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind, include_extras=True)
+
+
+def _may_be(kind: Any, given: Any, most: int) -> bool:
+    """Whether a value may stand where the annotation is `kind`: a number is finite and of a size that makes sense, an int from 0 up."""
+    if kind is str:
+        return isinstance(given, str) and len(given) <= most
+    if kind is float:
+        return is_number(given)
+    if kind is int:
+        return is_number(given) and isinstance(given, int) and given >= 0
+    return isinstance(given, bool) if kind is bool else isinstance(given, str) and given in get_args(kind)
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number, neither infinite nor none, of a size that makes sense."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _MOST_NUMBER
+
+
+def cut(text: object, most: int = MOST_TEXT) -> str | None:
+    """Write something as a text that is not longer than it may be."""
+    if text is None:
+        return None
+    written = str(text)
+    return written if len(written) <= most else f"{written[: most - 1]}…"
+
+
+def read_line(line: bytes) -> dict[str, Any]:
+    """Read one line of JSON; LiveError for what is no object of version 1."""
+    try:
+        said = json.loads(line, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise LiveError("what was sent is not a line of JSON.") from error
+    if not isinstance(said, dict):
+        raise LiveError("what was sent is not a JSON object.")
+    known = cast("dict[str, Any]", said)
+    version = known.get("v")
+    if isinstance(version, bool) or version != VERSION:
+        raise LiveError(f"v={checks.show(version)} is another version of the protocol than {VERSION}. Use the ravi-otel of the process.")
+    return known
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(constant)
+
+
+def write_line(said: Mapping[str, Any]) -> bytes:
+    """Write one line of JSON, in ASCII; dataclasses of this module may be in it."""
+    return json.dumps(said, separators=(",", ":"), allow_nan=False, default=as_fields).encode("ascii") + b"\n"
+
+
+def as_fields(state: Any) -> dict[str, Any]:
+    """Return what the line of JSON says of a dataclass of this module, as deep as it goes."""
+    return {each.name: _plain(getattr(state, each.name)) for each in fields(state)}
+
+
+def _plain(value: Any) -> Any:
+    return [as_fields(each) for each in value] if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of states only
+
+
+def state_line(state: ProcessState) -> bytes:
+    """Write the answer to `state`."""
+    about = {"pid": state.pid, "program": state.program, "started_unix_s": state.started_unix_s}
+    more = {"runs": state.runs, "left_out": state.left_out, "refusals": state.refusals}
+    return write_line({"v": VERSION, "ok": True, "process": about, **more})
+
+
+def read_state(answer: Mapping[str, Any]) -> ProcessState:
+    """Read an answer to `state`; LiveError names the field that makes no sense."""
+    try:
+        process = answer.get("process")
+        about = cast("dict[str, Any]", process) if isinstance(process, dict) else _nonsense("process", process)
+        state = read(ProcessState, {**about, **{name: answer[name] for name in _BESIDE if name in answer}})
+        return state if sum(len(run.scopes) for run in state.runs) <= MOST_SCOPES else _nonsense("runs", answer["runs"])
+    except NonsenseError as error:
+        raise LiveError(
+            f"the process answered {error.place}={checks.show(error.value)}, which makes no sense. Is another program listening there?"
+        ) from None
+
+
+def _nonsense(place: str, value: object) -> NoReturn:
+    raise NonsenseError(place, value)

@@ -1,0 +1,215 @@
+"""Who follows a process is told what is open and what happens, soon, cheaply, and without holding anything of the program's."""
+
+import contextlib
+import gc
+import json
+import queue
+import socket
+import threading
+import time
+import weakref
+
+import pytest
+
+import ravi_otel
+from ravi_otel import BudgetExhaustedError, SpawnBudget
+from ravi_otel.local.live import Following, Happened, LiveError, ProcessState, Session, _server
+from ravi_otel.local.live._watch import OpenScopes
+
+
+@pytest.fixture
+def told(ask_it):
+    """Follow this process; give what takes the next that is told and fits."""
+    came = queue.Queue()
+    connections = []
+
+    def follow(session):
+        with contextlib.suppress(LiveError):
+            for each in session.follow(connections.append):
+                came.put(each)
+
+    def begin():
+        threading.Thread(target=follow, args=(ask_it(),)).start()
+        return lambda fits: next(each for each in iter(lambda: came.get(timeout=20), None) if fits(each))
+
+    yield begin
+    for each in connections:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+def events(of, kind):
+    return [event for event in of.events if event.event == kind] if isinstance(of, Happened) else []
+
+
+def test_what_is_open_is_told_at_once_and_again_when_it_has_changed(told, client):
+    with ravi_otel.run("r", limits=["requests=5"]):
+        until_told = told()
+        assert until_told(lambda each: isinstance(each, ProcessState)).runs[0].scopes[0].requests == 0
+        client()
+        state = until_told(lambda each: isinstance(each, ProcessState) and each.runs[0].scopes[0].requests == 1)
+        assert state.runs[0].scopes[0].limits[0].used == 1
+        with ravi_otel.agent("a"):
+            until_told(lambda each: isinstance(each, ProcessState) and len(each.runs[0].scopes) == 2)
+
+
+def test_what_happens_is_told_as_it_does(told, client):
+    @ravi_otel.tool
+    def look():
+        return "there"
+
+    with ravi_otel.run("r") as run:
+        until_told = told()
+        until_told(lambda each: isinstance(each, ProcessState))
+        with ravi_otel.agent("a"):
+            client()
+            look()
+            run.report("half of it")
+        found, wanted = [], ("scope_opened", "llm_start", "llm_end", "tool_start", "tool_end", "report", "scope_closed")
+        while not {event.event for event in found} >= set(wanted):
+            found += until_told(lambda each: isinstance(each, Happened)).events
+    assert [event.event for event in found if event.event in wanted] == list(wanted)
+    ended = next(event for event in found if event.event == "llm_end")
+    assert (ended.run_id, ended.agent, ended.call, ended.status) == (run.id, "a", "chat gpt-4o-mini", "ok")
+    assert (ended.input_tokens, ended.output_tokens) == (100, 50)
+    assert ended.cost_usd == pytest.approx(0.15)
+    assert abs(ended.at_unix_s - time.time()) < 60
+    assert next(event for event in found if event.event == "report").sentence == "half of it"
+
+
+def test_a_refused_call_is_told_with_its_own_sentence_and_kept_for_who_comes_later(told, client, ask_it):
+    with ravi_otel.run("r", limits=["requests=1"]), ravi_otel.agent("a"):
+        until_told = told()
+        until_told(lambda each: isinstance(each, ProcessState))
+        client()
+        with pytest.raises(BudgetExhaustedError) as refused:
+            client()
+        came = until_told(lambda each: any(one.status == "refused" for one in events(each, "llm_end")))
+        (event,) = [each for each in events(came, "llm_end") if each.status == "refused"]
+        state = ask_it().state()
+    assert (event.sentence, event.limit_kind, event.agent) == (str(refused.value), "requests", "a")
+    (kept,) = state.refusals
+    assert (kept.event, kept.sentence, kept.call, kept.call_id) == ("refused", event.sentence, "chat gpt-4o-mini", event.call_id)
+    agent = state.runs[0].scopes[-1]
+    assert (agent.refused, agent.last_refusal) == (1, event.sentence)
+
+
+def test_a_limit_says_how_it_is_written_when_it_warns_and_whether_it_is_only_watched(client, ask_it):
+    with ravi_otel.run("r", limits=["requests=4:warn=0.5"]):
+        client()
+        (limit,) = ask_it().state().runs[0].scopes[0].limits
+    assert (limit.title, limit.spec, limit.warn_at, limit.only_watched, limit.refused) == ("requests", "requests=4:warn=0.5", 0.5, False, 0)
+    assert "requests=4" in limit.source
+
+
+def test_a_run_says_for_whom_it_works_and_a_scope_what_it_waits_for_and_what_a_pause_does(ask_it):
+    with (
+        ravi_otel.run("r", user_id="ann", tenant_id="acme", session_id="s-1", spawn_budget=SpawnBudget(4)),
+        ravi_otel.agent("root"),
+        ravi_otel.agent("ends"),
+        ravi_otel.agent("waits", when_paused="wait"),
+        ravi_otel.waiting("approval"),
+    ):
+        (run,) = ask_it().state().runs
+    assert (run.user, run.tenant, run.session) == ("ann", "acme", "s-1")
+    assert [(scope.name, scope.pauses, scope.waits_for) for scope in run.scopes] == [
+        ("r", None, None),
+        ("root", None, None),
+        ("ends", False, None),
+        ("waits", True, "approval"),
+    ]
+
+
+def test_a_process_that_is_followed_holds_no_scope_any_longer_than_else():
+    scopes = OpenScopes(lambda: None, lambda: None)
+    follower = scopes.follow()
+    with ravi_otel.instrument() as handle:
+        handle.listen(scopes)
+        with ravi_otel.run("r") as run:
+            known = weakref.ref(run.scope)
+        del run
+        gc.collect()
+        assert known() is None
+    assert [event.event for event in follower.take().events] == ["scope_opened", "scope_closed"]
+
+
+def test_who_is_too_slow_is_told_how_many_events_had_to_make_room():
+    scopes = OpenScopes(lambda: None, lambda: None)
+    follower = scopes.follow()
+    with ravi_otel.instrument() as handle, ravi_otel.run("r") as run:
+        handle.listen(scopes)
+        for number in range(300):
+            run.report(str(number))
+    happened = follower.take()
+    assert (len(happened.events), happened.missed, happened.events[-1].event) == (250, 50, "report")
+    assert follower.take() is None
+
+
+def test_an_event_takes_the_program_microseconds_when_it_is_followed():
+    scopes = OpenScopes(lambda: None, lambda: None)
+    followers = [scopes.follow()]
+    best = 1.0
+    with ravi_otel.instrument() as handle, ravi_otel.run("r") as run:
+        handle.listen(scopes)
+        notice = run.scope.facts
+        for _ in range(20):
+            began = time.thread_time()
+            for _ in range(200):
+                scopes._emit("report", notice, ("chat", "gpt-4.1"), "ok", None, "op")
+            best = min(best, (time.thread_time() - began) / 200)
+    assert followers
+    assert best < 20e-6  # 1 to 3 on a machine that is quiet
+
+
+def test_following_a_store_finds_its_processes_and_tells_of_news(store, live, client, until):
+    news = threading.Event()
+    following = Following(store, news.set)
+    try:
+        with ravi_otel.run("r"):
+            (watched,) = until(following.seen)
+            assert watched.process.runs[0].name == "r"
+            client()
+            ended = until(lambda: [each for each in following.events() if each[2].event == "llm_end"])
+            assert ended[0][1] == watched.key
+            assert following.events(after=ended[0][0]) == [each for each in following.events() if each[0] > ended[0][0]]
+            assert news.is_set()
+            live.stop()
+            until(lambda: not following.seen())
+    finally:
+        following.close()
+    until(lambda: not any(thread.name == "ravi-otel-follow" for thread in threading.enumerate()))
+
+
+def test_one_that_follows_and_goes_leaves_its_place(ask_it, until, live, monkeypatch):
+    monkeypatch.setattr(_server, "ALIVE_S", 0.05)
+    with ravi_otel.run("r"):
+        path = ask_it().path
+        with socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(20)
+            one.connect(str(path))
+            one.sendall(b'{"v":1,"op":"follow"}\n')
+            with one.makefile("rb") as lines:
+                assert json.loads(lines.readline())["ok"] is True
+        until(lambda: not live.scopes._followers)
+
+
+def test_an_answer_that_makes_no_sense_ends_it_with_one_sentence(store):
+    listens = _server.make
+    store.mkdir(mode=0o700)
+    entry = listens(store)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(entry.socket))
+        listener.listen(1)
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1_000)
+                connection.sendall(b'{"v":1,"ok":true,"events":[{"event":5}],"missed":0}\n')
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+
+        with pytest.raises(LiveError, match=r"it told events\[0\].event=5 makes no sense"):
+            next(Session(entry.socket, entry.pid).follow())
+        thread.join()
