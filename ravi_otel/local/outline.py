@@ -149,8 +149,8 @@ def _line(item: Item, guide: tuple[bool, ...]) -> Line:
     if isinstance(item, Fold):
         return _fold_line(item, guide)
     if isinstance(item, Branch):
-        return _scope_line(item, guide)
-    return _leaf_line(item, guide)
+        return scope_line(item, guide)
+    return leaf_line(item, guide)
 
 
 def scope_title(branch: Branch, most: int = 80) -> str:
@@ -160,7 +160,8 @@ def scope_title(branch: Branch, most: int = 80) -> str:
     return f"{facts.kind.value} {name}".rstrip()
 
 
-def _scope_line(branch: Branch, guide: tuple[bool, ...]) -> Line:
+def scope_line(branch: Branch, guide: tuple[bool, ...] = ()) -> Line:
+    """Write a scope as a line."""
     title, view = scope_title(branch), branch.view
     notes = tuple(_event_note(event) for event in branch.events)
     if view is None:
@@ -218,7 +219,8 @@ def _total(shown: str, known: bool, *, partly: bool) -> str:
     return f"≥{shown}" if known else UNKNOWN
 
 
-def _leaf_line(leaf: Leaf, guide: tuple[bool, ...]) -> Line:
+def leaf_line(leaf: Leaf, guide: tuple[bool, ...] = ()) -> Line:
+    """Write a call or tool call as a line."""
     remarks: list[str] = [] if leaf.status == "ok" else [leaf.status]
     if leaf.status == "error" and leaf.error_type:
         remarks.append(clean(leaf.error_type, 40))

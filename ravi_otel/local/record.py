@@ -55,6 +55,7 @@ class Leaf:
     refusal: str | None = None
     pending: bool = False
     events: list[LimitEvent] = field(default_factory=list[LimitEvent])
+    id: str | None = None
 
     @property
     def half_told(self) -> bool:

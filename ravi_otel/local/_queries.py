@@ -1,0 +1,839 @@
+"""Ask the local store: the only SQL that reads it, for the command line and the page alike."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from datetime import date, datetime, timedelta
+from itertools import pairwise
+from operator import attrgetter
+from typing import Any, Final, Literal, Self, cast
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local import budgets
+from ravi_otel.local._answers import (
+    CallView,
+    Comparison,
+    Curve,
+    Difference,
+    Found,
+    Group,
+    Hit,
+    Json,
+    Note,
+    Refusal,
+    RunFilter,
+    RunRow,
+    RunsPage,
+    RunTree,
+    SpendFilter,
+    SpendTable,
+    Spent,
+    Tree,
+    Worked,
+    add_consumed,
+    call_leaf,
+    duration_of,
+    event_fields,
+    event_of,
+    int_in,
+    json_in,
+    leaf_node,
+    limit_row,
+    list_in,
+    nodes_of,
+    note_of,
+    object_in,
+    objects_in,
+    parts_in,
+    run_row,
+    sentence_in,
+    sums_in,
+    tags_in,
+    tool_leaf,
+)
+from ravi_otel.local._store import SUMS, Store, Sums, is_alive
+from ravi_otel.local.record import MOST, Leaf, RunRecord
+from ravi_otel.local.wording import clean, count
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO
+
+HOUR_NS: Final = 3_600 * NANO
+_QUIET_NS: Final = 24 * HOUR_NS
+"""How long a process of another machine is taken to run after it was last heard of."""
+
+_LEAST_PREFIX: Final = 4
+_MOST_FOUND: Final = 20
+_MOST_FACETS: Final = 50
+_FACETS: Final = ("status", "user", "tenant", "session", "stop_reason", "name")
+_LAST: Final = "\U0010ffff"
+
+Ordering = Literal["began", "cost", "tokens", "duration", "refused", "requests"]
+
+
+# -- asking -------------------------------------------------------------------------------------------------------
+
+
+class Queries:
+    """Ask one store, over one connection of its own that writes nothing; from any thread, one question at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._connection = store.connect()
+        self._connection.execute("PRAGMA query_only=ON")
+        self._connection.row_factory = sqlite3.Row
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _rows(self, statement: str, values: Sequence[Any] | Json = ()) -> list[sqlite3.Row]:
+        try:
+            with self._lock:
+                return self._connection.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise ConfigurationError(
+                f"the local store at {checks.show(str(self.store.file))} cannot be read: {clean(str(error), 200)}. "
+                "Set RAVI_STORE to another directory, or delete the file to begin anew."
+            ) from error
+
+    # -- runs -----------------------------------------------------------------------------------------------------
+
+    def runs(
+        self,
+        where: RunFilter | None = None,
+        *,
+        most: int = 50,
+        after: str | None = None,
+        order: Ordering = "began",
+        every: bool = False,
+        facets: bool = False,
+    ) -> RunsPage:
+        """Give the runs that fit, those with the highest figure first: the latest unless `order` says otherwise.
+
+        Of runs in one another the outermost that fits stands for the rest; with `every`, and with `where.inside`, each is given.
+        """
+        where = where or RunFilter()
+        if order not in _ORDERS:
+            raise ConfigurationError(f"order={checks.show(order)} is none of {', '.join(_ORDERS)}.")
+        conditions, values = self._conditions(where)
+        values["gone"] = json.dumps(self._gone())
+        light = f"SELECT run, parent, {_ORDERS[order]} AS rank, tags, {', '.join(_FACETS)} FROM ({_RUNS})"
+        found = self._rows(f"{_GONE} {light} WHERE {' AND '.join(conditions) or '1'}", values)
+        if not every and where.inside is None:
+            matched = {row["run"] for row in found}
+            found = [row for row in found if row["parent"] is None or row["parent"] not in matched]
+        found.sort(key=_rank, reverse=True)
+        last = None if after is None else _cursor(after)
+        rest = found if last is None else [row for row in found if _rank(row) < last]
+        page = rest[:most]
+        more = "{}~{}".format(*_rank(page[-1])) if page and len(rest) > most else None
+        return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, _facets(found) if facets else {})
+
+    def _heads(self, runs: Sequence[str], gone: str) -> tuple[RunRow, ...]:
+        """Give runs by their ids, in this order."""
+        ends = self._ends(runs)
+        only = {"only": json.dumps(list(runs)), "gone": gone}
+        found = {row["run"]: run_row(row, ends.get(row["run"])) for row in self._rows(f"{_GONE} {_SOME_RUNS}", only)}
+        return tuple(found[run] for run in runs if run in found)
+
+    def run(self, run: str) -> RunRow:
+        """Give one run by its whole id; ConfigurationError where there is none."""
+        found = self._heads([run], json.dumps(self._gone()))
+        if not found:
+            raise ConfigurationError(f"RUN={checks.show(run)} names no run of the store. `ravi-otel runs` lists them.")
+        return found[0]
+
+    def _conditions(self, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
+        values: dict[str, Any] = {each.name: getattr(where, each.name) for each in fields(where)}
+        del values["tag"]
+        conditions = [condition for name, condition in _CONDITIONS.items() if values[name] is not None]
+        if where.status == "refused":
+            conditions = ["refused > 0" if condition == _CONDITIONS["status"] else condition for condition in conditions]
+        elif where.status not in (None, *_STATUSES):
+            raise ConfigurationError(f"status={checks.show(where.status)} is no status of a run. Write {', '.join(_STATUSES)} or refused.")
+        if where.tag is not None:
+            key, value = where.tag
+            conditions.append(_HAS_TAG if value is None else f"{_HAS_TAG[:-1]} AND value = :tag_value)")
+            values |= {"tag_key": key, "tag_value": value}
+        if where.inside is not None:
+            values["inside"] = json.dumps(self._inside(where.inside)[1:])
+        if where.text is not None:
+            values |= {"words": matching(where.text), "text": _like(where.text)}
+        return conditions, values
+
+    def _gone(self) -> list[str]:
+        """List the processes and launches that nobody saw end, and that run no more."""
+        gone: set[str] = set()
+        living: set[str] = set()
+        for row in self._rows("SELECT process, launch, pid, start, machine, last_seen FROM processes WHERE ended IS NULL"):
+            alive = is_alive(dict(row))
+            if alive is None:
+                alive = time.time_ns() - (int_in(row["last_seen"]) or 0) < _QUIET_NS
+            if alive:
+                living.add(row["launch"])
+            else:
+                gone.add(row["process"])
+        for row in self._rows("SELECT launch, pid, start, machine, began FROM launches WHERE outcome = 'running'"):
+            alive = is_alive(dict(row))
+            if alive is None:
+                alive = time.time_ns() - (int_in(row["began"]) or 0) < _QUIET_NS
+            if not alive and row["launch"] not in living:
+                gone.add(row["launch"])
+        return sorted(gone)
+
+    def _inside(self, run: str) -> list[str]:
+        """List a run and all runs in it, itself first."""
+        found = self._rows(_INSIDE, {"run": run})
+        return [row["run"] for row in found]
+
+    def _ends(self, runs: Sequence[str]) -> dict[str, tuple[str, str | None]]:
+        """Find how the outermost run or agent in each run ended that did not come to its end, the first of several."""
+        found: dict[str, tuple[str, str | None]] = {}
+        for row in self._rows(_ENDS, {"runs": json.dumps(list(runs))}):
+            found.setdefault(row["top"], (str(row["status"]), row["stop_reason"]))
+        return found
+
+    # -- one run --------------------------------------------------------------------------------------------------
+
+    def record(self, run: str, *, most: int = MOST, scope: str | None = None) -> RunRecord:
+        """Give a run's tree as the live record of the same run has it, for the terminal; with `scope` only what is in that one."""
+        return self._tree(run, most).record(scope)
+
+    def tree(self, run: str, *, most: int = 100_000) -> RunTree:
+        """Give one run whole, up to so many nodes."""
+        tree = self._tree(run, most)
+        record = tree.record(None)
+        notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(tree.runs)})]
+        for row in self._rows(f"SELECT * FROM reviews WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(tree.runs)}):
+            data = {
+                name: row[name] for name in ("tool", "decision", "reason", "args_sha256", "final", "human_approved", "risk_score", "call")
+            }
+            notes.append(Note(row["at"], "review", row["scope"], clean(row["tool"]), data))
+        return RunTree(
+            run=tree.head,
+            nodes=tuple(nodes_of(record)),
+            limits=tuple(limit_row(branch.facts.scope_id, reading) for branch, reading in budgets.limits(record)),
+            notes=tuple(sorted(notes, key=lambda note: note.at)),
+            left_out=sum(record.left_out.values()),
+            launch=tree.launch,
+        )
+
+    def _tree(self, run: str, most: int) -> Tree:
+        head = self.run(run)
+        runs = self._inside(run)
+        place = {"runs": json.dumps(runs)}
+        launch = self._rows("SELECT * FROM launches WHERE launch = :run", {"run": run}) if head.kind == "launch" else []
+        tree = Tree(head, runs, most, dict(launch[0]) if launch else None)
+        tree.processes = {row["process"]: row["pid"] for row in self._rows("SELECT process, pid FROM processes")}
+        tree.parents = dict(cast("list[tuple[str, str | None]]", [tuple(row) for row in self._rows(_PARENTS, place)]))
+        tree.run_parents = {row["run"]: row["parent"] for row in self._rows(f"SELECT run, parent FROM runs WHERE {_IN_RUNS}", place)}
+        tree.scopes = self._rows(f"SELECT * FROM scopes WHERE {_IN_RUNS} ORDER BY began", place)
+        tree.calls = self._rows(f"SELECT * FROM calls WHERE {_IN_RUNS} ORDER BY began", place)
+        tree.tools = self._rows(f"SELECT * FROM tools WHERE {_IN_RUNS} ORDER BY began", place)
+        tree.events = self._rows(f"SELECT * FROM events WHERE {_IN_RUNS} ORDER BY at", place)
+        return tree
+
+    def curves(self, run: str) -> tuple[Curve, ...]:
+        """Give where each limit of a run, and of what is in it, stood over its time."""
+        rows = self._rows(f"SELECT * FROM samples WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(self._inside(run))})
+        found: dict[tuple[Any, ...], list[sqlite3.Row]] = defaultdict(list)
+        for row in rows:
+            found[tuple(row[name] for name in _CURVE)].append(row)
+        points = {key: tuple((row["at"], row["used"], row["held"], row["value"]) for row in rows) for key, rows in found.items()}
+        return tuple(Curve(**dict(zip(_CURVE, key, strict=True)), points=each) for key, each in points.items())
+
+    # -- one call -------------------------------------------------------------------------------------------------
+
+    def call(self, call: str) -> CallView:
+        """Give one model call or tool call by its whole id; ConfigurationError where there is none."""
+        for table, of in (("calls", call_leaf), ("tools", tool_leaf)):
+            for row in self._rows(f"SELECT * FROM {table} WHERE call = ?", (call,)):
+                return self._call_view(row, of(row))
+        raise ConfigurationError(f"CALL={checks.show(call)} names no call of the store. `ravi-otel show RUN` shows those of a run.")
+
+    def _call_view(self, row: sqlite3.Row, leaf: Leaf) -> CallView:
+        events = [
+            event_of(each) for each in self._rows("SELECT * FROM events WHERE run = ? AND call = ? ORDER BY at", (row["run"], row["call"]))
+        ]
+        leaf.events = [event for event in events if event is not None]
+        known = dict(row)
+        facts = {name: known[name] for name in (*_CALL_FACTS, *_TOOL_FACTS) if name in known}
+        return CallView(
+            node=leaf_node(leaf, row["scope"]),
+            **{name: row[name] for name in ("run", "scope", "agent", "user", "tenant", "session", "trace", "span")},
+            tags=tags_in(row["tags"]),
+            sampled=bool(row["sampled"]),
+            facts=facts | {"finish_reasons": list_in(known.get("finish_reasons"))},
+            usage=object_in(known.get("usage")),
+            estimated=object_in(known.get("estimated")),
+            held=objects_in(known.get("held")),
+            charged=object_in(known.get("charged")),
+            refusal=object_in(row["refusal"]),
+            retries=objects_in(known.get("retries")),
+            events=tuple(event_fields(event) for event in leaf.events),
+            **self._content(row["call"]),
+        )
+
+    def _content(self, call: str) -> dict[str, Any]:
+        rows = self._rows("SELECT kind, messages, data FROM content WHERE item = ?", (call,))
+        if not rows:
+            return {"captured": False}
+        data = object_in(rows[0]["data"]) or {}
+        if rows[0]["kind"] == "tool":
+            return {"captured": True, "arguments": json_in(data.get("arguments")), "result": json_in(data.get("result"))}
+        system, tools = (self._messages(json.dumps([data[name]])) if name in data else () for name in ("system", "tools"))
+        return {
+            "captured": True,
+            "messages": self._messages(rows[0]["messages"]),
+            "output": self._messages(json.dumps(data.get("output") or [])),
+            "system": parts_in(system),
+            "tools": parts_in(tools),
+        }
+
+    def _messages(self, listed: str | None) -> tuple[Json, ...]:
+        """Give the messages of these ids, in order."""
+        ids = [each for each in list_in(listed) if isinstance(each, int)]
+        found: dict[int, Json] = {}
+        for row in self._rows("SELECT id, data FROM messages WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(ids),)):
+            found[row["id"]] = object_in(row["data"]) or {}
+        return tuple(found[each] for each in ids if each in found)
+
+    # -- spend ----------------------------------------------------------------------------------------------------
+
+    def spend(
+        self,
+        by: Sequence[str] = ("model",),
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        where: SpendFilter | None = None,
+    ) -> SpendTable:
+        """Add up what was spent from `since` on and before `until`, by any of `GROUPINGS`, and by `tag.KEY`.
+
+        What a program reported by hand is of the hour in which its run or agent ended.
+        """
+        for each in by:
+            if each not in GROUPINGS and not (each.startswith(_TAG) and each != _TAG):
+                raise ConfigurationError(f"by={checks.show(each)} is nothing to add up by. Write one of {', '.join(GROUPINGS)} or tag.KEY.")
+        where = where or SpendFilter()
+        if any(each in _OF_RUNS or each.startswith(_TAG) for each in by):
+            found = self._of_runs(by, since, until, where)
+        else:
+            found = self._rolled_up(by, since, until, where)
+        columns = zip(*(_FIGURES(sums) for _, _, sums in found.values()), strict=True)
+        total = Sums(*map(sum, columns))
+        groups = [Group(key, calls, duration, Spent.of(sums)) for key, (calls, duration, sums) in found.items()]
+        times = [at for at, each in enumerate(by) if each in _TIMES]
+        groups.sort(key=lambda group: (*(group.key[at] or "" for at in times), *_dearest(group)))
+        return SpendTable(tuple(by), since, until, tuple(groups), Spent.of(total))
+
+    def _rolled_up(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
+        """Add up what is kept by the hour, and at either end the calls of a part of one."""
+        first = -(-since // HOUR_NS) * HOUR_NS if since is not None else 0
+        last = until // HOUR_NS * HOUR_NS if until is not None else _FOREVER
+        sources = [f"SELECT {', '.join(_ROLLED)} FROM hourly WHERE hour >= {first} AND hour < {last}"]
+        parts = [(since, until)] if first > last else [(since, first), (last, until)]
+        for start, end in parts:
+            if start is not None and end is not None and start < end:
+                sources += [
+                    each.format(where=f"began >= {start} AND began < {end}", more="") for each in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS)
+                ]
+        conditions, values = _spend_conditions(where)
+        if "tool" in by:
+            conditions.append("tool != ''")
+        source = f"({' UNION ALL '.join(sources)}) WHERE {' AND '.join(conditions) or '1'}"
+        return self._added(by, source, values, first, last)
+
+    def _day(self, first: int, last: int) -> str:
+        """Write which local day an hour is of, as a number; the offset from UTC changes where daylight saving does."""
+        found = self._rows("SELECT min(hour), max(hour) FROM hourly")[0]
+        first, last = max(first - HOUR_NS, _int(found[0])), min(last + HOUR_NS, _int(found[1]))
+        changes: list[tuple[int, int]] = []
+        for hour in range(first, min(last, first + _MOST_HOURS * HOUR_NS) + 1, HOUR_NS):
+            offset = _offset(hour)
+            if not changes or changes[-1][1] != offset:
+                changes.append((hour, offset))
+        written = str(changes[-1][1] if changes else 0)
+        for (_, offset), (hour, _later) in reversed(list(pairwise(changes))):
+            written = f"iif(hour < {hour}, {offset}, {written})"
+        return f"(hour + {written}) / {24 * HOUR_NS}"
+
+    def _of_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
+        """Add up what belongs to runs: by their own sums where all of a run fits, else by its calls."""
+        conditions, values = _spend_conditions(where)
+        apart = [each for each in by if each not in _WHOSE and not each.startswith(_TAG)]
+        if not apart and not any((where.model, where.agent, where.tool, where.provider)):
+            return self._by_runs(by, since, until, where)
+        place = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
+        within = " AND ".join(place) or "1"
+        both = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS))
+        source = f"({both}) WHERE {' AND '.join(conditions) or '1'}"
+        if "tool" in by:
+            source += " AND tool != ''"
+        return self._added(by, source, values, since or 0, _FOREVER if until is None else until)
+
+    def _by_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
+        rows = self._rows(f"SELECT run, parent, process, began, ended, user, tenant, session, tags, {', '.join(SUMS)} FROM runs")
+        own = {row["run"]: sums_in(row) for row in rows}
+        whole = {row["run"]: sums_in(row) for row in rows}
+        for row in rows:
+            if row["parent"] in own:
+                _take_off(own[row["parent"]], whole[row["run"]])
+        found: _Groups = {}
+        cut: list[str] = []
+        for row in rows:
+            began, ended = _int(row["began"]), int_in(row["ended"])
+            inside = (since is None or began >= since) and (until is None or (ended is not None and ended < until))
+            outside = (until is not None and began >= until) or (since is not None and ended is not None and ended < since)
+            if inside:
+                _enter(found, _run_key(by, row), 0, own[row["run"]], row, where)
+            elif not outside:
+                cut.append(row["run"])
+        within = f"{_IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
+        for source in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS):
+            whose = "run, user, tenant, session, tags"
+            part = source.format(where=within, more=_OF_ONE_RUN)
+            statement = f"SELECT {whose}, sum(calls) AS calls, {_ADDED} FROM ({part}) GROUP BY {whose}"
+            for row in self._rows(statement, {"runs": json.dumps(cut)}) if cut else ():
+                _enter(found, _run_key(by, row), row["calls"], sums_in(row), row, where)
+        return {key: value for key, value in found.items() if any(getattr(value[2], name) for name in SUMS)}
+
+    def _added(self, by: Sequence[str], source: str, values: dict[str, Any], first: int, last: int) -> _Groups:
+        day = self._day(first, last) if _DAYS & set(by) else ""
+        keys: list[str] = []
+        for at, each in enumerate(by):
+            if each.startswith(_TAG):
+                values[f"tag{at}"] = each.removeprefix(_TAG)
+                keys.append(f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at}) AS key{at}")
+            else:
+                keys.append(f"{day if each in _DAYS else each} AS key{at}")
+        statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {_ADDED} FROM {source}"
+        if keys:
+            statement += f" GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}"
+        found: _Groups = {}
+        for row in self._rows(statement, values):
+            if row["calls"] is not None:
+                key = tuple(_named_time(each, row[at]) if each in _TIMES else row[at] or None for at, each in enumerate(by))
+                sums, before = sums_in(row), found.get(key)
+                if before is not None:  # another day of the same week
+                    sums.add(before[2])
+                calls, spent = (0, 0) if before is None else before[:2]
+                found[key] = (calls + row["calls"], spent + (row["spent_ns"] or 0), sums)
+        return found
+
+    # -- refusals, ids and words ----------------------------------------------------------------------------------
+
+    def refusals(
+        self,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        where: SpendFilter | None = None,
+        run: str | None = None,
+        most: int = 100,
+    ) -> tuple[Refusal, ...]:
+        """Give the refused calls and tool calls, the latest first; with `run` those in that run."""
+        conditions, values = _spend_conditions(where or SpendFilter())
+        conditions += ["status = 'refused'"] + ["began >= :since"] * (since is not None) + ["began < :until"] * (until is not None)
+        values |= {"since": since, "until": until, "most": most}
+        if run is not None:
+            conditions.append(_IN_RUNS)
+            values["runs"] = json.dumps(self._inside(run))
+        kept = " AND ".join(conditions)
+        columns = "began, run, scope, agent, user, tenant, limit_kind, limit_scope, limit_reason, refusal"
+        calls = f"SELECT call, 'call' AS kind, model AS name, {columns} FROM (SELECT *, '' AS tool FROM calls) WHERE {kept}"
+        tools = f"SELECT call, 'tool', name, {columns} FROM (SELECT *, name AS tool, '' AS model, '' AS provider FROM tools) WHERE {kept}"
+        found = self._rows(f"{calls} UNION ALL {tools} ORDER BY began DESC LIMIT :most", values)
+        return tuple(
+            Refusal(
+                *(row["call"], row["kind"], row["began"], row["run"], row["scope"], row["agent"], row["user"], row["tenant"], row["name"]),
+                *(row["limit_kind"], row["limit_scope"], row["limit_reason"], sentence_in(row["refusal"])),
+            )
+            for row in found
+        )
+
+    def find(self, written: str) -> tuple[Found, ...]:
+        """Find what an id names, whole or by its beginning: a run, launch, process, scope, call, tool call, trace or span."""
+        text = written.strip()
+        long = len(text) >= _LEAST_PREFIX
+        tries = [(_NAMED[0], _IS), (_NAMED[1], _IS), (_NAMED[0], _BEGINS), (_NAMED[1], _BEGINS), (_NAMED[2], _BEGINS)]
+        for places, fits in tries if long else [(each, _IS) for each in _NAMED]:
+            found: dict[tuple[str, str], Found] = {}
+            for kind, table, columns, run, title in places:
+                condition = " OR ".join(fits.format(column) for column in columns)
+                if table == "launches" and fits is _BEGINS:
+                    condition += " OR substr(launch, -length(:id)) = :id"  # the end of one tells it apart as well
+                chosen = f"SELECT {columns[0]} AS id, {run} AS run, {title} AS title FROM {table}"
+                for row in self._rows(f"{chosen} WHERE {condition} LIMIT {_MOST_FOUND}", {"id": text, "end": text + _LAST}):
+                    is_run = kind == "run" or (kind == "scope" and str(row["title"]).startswith("run "))  # the scope of a run
+                    what, number = ("run", row["run"]) if is_run else (kind, row["id"])
+                    if not (is_run and ("launch", number) in found):
+                        found.setdefault((what, number), Found(what, number, row["run"], clean(row["title"])))
+            if found:
+                return tuple(found.values())
+        return ()
+
+    def search(self, text: str, *, most: int = 50) -> tuple[Hit, ...]:
+        """Find calls by words of what was said in them; words are all looked for, and "several in quotes" as they stand."""
+        rows = self._rows(_SEARCH, {"words": matching(text), "most": most})
+        return tuple(Hit(row["item"], row["run"], clean(row["snippet"], 400)) for row in rows)
+
+    # -- two runs, and limits -------------------------------------------------------------------------------------
+
+    def compare(self, a: str, b: str) -> Comparison:
+        """Compare two runs: totals, then tokens and cost by agent and model."""
+        heads = self.run(a), self.run(b)
+        rows = [
+            Difference("duration", heads[0].duration, heads[1].duration, heads[0].duration_text, heads[1].duration_text),
+            *(_difference(name, *(head.spent for head in heads)) for name in _COMPARED),
+        ]
+        parts = [self._parts_of(run) for run in (a, b)]
+        for key in sorted({*parts[0], *parts[1]}, key=lambda key: -max(_cost_of(part.get(key)) for part in parts)):
+            title = " · ".join(clean(each, 60) for each in key if each) or "(no agent)"
+            rows += [_difference(name, *(part.get(key) for part in parts), prefix=f"{title}: ") for name in ("requests", "cost_nano")]
+        return Comparison(*heads, tuple(rows))
+
+    def _parts_of(self, run: str) -> dict[tuple[str | None, ...], Spent]:
+        statement = f"SELECT agent, model, {_ADDED} FROM calls WHERE {_IN_RUNS} GROUP BY 1, 2"
+        rows = self._rows(statement, {"runs": json.dumps(self._inside(run))})
+        return {(row["agent"], row["model"]): Spent.of(sums_in(row)) for row in rows}
+
+    def worked(self, *, since: int | None = None, most: int = 2_000) -> tuple[tuple[Worked, ...], tuple[Worked, ...]]:
+        """Give the outermost runs begun since, the latest first and at most so many, and each time that an agent worked in one of them."""
+        values = {"gone": json.dumps(self._gone()), "since": since or 0, "most": most}
+        latest = "WHERE parent IS NULL AND began >= :since ORDER BY began DESC, run DESC LIMIT :most"
+        runs = self._rows(f"{_GONE} SELECT * FROM ({_RUNS}) {latest}", values)
+        agents = self._rows(_AGENTS, values)
+        sums = {row["scope"]: sums_in(row) for row in self._rows(_AGENT_SUMS, values)}
+        for row in agents:
+            sums.setdefault(row["scope"], Sums())
+            add_consumed(sums[row["scope"]], row["spend"])
+        return (
+            tuple(
+                Worked(row["run"], row["name"], row["kind"], row["began"], duration_of(row), row["status"], row["outcome"], sums_in(row))
+                for row in runs
+            ),
+            tuple(
+                Worked(row["top"], row["name"], "agent", row["began"], duration_of(row), row["status"], None, sums[row["scope"]])
+                for row in agents
+            ),
+        )
+
+
+# -- what is asked ------------------------------------------------------------------------------------------------
+
+_Groups = dict[tuple[str | None, ...], tuple[int, int, Sums]]
+
+GROUPINGS: Final = ("hour", "day", "week", "month", "model", "provider", "agent", "tool", "user", "tenant", "session", "run")
+"""What spend is added up by, besides `tag.KEY`."""
+
+_TAG: Final = "tag."
+_DAYS: Final = frozenset({"day", "week", "month"})
+_TIMES: Final = _DAYS | {"hour"}
+_MOST_HOURS: Final = 100_000
+"""Hours, some eleven years, over which days are told by the daylight saving of their time."""
+
+_OF_RUNS: Final = frozenset({"session", "run"})
+_WHOSE: Final = frozenset({"session", "run", "user", "tenant"})
+_FOREVER: Final = 2**63 - 1
+_STATUSES: Final = ("running", "ok", "error", "stopped", "paused", "cancelled", "ended", "lost")
+_SUMMED: Final = ", ".join(SUMS)
+_ADDED: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
+_IN_RUNS: Final = "run IN (SELECT value FROM json_each(:runs))"
+_SOUND_TAGS: Final = "CASE WHEN json_valid(tags) THEN tags ELSE '{}' END"
+_HAS_TAG: Final = f"EXISTS (SELECT 1 FROM json_each({_SOUND_TAGS}) WHERE key = :tag_key)"
+_GONE: Final = "WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone))"
+
+_STATUS: Final = """CASE
+    WHEN r.kind = 'launch' AND l.launch IS NOT NULL THEN CASE l.outcome
+        WHEN 'running' THEN iif(l.launch IN (SELECT id FROM gone), 'lost', 'running')
+        WHEN 'ok' THEN 'ok' WHEN 'limited' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END
+    WHEN r.kind != 'process' AND r.status != 'open' THEN r.status
+    WHEN p.ended IS NULL THEN iif(r.process IN (SELECT id FROM gone), 'lost', 'running')
+    WHEN r.kind != 'process' THEN 'ended'
+    ELSE CASE p.outcome WHEN 'failed' THEN 'error' WHEN 'signal' THEN 'cancelled' ELSE 'ok' END END"""
+
+_RUNS: Final = f"""
+    SELECT r.run, r.kind, r.parent, r.launch, r.process, coalesce(l.name, r.name) AS name, r.user, r.tenant, r.session,
+        coalesce(l.tags, r.tags) AS tags, r.trace, r.span, r.sampled, coalesce(l.began, r.began) AS began,
+        CASE r.kind WHEN 'launch' THEN l.ended WHEN 'process' THEN p.ended ELSE r.ended END AS ended, {_STATUS} AS status,
+        iif(l.launch IN (SELECT id FROM gone), 'lost', l.outcome) AS outcome, l.status AS exit_status, r.stop_reason, r.error_type,
+        r.refusal, r.agents, coalesce(p.lost, 0) AS lost_records, {", ".join(f"r.{name}" for name in SUMS)}
+    FROM runs r LEFT JOIN launches l ON r.kind = 'launch' AND l.launch = r.run LEFT JOIN processes p ON p.process = r.process
+    UNION ALL
+    SELECT l.launch, 'launch', NULL, l.launch, NULL, l.name, NULL, NULL, NULL, l.tags, NULL, NULL, 0, l.began, l.ended,
+        CASE l.outcome WHEN 'running' THEN iif(l.launch IN (SELECT id FROM gone), 'lost', 'running')
+            WHEN 'ok' THEN 'ok' WHEN 'limited' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END,
+        iif(l.launch IN (SELECT id FROM gone), 'lost', l.outcome), l.status, NULL, NULL, NULL, 0, 0, {", ".join("0" for _ in SUMS)}
+    FROM launches l WHERE l.launch NOT IN (SELECT run FROM runs)"""
+"""Every run with how it ended; a launch of which nothing was told has none but its own row."""
+
+_FIGURES: Final = attrgetter(*SUMS)
+_ONLY: Final = "(SELECT value FROM json_each(:only))"
+_SOME_RUNS: Final = _RUNS.replace("\n    UNION ALL", f" WHERE r.run IN {_ONLY}\n    UNION ALL") + f" AND l.launch IN {_ONLY}"
+
+_CONDITIONS: Final[Mapping[str, str]] = {
+    "since": "began >= :since",
+    "until": "began < :until",
+    "status": "status = :status",
+    "user": "user = :user",
+    "tenant": "tenant = :tenant",
+    "session": "session = :session",
+    "stop_reason": "(stop_reason = :stop_reason OR substr(stop_reason, 1, length(:stop_reason) + 1) = :stop_reason || ':')",
+    "name": "name = :name",
+    "agent": "run IN (SELECT run FROM scopes WHERE kind = 'agent' AND name = :agent)",
+    "model": "run IN (SELECT run FROM calls WHERE model = :model)",
+    "text": "(name LIKE :text ESCAPE '\\' OR run IN (SELECT run FROM messages WHERE id IN "
+    "(SELECT rowid FROM messages_text WHERE messages_text MATCH :words)))",
+    "inside": "run IN (SELECT value FROM json_each(:inside))",
+}
+_ORDERS: Final[Mapping[str, str]] = {
+    "began": "coalesce(began, 0)",
+    "cost": "cost_nano",
+    "tokens": "input_tokens + output_tokens + unsplit_tokens",
+    "duration": "coalesce(ended - began, 0)",
+    "refused": "refused",
+    "requests": "requests",
+}
+_ENDS: Final = """
+    WITH RECURSIVE inner_runs(top, run, level) AS (
+        SELECT value, value, 0 FROM json_each(:runs)
+        UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
+    SELECT top, status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
+    WHERE kind IN ('run', 'agent') AND NOT (kind = 'run' AND scopes.run = top) AND status NOT IN ('ok', 'open')
+    ORDER BY 1000 * level + iif(kind = 'run', 0, 1 + coalesce(depth, 0)), began"""
+_INSIDE: Final = """
+    WITH RECURSIVE inner_runs(run) AS (
+        SELECT :run UNION SELECT runs.run FROM inner_runs JOIN runs ON runs.parent = inner_runs.run)
+    SELECT run FROM inner_runs"""
+_PARENTS: Final = f"""
+    WITH RECURSIVE up(scope, parent) AS (
+        SELECT scope, parent FROM scopes WHERE {_IN_RUNS}
+        UNION SELECT scopes.scope, scopes.parent FROM up JOIN scopes ON scopes.scope = up.parent)
+    SELECT scope, parent FROM up"""
+_TOPS: Final = """
+    WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone)), tops(top, run) AS (
+        SELECT * FROM (SELECT run, run FROM runs WHERE parent IS NULL AND began >= :since ORDER BY began DESC LIMIT :most)
+        UNION ALL SELECT top, runs.run FROM tops JOIN runs ON runs.parent = tops.run)"""
+_AGENTS: Final = (
+    f"{_TOPS} SELECT top, scope, name, began, ended, status, spend FROM tops JOIN scopes ON scopes.run = tops.run "
+    "WHERE kind = 'agent' AND status != 'open' ORDER BY began DESC"
+)
+_AGENT_SUMS: Final = f"{_TOPS} SELECT scope, {_ADDED} FROM tops JOIN calls ON calls.run = tops.run GROUP BY scope"
+_SEARCH: Final = """
+    SELECT snippet(messages_text, 0, '«', '»', '…', 16) AS snippet, messages.run AS run, (
+        SELECT item FROM content WHERE content.run = messages.run AND content.kind != 'review'
+            AND (messages.id IN (SELECT value FROM json_each(content.messages)) OR instr(content.data, messages.id)) LIMIT 1) AS item
+    FROM messages_text JOIN messages ON messages.id = messages_text.rowid
+    WHERE messages_text MATCH :words ORDER BY messages_text.rank LIMIT :most"""
+
+_ROLLED: Final = ("hour", "provider", "model", "agent", "tool", "user", "tenant", "calls", "duration", *SUMS)
+_WHOSE_CALL: Final = "coalesce(agent, '') AS agent, {tool} AS tool, coalesce(user, '') AS user, coalesce(tenant, '') AS tenant"
+_HOUR_OF: Final = f"began - began % {HOUR_NS} AS hour"
+_CALLS_AS_HOURS: Final = (
+    f"SELECT {_HOUR_OF}, coalesce(provider, '') AS provider, coalesce(model, '') AS model, "
+    + _WHOSE_CALL.format(tool="''")
+    + f", operation NOT LIKE '% %' AS calls, coalesce(duration, 0) AS duration, {_SUMMED}{{more}} FROM calls WHERE {{where}}"
+)
+_TOOL_SUMS: Final = {
+    "tool_calls": "status != 'refused' AND decision IS NOT NULL",
+    "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
+    "errors": "status = 'error' AND decision IS NOT NULL",
+}
+_TOOLS_AS_HOURS: Final = (
+    f"SELECT {_HOUR_OF}, '' AS provider, '' AS model, "
+    + _WHOSE_CALL.format(tool="name")
+    + ", 1 AS calls, coalesce(duration, 0) AS duration, "
+    + ", ".join(f"{_TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
+    + "{more} FROM tools WHERE {where}"
+)
+_OF_ONE_RUN: Final = ", run, session, tags"
+_CURVE: Final = ("scope", "scope_kind", "scope_name", "limit_kind", "limit_label", "window", "counted_for")
+_REVIEW: Final = ("tool", "decision", "reason", "args_sha256", "final", "human_approved", "risk_score", "call")
+_COMPARED: Final = ("requests", "turns", "input_tokens", "output_tokens", "cost_nano", "tool_calls", "refused", "errors")
+_CALL_FACTS: Final = (
+    *("operation", "endpoint", "provider", "model", "request_model", "http_status", "limit_reason", "cost_source", "price_date"),
+    *("charged_cost", "pending", "first_chunk", "first_content", "response_id", "request_id", "output_cap", "truncated", "requests"),
+)
+_TOOL_FACTS: Final = ("name", "call_id", "inferred", "abandoned", "process", "agent_id")
+_IS: Final = "{} = :id"
+_BEGINS: Final = "({0} >= :id AND {0} < :end)"
+_CALL_TITLE: Final = "operation || ' ' || coalesce(model, '')"
+_SCOPE_TITLE: Final = "kind || ' ' || coalesce(name, '')"
+_NAMED: Final = (
+    (
+        ("launch", "launches", ("launch",), "launch", "name"),
+        ("run", "runs", ("run",), "run", "name"),
+        ("process", "processes", ("process",), "process", "name"),
+        ("call", "calls", ("call",), "run", _CALL_TITLE),
+        ("tool", "tools", ("call",), "run", "'tool ' || name"),
+        ("scope", "scopes", ("scope",), "run", _SCOPE_TITLE),
+    ),
+    (("run", "runs", ("run", "trace", "span"), "run", "name"), ("scope", "scopes", ("scope", "trace", "span"), "run", _SCOPE_TITLE)),
+    (
+        ("call", "calls", ("call", "trace", "span", "response_id", "request_id"), "run", _CALL_TITLE),
+        ("tool", "tools", ("call", "trace", "span", "call_id"), "run", "'tool ' || name"),
+    ),
+)
+"""Where an id may stand, in the order in which it is looked for: kind, table, columns, the run's column, and what is called by it."""
+
+
+# -- times and words ----------------------------------------------------------------------------------------------
+
+_AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_EPOCH: Final = re.compile(r"\d{9,11}(?:\.\d{1,9})?", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
+_WORD: Final = re.compile(r'"([^"]*)"|(\S+)')
+_MOST_WORDS: Final = 32
+_MOST_TEXT: Final = 1_000
+
+
+def moment(parameter: str, written: str, *, now: float | None = None) -> int:
+    """Read a time: `yesterday`, `7d` (ago), `2026-11-28`, `2026-11-28T14:00`, with `Z` or `+01:00`; local time where no zone is said.
+
+    Raises ConfigurationError naming `parameter`.
+    """
+    text, clock = written.strip(), time.time() if now is None else now
+    today = datetime.fromtimestamp(clock).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006 - local on purpose
+    named = {"now": clock, "today": today.timestamp(), "yesterday": (today - timedelta(days=1)).timestamp()}
+    ago = _AGO.fullmatch(text)
+    try:
+        if text.lower() in named:
+            return round(named[text.lower()] * NANO)
+        if ago is not None:
+            return max(0, round((clock - float(ago[1]) * _UNITS[ago[2]]) * NANO))
+        if _EPOCH.fullmatch(text):
+            return round(float(text) * NANO)
+        if _DATE.fullmatch(text):
+            return round(datetime.fromisoformat(text).timestamp() * NANO)
+    except (ValueError, OverflowError, OSError):
+        pass  # a thirtieth of February
+    raise ConfigurationError(
+        f"{parameter} {clean(written, 40)!r} is no time. Write now, today, yesterday, how long ago such as 7d, 24h or 90m, "
+        "or a date such as 2026-11-28 or 2026-11-28T14:00."
+    )
+
+
+def matching(text: str) -> str:
+    """Write what is looked for as the full-text index wants it: every word, and "several in quotes" as they stand."""
+    found = [(quoted or word).replace('"', " ").replace("\0", " ") for quoted, word in _WORD.findall(text[:_MOST_TEXT])]
+    words = [f'"{each}"' for each in found if any(char.isalnum() for char in each)]
+    return " ".join(words[:_MOST_WORDS]) or '""'
+
+
+def _like(text: str) -> str | None:
+    """Write what a name has to have in it; None where nothing is looked for."""
+    wanted = re.sub(r"([\\%_])", r"\\\1", text[:_MOST_TEXT].replace("\0", ""))
+    return f"%{wanted}%" if wanted else None
+
+
+def _named_time(unit: str, number: Any) -> str | None:
+    """Name an hour by its nanoseconds, or a day, and the week and month that it is of, by its number since 1970."""
+    if not isinstance(number, int):
+        return None
+    try:
+        if unit == "hour":
+            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:00")  # noqa: DTZ006 - local on purpose
+        day = date(1970, 1, 1) + timedelta(days=number)
+        return day.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}[unit])
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _offset(hour: int) -> int:
+    """Return how much local time is ahead of UTC at that time, in nanoseconds."""
+    try:
+        offset = datetime.fromtimestamp(hour // NANO).astimezone().utcoffset()
+    except (ValueError, OverflowError, OSError):
+        return 0
+    return 0 if offset is None else round(offset.total_seconds()) * NANO
+
+
+def _int(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _rank(row: sqlite3.Row) -> tuple[int, str]:
+    return _int(row["rank"]), row["run"]
+
+
+def _facets(rows: Sequence[sqlite3.Row]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Count runs by each word that they can be chosen by, the most frequent first."""
+    counted: dict[str, Counter[str]] = {name: Counter(str(row[name]) for row in rows if row[name] is not None) for name in _FACETS}
+    tags: Counter[str] = Counter()
+    for written, runs in Counter(row["tags"] for row in rows).items():
+        tags.update({f"{key}={value}": runs for key, value in tags_in(written).items()})
+    return {name: tuple(found.most_common(_MOST_FACETS)) for name, found in {**counted, "tag": tags}.items()}
+
+
+def _cursor(after: str) -> tuple[int, str]:
+    rank, tilde, run = after.partition("~")
+    if not tilde or not re.fullmatch(r"\d{1,19}", rank, re.ASCII):
+        raise ConfigurationError(
+            f"after={checks.show(after)} is no place in a list of runs. Give what the page before said, or leave it out."
+        )
+    return int(rank), run
+
+
+# -- figures ------------------------------------------------------------------------------------------------------
+
+
+def _cost_of(spent: Spent | None) -> int:
+    return 0 if spent is None else spent.cost_nano or 0
+
+
+def _dearest(group: Group) -> tuple[int, int, tuple[str, ...]]:
+    return (-_cost_of(group.spent), -group.spent.unknown_cost, tuple(each or "" for each in group.key))
+
+
+def _difference(name: str, a: Spent | None, b: Spent | None, *, prefix: str = "") -> Difference:
+    texts = {"input_tokens": "input_text", "output_tokens": "output_text", "cost_nano": "cost_text"}
+    figures: list[int | None] = [None if each is None else getattr(each, name) for each in (a, b)]
+    shown = ["" if each is None else _shown(each, name, texts.get(name)) for each in (a, b)]
+    return Difference(prefix + name.removesuffix("_nano"), figures[0], figures[1], shown[0], shown[1])
+
+
+def _shown(spent: Spent, name: str, text: str | None) -> str:
+    return count(getattr(spent, name)) if text is None else str(getattr(spent, text))
+
+
+def _take_off(whole: Sums, part: Sums) -> None:
+    for name in SUMS:
+        setattr(whole, name, max(0, getattr(whole, name) - getattr(part, name)))
+
+
+def _run_key(by: Sequence[str], row: sqlite3.Row) -> tuple[str | None, ...]:
+    tags = tags_in(row["tags"])
+    return tuple(tags.get(each.removeprefix(_TAG)) if each.startswith(_TAG) else row[each] or None for each in by)
+
+
+def _enter(found: _Groups, key: tuple[str | None, ...], calls: int, sums: Sums, row: sqlite3.Row, where: SpendFilter) -> None:
+    """Add the sums of a run, or of a part of one, to its group, where it is of the user and tenant asked for."""
+    if (where.user, where.tenant) != tuple(
+        None if wanted is None else row[name] or "" for name, wanted in (("user", where.user), ("tenant", where.tenant))
+    ):
+        return
+    before = found.get(key, (0, 0, Sums()))
+    before[2].add(sums)
+    found[key] = (before[0] + (calls or sums.requests), before[1], before[2])
+
+
+def _spend_conditions(where: SpendFilter) -> tuple[list[str], dict[str, Any]]:
+    chosen = {each.name: getattr(where, each.name) for each in fields(where)}
+    kept = {name: value for name, value in chosen.items() if value is not None}
+    return [f"coalesce({name}, '') = :{name}" for name in kept], kept
