@@ -9,10 +9,12 @@ from ravi_otel.errors import MissingExtraError
 
 # Module → the extra that installs it; None: a plain dependency that is only slow to import.
 EXTRAS: dict[str, str | None] = {
+    "fastapi": "ui",
     "genai_prices": None,
     "limits": "agents",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
+    "sse_starlette": "ui",
     "stamina": "agents",
     "textual": "top",
     "uvicorn": "testing",

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from redis_servers import proxy, redis_cluster, redis_process, redis_server, watched  # noqa: F401 - fixtures for whoever asks
 from uncollected import Uncollected
 
-OURS = {"RAVI_LONG", "RAVI_RECORDINGS", "RAVI_WRITE"}
+OURS = {"RAVI_LONG", "RAVI_PICTURES", "RAVI_RECORDINGS", "RAVI_WRITE"}
 """Variables a developer sets for the tests themselves; all others that could change what a test sees are taken away."""
 
 WRAPPED: list[tuple[type, str]] = [

@@ -57,6 +57,8 @@ class Actor:
         self.heard: list[dict[str, Any]] = []
         self.refusal: str | None = None
         self.raw: bytes | None = None
+        self._news = threading.Condition()
+        self._left = False
         self._may_speak = threading.Event()
         self._may_speak.set()
         self.entry = _client.make(store)
@@ -68,7 +70,9 @@ class Actor:
         self._threads[0].start()
 
     def say(self, *runs: RunState) -> None:
-        self.told = replace(self.told, runs=runs)
+        with self._news:
+            self.told = replace(self.told, runs=runs)
+            self._news.notify_all()
 
     def hush(self) -> None:
         self._may_speak.clear()
@@ -79,6 +83,9 @@ class Actor:
     def leave(self, *, behind: bool = False) -> None:
         """End; with `behind` the socket's file stays, as after SIGKILL."""
         self.speak()
+        with self._news:
+            self._left = True
+            self._news.notify_all()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -100,13 +107,21 @@ class Actor:
         with connection, contextlib.suppress(OSError):
             line = connection.makefile("rb").readline()
             self._may_speak.wait()
-            if line:
-                connection.sendall(self._said(read_line(line)))
+            request = read_line(line) if line else {}
+            while request.get("op") == "follow" and not self._left:
+                with self._news:
+                    connection.sendall(self._state())
+                    self._news.wait(1)
+            if line and not self._left:
+                connection.sendall(self._said(request))
 
     def _said(self, request: Mapping[str, Any]) -> bytes:
         if request["op"] == "state":
-            known = as_fields(self.told)
-            about = {name: known.pop(name) for name in ("pid", "program", "started_unix_s")}
-            return self.raw or write_line({"v": 1, "ok": True, "process": about, **known})
+            return self._state()
         self.heard.append({name: value for name, value in request.items() if name != "v"})
         return write_line({"v": 1, "ok": True} if self.refusal is None else {"v": 1, "ok": False, "error": self.refusal})
+
+    def _state(self) -> bytes:
+        known = as_fields(self.told)
+        about = {name: known.pop(name) for name in ("pid", "program", "started_unix_s")}
+        return self.raw or write_line({"v": 1, "ok": True, "process": about, **known})

@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "limits": "Show the limits that count, and where each comes from.",
     "ledger": "Look at shared budgets, and set or close them.",
     "top": "Watch the agents that run now, and steer them.",
+    "ui": "Look at all of it in the browser.",
     "runs": "List the stored runs, newest first.",
     "show": "Show a stored run as a tree, with its budgets.",
     "cost": "Add up what stored runs cost.",

@@ -1,0 +1,413 @@
+"""Say what server and page write to each other; the page's own types are made of these.
+
+Every figure comes as the text to be shown, with the same `~ ≥ ?` as in the terminal, and where a width or an order needs it as a number:
+the page computes neither money nor limits.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from ravi_otel.local._answers import RunRow, RunsPage
+
+Tone = Literal["run", "ok", "near", "refused", "wait", "paused", "error", "unknown"]
+"""The shape and colour of a state; the word beside it says the rest."""
+
+
+class Model(BaseModel):
+    """Be one message: nothing in it that nobody knows."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Session(Model):
+    """Tell the page who looks, and what may be done."""
+
+    user: str | None
+    token: str
+    read_only: bool
+    store: str
+    version: str
+
+
+class Bar(Model):
+    """Be one limit. `used`, `held` and `warn` are percents of the bar's width; `kind` is the word that sets it."""
+
+    kind: str
+    title: str
+    text: str
+    share: str
+    tone: Tone
+    used: float
+    held: float
+    warn: float | None
+    value: str
+    refused: int
+    watched: bool
+    spec: str | None
+
+
+class Note(Model):
+    """Be a line below a row: why its last call was refused, or which call waits for a person, to be answered as `ask`."""
+
+    tone: Tone
+    at: str
+    text: str
+    ask: str | None
+
+
+class NowRow(Model):
+    """Be a process, run, agent or block that is open. `guide` says for each level whether more follows there, its own last."""
+
+    key: str
+    parent: str | None
+    guide: list[bool]
+    kind: str
+    name: str
+    of: str
+    process: str
+    scope: str | None
+    run: str | None
+    tone: Tone
+    word: str
+    priority: str
+    calls: str
+    rate: str
+    cost: str
+    bars: list[Bar]
+    more_bars: int
+    can: list[str]
+    facts: list[str]
+    note: Note | None
+
+
+class Refusal(Model):
+    """Be one refused call, in the words of its error."""
+
+    at: str
+    agent: str
+    call: str
+    limit: str
+    sentence: str
+    run: str | None
+    run_name: str
+
+
+class Now(Model):
+    """Be what is open at one moment, over all processes of the store."""
+
+    says: list[tuple[Tone, str]]
+    rows: list[NowRow]
+    refusals: list[Refusal]
+    refused: int
+    waiting: int
+
+
+class Command(Model):
+    """Ask a process for something: one operation on one open scope."""
+
+    process: str
+    scope: str
+    op: Literal["cancel", "close", "pause", "resume", "reprioritize", "set_limit"]
+    kind: str | None = None
+    value: str | None = None
+    reason: str | None = None
+
+
+class Done(Model):
+    """Say in one sentence what was done."""
+
+    said: str
+
+
+class Argument(Model):
+    """Be one argument as JSON in ASCII, so that no two different ones look alike; `reads` is how a text with other letters reads.
+
+    `value` None was not asked for, `edited` None is as it was asked, and an empty one was left out.
+    """
+
+    name: str
+    type: str
+    value: str | None
+    edited: str | None
+    reads: str | None
+
+
+class Ask(Model):
+    """Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered."""
+
+    id: str
+    tone: Tone
+    word: str
+    call: str
+    tool: str
+    agent: str
+    run: str | None
+    tenant: str
+    reason: str
+    risk: str | None
+    asked_at: float
+    expires_at: float | None
+    answered_at: float | None
+    fingerprint: str
+    seal: str
+    arguments: list[Argument]
+    comment: str
+    says: str
+    can: list[str]
+
+
+class Inbox(Model):
+    """Be the queue: what waits, oldest first, and what is over, newest first."""
+
+    where: str
+    waiting: list[Ask]
+    answered: list[Ask]
+
+
+class Asked(Model):
+    """Be one request, and what became of the same before."""
+
+    ask: Ask
+    earlier: list[Ask]
+
+
+class Answer(Model):
+    """Decide a request. `arguments` are all of them as one JSON object, where they were edited."""
+
+    seal: str
+    approved: bool
+    comment: str = ""
+    arguments: str | None = None
+
+
+class Edit(Model):
+    """Be arguments that a person would put in the place of the asked ones, as one JSON object."""
+
+    arguments: str
+
+
+class Edited(Model):
+    """Say what such arguments would be: each argument, and the fingerprint that an approval of them is bound to."""
+
+    arguments: list[Argument]
+    fingerprint: str
+
+
+class AuditAsk(Model):
+    """Say which entries are wanted: of a run, a tool or a person, of one kind, or with a text in them."""
+
+    run: str = ""
+    tool: str = ""
+    person: str = ""
+    what: str = ""
+    text: str = ""
+
+
+class AuditEntry(Model):
+    """Be one entry of an audit log; `fits` says whether it follows from the one before, None of what comes after one that does not.
+
+    `person` says that `who` is one.
+    """
+
+    file: str
+    number: int
+    at: float | None
+    run: str
+    tool: str
+    what: str
+    tone: Tone
+    says: str
+    who: str
+    person: bool
+    hash: str
+    fits: bool | None
+
+
+class AuditFile(Model):
+    """Be one audit log that is not as it was written."""
+
+    name: str
+    entries: int
+    line: int | None
+    problems: list[str]
+
+
+class Audit(Model):
+    """Be what was asked, decided and done: the newest entries that fit the question, and every log that is not as it was written."""
+
+    where: str
+    verified_at: str
+    files: int
+    entries: int
+    broken: list[AuditFile]
+    found: list[AuditEntry]
+    more: int
+    runs: list[str]
+    tools: list[str]
+    people: list[str]
+    whats: list[str]
+
+
+class Limit(Model):
+    """Be one limit that counts now, and whose it is."""
+
+    key: str
+    process: str
+    scope: str
+    whose: str
+    of: str
+    bar: Bar
+    can: list[str]
+
+
+class Limits(Model):
+    """Be every limit that counts now, the fullest first."""
+
+    says: list[tuple[Tone, str]]
+    limits: list[Limit]
+
+
+TreeRow = tuple[str, int, str, str, Tone, float, float | None, str, str, str, str]
+"""A line of a run's tree: id, depth, kind, title, tone, begin and duration in ms, input, output, cost, and what is to be remarked."""
+
+
+class Curve(Model):
+    """Be where one limit stood over the run's time: points of (ms, percent used)."""
+
+    title: str
+    tone: Tone
+    share: str
+    warn: float | None
+    points: list[tuple[float, float]]
+
+
+class Run(Model):
+    """Be one run whole: its head, its limits the fullest first, its tree outer ones first, and its limits over time."""
+
+    run: RunRow
+    tone: Tone
+    word: str
+    facts: list[tuple[str, str]]
+    limits: list[Bar]
+    rows: list[TreeRow]
+    left_out: int
+    length: float
+    curves: list[Curve]
+    notes: list[tuple[float, str, str]]
+
+
+class RunsAsk(Model):
+    """Say which runs are wanted; times as a person writes them, such as "yesterday" or "7d"."""
+
+    since: str = ""
+    until: str = ""
+    status: str = ""
+    user: str = ""
+    tenant: str = ""
+    stop_reason: str = ""
+    agent: str = ""
+    model: str = ""
+    tag: str = ""
+    text: str = ""
+    after: str = ""
+    order: Literal["began", "cost", "tokens", "duration", "refused", "requests"] = "began"
+
+
+class SpendAsk(Model):
+    """Say what is to be added up: by one or two things, between two times, of one user, tenant, model or agent."""
+
+    since: str = "today"
+    until: str = ""
+    by: str = "user,model"
+    user: str | None = None
+    tenant: str | None = None
+    model: str | None = None
+    agent: str | None = None
+
+
+class Runs(Model):
+    """Be a page of runs, each with its tone and the word for how it ended."""
+
+    page: RunsPage
+    words: list[tuple[Tone, str]]
+
+
+class Link(Model):
+    """Be one scope of the chain that a refused call asked, with the fullest limit of it at that instant; `refused` said no."""
+
+    scope: str
+    name: str
+    refused: bool
+    bar: Bar
+
+
+class Message(Model):
+    """Be one message: who said it, and its parts as (kind, text)."""
+
+    role: str
+    parts: list[tuple[str, str]]
+
+
+class Call(Model):
+    """Be one model call or tool call as a person reads it, and `raw` as a program does."""
+
+    id: str
+    run: str
+    title: str
+    agent: str
+    tone: Tone
+    word: str
+    sentence: str | None
+    facts: list[tuple[str, str]]
+    chain: list[Link]
+    captured: bool
+    messages: list[Message]
+    reservation: list[tuple[str, str]]
+    attributes: list[tuple[str, str]]
+    raw: str
+
+
+class SpendRow(Model):
+    """Be one group of what was spent; widths are percents of the dearest."""
+
+    key: str | None
+    width: float
+    parts: list[tuple[int, float]]
+    cost: str
+    share: str
+    calls: str
+    input: str
+    cached: str
+    output: str
+    each: str
+    refused: int
+    inside: list[SpendRow]
+
+
+class SpendColumn(Model):
+    """Be what was spent in one hour or day: parts of (series, percent of the tallest); `unknown` says that a price is missing."""
+
+    at: str
+    parts: list[tuple[int, float]]
+    unknown: bool
+    text: str
+
+
+class Spend(Model):
+    """Say who spent what between two times, and when."""
+
+    says: str
+    by: list[str]
+    series: list[tuple[str, str]]
+    columns: list[SpendColumn]
+    ticks: list[tuple[float, str]]
+    rows: list[SpendRow]
+
+
+class Find(Model):
+    """Be what words or an id lead to: what it is, where it is, and its name."""
+
+    found: list[tuple[str, str, str]]

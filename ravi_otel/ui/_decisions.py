@@ -1,0 +1,286 @@
+"""Show what waits for a person and what was decided, and pass on a person's answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local.wording import clean
+from ravi_otel.policy._contracts import JsonObject, JsonValue
+from ravi_otel.supervisor import hashing
+from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer
+from ravi_otel.supervisor.approval.editing import alike
+from ravi_otel.supervisor.approval.rows import StoredRequest
+from ravi_otel.supervisor.approval.sentences import by, login, not_pending
+from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor.audit import SUFFIX
+from ravi_otel.supervisor.audit_chain import entry_of, lines
+from ravi_otel.supervisor.audit_verify import Verified, verify_all
+from ravi_otel.ui import _api as api
+
+_MOST_ANSWERED: Final = 100
+_MOST_CALL: Final = 200
+_MOST_ENTRIES: Final = 500
+_MOST_SENTENCE: Final = 400
+_SHOWN_APART: Final = frozenset({"n", "at", "what", "run_id", "agent_name", "tool", "op_id", "prev", "hash", "who", "approved"})
+_STATES: Final[Mapping[str, api.Tone]] = {
+    "pending": "wait",
+    "approved": "ok",
+    "taken": "ok",
+    "rejected": "refused",
+    "expired": "paused",
+}
+_DECIDED: Final = {"approve": "let through", "revise": "revised", "block": "blocked", "escalate": "escalated"}
+_WHATS: Final[Mapping[str, api.Tone]] = {
+    "approve": "ok",
+    "approved": "ok",
+    "executed": "ok",
+    "rejected": "refused",
+    "block": "refused",
+    "blocked": "refused",
+    "escalate": "wait",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Inbox:
+    """Be the queue of approvals in a file, which may not be there yet."""
+
+    path: Path
+
+    def mark(self) -> tuple[int, ...]:
+        """Return a mark that is another one when somebody has written."""
+        return self._queue().changed()
+
+    def waiting(self) -> list[api.Ask]:
+        """Return what waits for an answer, oldest first."""
+        return [_ask(each) for each in self._all(pending=True)]
+
+    def all(self) -> api.Inbox:
+        """Return the whole queue: what waits, and the newest of what is over."""
+        over = [each for each in self._all(pending=False) if each.state != "pending"]
+        return api.Inbox(where=str(self.path), waiting=self.waiting(), answered=[_ask(each) for each in over[:_MOST_ANSWERED]])
+
+    def find(self, request_id: str) -> StoredRequest:
+        """Return one request; ConfigurationError where there is none."""
+        if not self.path.exists():
+            raise ConfigurationError(f"there is no queue of approvals at {str(self.path)!r} yet.")
+        queue = self._queue()
+        return queue.patiently(partial(queue.find, request_id))
+
+    def asked(self, request_id: str) -> api.Asked:
+        """Return one request with what became of the same before."""
+        stored = self.find(request_id)
+        queue = self._queue()
+        earlier = queue.patiently(partial(queue.earlier, stored))
+        return api.Asked(ask=_ask(stored), earlier=[_ask(each) for each in earlier])
+
+    def edited(self, request_id: str, edit: api.Edit) -> api.Edited:
+        """Return what an edit would run, and its fingerprint; ConfigurationError for what is not alike."""
+        stored = self.find(request_id)
+        fresh = self._fresh(stored, edit.arguments)
+        asked, policy = stored.request, stored.request.policy_version
+        fingerprint = "" if policy is None else hashing.fingerprint(asked.tool, fresh, asked.scope, policy)
+        return api.Edited(arguments=_arguments(asked.arguments, fresh), fingerprint=fingerprint)
+
+    def answer(self, request_id: str, answer: api.Answer, who: str) -> api.Asked:
+        """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        stored = self.find(request_id)
+        if stored.seal != answer.seal:
+            raise ConfigurationError("The request is not the one that was shown: load it again.")
+        fresh = None if answer.arguments is None else self._fresh(stored, answer.arguments)
+        if fresh is not None and frozen.exact(fresh) == frozen.exact(stored.request.arguments):
+            fresh = None
+        given = ApprovalAnswer(answer.approved, frozen.words("comment", answer.comment), who, fresh)
+        queue = self._queue()
+        queue.patiently(partial(queue.answer, stored, given, login=login()))
+        return self.asked(stored.id)
+
+    def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:
+        return alike(stored.request.arguments, frozen.read(arguments))
+
+    def _queue(self) -> QueueFile:
+        return QueueFile(self.path, create=False)
+
+    def _all(self, *, pending: bool) -> list[StoredRequest]:
+        if not self.path.exists():
+            return []
+        queue = self._queue()
+        return queue.patiently(partial(queue.all, pending=pending, most=2 * _MOST_ANSWERED))
+
+
+def _ask(stored: StoredRequest) -> api.Ask:
+    asked = stored.request
+    can: list[str] = []
+    if stored.flaw is None:
+        can = {"pending": ["approve", "edit", "reject"], "approved": ["reject"]}.get(stored.state, [])
+    return api.Ask(
+        id=stored.id,
+        tone="error" if stored.flaw is not None else _STATES[stored.state],
+        word="waits for approval" if can and stored.state == "pending" else _ended(stored),
+        call=_call(asked.tool, asked.arguments),
+        tool=frozen.escaped(asked.tool),
+        agent=clean(asked.agent_name),
+        run=asked.run_id,
+        tenant=clean(asked.tenant_id),
+        reason=clean(asked.reason, _MOST_SENTENCE),
+        risk=None if asked.risk_score is None else f"{asked.risk_score:g}",
+        asked_at=asked.requested_at,
+        expires_at=asked.expires_at,
+        answered_at=stored.answered_at,
+        fingerprint=frozen.escaped(asked.fingerprint),
+        seal=stored.seal,
+        arguments=_arguments(asked.arguments, stored.edited),
+        comment=clean(stored.comment, _MOST_SENTENCE),
+        says="" if can and stored.state == "pending" else not_pending(stored),
+        can=can,
+    )
+
+
+def _ended(stored: StoredRequest) -> str:
+    """Say in few words how far it is, and by whom."""
+    if stored.flaw is not None:
+        return "changed after it was asked"
+    if stored.state == "expired":
+        return "expired, so it did not run"
+    who = by(stored)
+    if stored.state == "rejected":
+        return f"rejected by {who}"
+    ran = {"ok": "ran", "spent": "did not run", None: "not taken yet" if stored.state == "approved" else "runs"}
+    how = "edited and approved" if stored.edited is not None else "approved"
+    return f"{how} by {who}, {ran.get(stored.outcome, stored.outcome)}"
+
+
+def _call(tool: str, arguments: JsonObject) -> str:
+    written = ", ".join(f"{frozen.escaped(name)}={json.dumps(value)}" for name, value in frozen.plain(arguments).items())
+    return clean(f"{frozen.escaped(tool)}({written})", _MOST_CALL)
+
+
+def _arguments(asked: JsonObject, fresh: JsonObject | None) -> list[api.Argument]:
+    """Put arguments side by side with what is to run instead."""
+    before, after = frozen.plain(asked), frozen.plain(asked if fresh is None else fresh)
+    return [
+        api.Argument(
+            name=frozen.escaped(name),
+            type=_type(before.get(name, after.get(name))),
+            value=_json(before[name]) if name in before else None,
+            edited=None if after.get(name) == before.get(name) else _json(after[name]) if name in after else "",
+            reads=_reading(after.get(name, before.get(name))),
+        )
+        for name in {**before, **after}
+    ]
+
+
+def _type(value: JsonValue) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if value is None:
+        return "nothing"
+    return "text" if isinstance(value, str) else "number" if isinstance(value, int | float) else "JSON"
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f")
+
+
+def _reading(value: JsonValue) -> str | None:
+    """Return how a value with other letters than ASCII reads, which has no say in what runs."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return None if text.isascii() else frozen.reading(text)
+
+
+# -- the audit ----------------------------------------------------------------------------------------------------
+
+
+def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
+    """Verify every log of a directory, and return the newest entries that fit; ConfigurationError where it cannot be read."""
+    verified = verify_all(directory) if directory.exists() else []
+    entries = [entry for each in verified for entry in _entries(each)]
+    entries.sort(key=lambda entry: (-(entry.at or 0.0), entry.file, -entry.number))
+    fitting = [entry for entry in entries if _fits(entry, asked)]
+    return api.Audit(
+        where=str(directory),
+        verified_at=time.strftime("%H:%M:%S"),
+        files=len(verified),
+        entries=len(entries),
+        broken=[_file(each) for each in verified if not each.ok],
+        found=fitting[:_MOST_ENTRIES],
+        more=max(0, len(fitting) - _MOST_ENTRIES),
+        runs=_names(entry.run for entry in entries),
+        tools=_names(entry.tool for entry in entries),
+        people=_names(entry.who for entry in entries if entry.person),
+        whats=_names(entry.what for entry in entries),
+    )
+
+
+def _file(each: Verified) -> api.AuditFile:
+    problems = [clean(problem, _MOST_SENTENCE) for problem in each.problems]
+    return api.AuditFile(name=each.path.name, entries=each.entries, line=each.bad_line, problems=problems)
+
+
+def _names(found: Iterable[str]) -> list[str]:
+    return [name for name, _ in Counter(filter(None, found)).most_common(50)]
+
+
+def _fits(entry: api.AuditEntry, asked: api.AuditAsk) -> bool:
+    if any(wanted and wanted != known for wanted, known in ((asked.run, entry.run), (asked.tool, entry.tool), (asked.what, entry.what))):
+        return False
+    if asked.person and asked.person != entry.who:
+        return False
+    return not asked.text or asked.text.casefold() in f"{entry.says} {entry.tool} {entry.run} {entry.who}".casefold()
+
+
+def _entries(verified: Verified) -> list[api.AuditEntry]:
+    if not verified.path.name.endswith(SUFFIX):
+        return []
+    opened = os.open(verified.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        read = list(lines(opened, 0, os.fstat(opened).st_size))
+    finally:
+        os.close(opened)
+    return [_entry(verified, number, entry_of(line) or {}) for number, line in enumerate(read, 1) if line.endswith(b"\n")]
+
+
+def _entry(verified: Verified, number: int, entry: Mapping[str, Any]) -> api.AuditEntry:
+    def text(name: str, most: int = 80) -> str:
+        value = entry.get(name)
+        return clean(value, most) if isinstance(value, str) else ""
+
+    what, bad = text("what"), verified.bad_line == number
+    person = text("who") if what == "approved" else ""
+    decided = _DECIDED.get(text("decision"), what) if what != "approved" or entry.get("approved", True) else "rejected"
+    at = entry.get("at")
+    return api.AuditEntry(
+        file=verified.path.name,
+        number=number,
+        at=at if isinstance(at, (int, float)) and not isinstance(at, bool) else None,
+        run=text("run_id"),
+        tool=text("tool"),
+        what="changed" if bad else decided,
+        tone="refused" if bad else _WHATS.get(text("decision") or decided, "run"),
+        says=clean(" ".join(verified.problems), _MOST_SENTENCE) if bad else _says(entry),
+        who=person or text("agent_name") or ("gate" if what == "reviewed" else ""),
+        person=bool(person),
+        hash=text("hash", 64),
+        fits=True if verified.bad_line is None or number < verified.bad_line else False if bad else None,
+    )
+
+
+def _says(entry: Mapping[str, Any]) -> str:
+    """Write what an entry says besides who, when and which tool: the arguments, where they were kept."""
+    arguments = entry.get("arguments")
+    if isinstance(arguments, Mapping):
+        told = {str(name): json.dumps(value) for name, value in cast("Mapping[object, Any]", arguments).items()}
+    else:
+        kept = {name: value for name, value in entry.items() if name not in _SHOWN_APART and value is not None}
+        told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in kept.items()}
+    return clean(", ".join(f"{name}={value}" for name, value in told.items()), _MOST_SENTENCE)

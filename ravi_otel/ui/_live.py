@@ -1,0 +1,342 @@
+"""Look at the running processes of a store while a page is open, and say what changed."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from anyio import to_thread
+from sse_starlette import ServerSentEvent
+
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local.live import Following, LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
+from ravi_otel.local.wording import amount, clean, count
+from ravi_otel.policy._limits import Kind
+from ravi_otel.ui import _api as api
+from ravi_otel.ui._decisions import Inbox
+
+_LEAST_S: Final = 0.1
+_EVERY_S: Final = 0.25
+_SECOND_S: Final = 1.0
+_PATIENCE_S: Final = 1.0
+_MOST_ROWS: Final = 2_000
+_MOST_BARS: Final = 8
+_MOST_REFUSALS: Final = 20
+_MOST_NAME: Final = 120
+_MOST_TEXT: Final = 300
+_SHORT_FROM: Final = 10_000
+_PAUSED: Final = ("paused", "paused above", "closed", "cancelled")
+
+
+class Feed:
+    """Know what is open: followed while a page listens, and asked for when one question comes alone."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._lock = threading.Lock()
+        self._following: Following | None = None
+        self._listening: set[Callable[[], object]] = set()
+
+    def look(self) -> list[Watched]:
+        """Return what the processes said last."""
+        following = self._following
+        if following is not None:
+            return following.seen()
+        watch = Watch(self.root)
+        try:
+            return watch.look(_PATIENCE_S)
+        finally:
+            watch.close()
+
+    @contextmanager
+    def listen(self, wake: Callable[[], object]) -> Generator[None]:
+        """Have `wake` called, in any thread, when there is something new; the processes are told nothing where nobody listens."""
+        with self._lock:
+            self._listening.add(wake)
+            if self._following is None:
+                self._following = Following(self.root, self._changed)
+        try:
+            yield
+        finally:
+            self._leave(wake)
+
+    def _leave(self, wake: Callable[[], object]) -> None:
+        with self._lock:
+            self._listening.discard(wake)
+            following = self._following
+            if self._listening or following is None:
+                return
+            self._following = None
+        following.close()
+
+    def _changed(self) -> None:
+        with self._lock:
+            listening = list(self._listening)
+        for wake in listening:
+            wake()
+
+    def now(self, asks: Iterable[api.Ask]) -> api.Now:
+        """Return what is open, as rows."""
+        return _now(self.look(), list(asks))
+
+    def limits(self) -> api.Limits:
+        """Return every limit that counts now, the fullest first."""
+        found: list[tuple[float, api.Limit]] = []
+        for row in rows(self.look()):
+            if row.scope is None or row.run is None:
+                continue
+            of = "" if row.scope.kind == "run" else clean(row.run.name, _MOST_NAME)
+            can = ["set_limit"] if row.watched.trouble is None else []
+            for each in row.scope.limits:
+                key = f"{_key(row.watched, row.key)}/{each.kind}"
+                whose = f"{row.scope.kind} {clean(row.scope.name, _MOST_NAME)}"
+                bar = _bar(each)
+                known = api.Limit(
+                    key=key, process=_key(row.watched, row.watched.key), scope=row.scope.scope_id, whose=whose, of=of, bar=bar, can=can
+                )
+                found.append((figures.urgency(each), known))
+        found.sort(key=lambda each: -each[0])
+        listed = [limit for _, limit in found]
+        counted: tuple[api.Tone, str] = ("run", f"{_many(len(listed), 'limit')} {'counts' if len(listed) == 1 else 'count'} now")
+        return api.Limits(says=[counted, *_tell_bars([each.bar for each in listed])], limits=listed)
+
+    def do(self, command: api.Command, by: str) -> api.Done:
+        """Have a process do it; LiveError or ConfigurationError says why it was not done."""
+        row = self._row(command)
+        scope, session = row.scope, row.watched.session
+        assert scope is not None  # `_row` finds scopes alone
+        name = f"{scope.kind} {clean(scope.name, _MOST_NAME)}"
+        if command.op == "set_limit":
+            limit = next((each for each in scope.limits if each.kind == command.kind), None)
+            if limit is None or command.value is None:
+                raise ConfigurationError(f"{name} has no limit {clean(command.kind, 40)!r}, or no value was given.")
+            value = figures.read_amount(limit, command.value)
+            session.set_limit(scope.scope_id, limit.kind, value, by=by)
+            said = f"{limit.title} of {name} is {_amount(limit, value)} now."
+        elif command.op == "reprioritize":
+            session.reprioritize(scope.scope_id, command.value or "", by=by)
+            said = f"{name} has priority {clean(command.value, 20)} now."
+        elif command.op == "cancel":
+            session.cancel(scope.scope_id, command.reason, by=by)
+            said = f"{name} is told to end."
+        else:
+            getattr(session, command.op)(scope.scope_id, by=by)
+            said = f"{name}: {command.op} is done."
+        return api.Done(said=said)
+
+    def _row(self, command: api.Command) -> Row:
+        for row in rows(self.look()):
+            if row.scope is not None and row.scope.scope_id == command.scope and _key(row.watched, row.watched.key) == command.process:
+                return row
+        raise LiveError("That is not open any more.")
+
+
+async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[ServerSentEvent]:
+    """Yield what is open whenever it changed, for one page, for as long as it listens."""
+    loop, woken = asyncio.get_running_loop(), asyncio.Event()
+    last, mark, told_at = "", inbox.mark(), 0.0
+    with feed.listen(partial(loop.call_soon_threadsafe, woken.set)):
+        while True:
+            now = await to_thread.run_sync(lambda: feed.now(inbox.waiting()))
+            text, told_at = now.model_dump_json(), time.monotonic()
+            if text != last:
+                last = text
+                yield ServerSentEvent(text, event="now")
+            await asyncio.sleep(_LEAST_S)
+            while not woken.is_set() and inbox.mark() == mark and time.monotonic() - told_at < _SECOND_S:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), _EVERY_S)
+            woken.clear()
+            mark = inbox.mark()
+
+
+# -- rows ---------------------------------------------------------------------------------------------------------
+
+
+def _now(seen: list[Watched], asks: list[api.Ask]) -> api.Now:
+    found = rows(seen)
+    told = [_row(row, asks) for row in found[:_MOST_ROWS]]
+    runs = sum(row.scope is not None and row.scope.kind == "run" for row in found)
+    agents = sum(row.scope is not None and row.scope.kind == "agent" for row in found)
+    says: list[tuple[api.Tone, str]] = [("run", f"{_many(runs, 'run')} of {_many(len(seen), 'program')}, {_many(agents, 'agent')}")]
+    if asks:
+        says.append(("wait", f"{len(asks):,} {'waits' if len(asks) == 1 else 'wait'} for you"))
+    says += _tell_bars([bar for row in told for bar in row.bars])
+    refusals = [
+        (each.at_unix_s, _refusal(each, watched)) for watched in seen if watched.process is not None for each in watched.process.refusals
+    ]
+    refusals.sort(key=lambda each: -each[0])
+    newest = [refusal for _, refusal in refusals[:_MOST_REFUSALS]]
+    return api.Now(says=says, rows=told, refusals=newest, refused=len(refusals), waiting=len(asks))
+
+
+def _refusal(refused: LiveEvent, watched: Watched) -> api.Refusal:
+    process = watched.process
+    runs = () if process is None else process.runs
+    run = next((run for run in runs if run.run_id == refused.run_id), None)
+    return api.Refusal(
+        at=time.strftime("%H:%M:%S", time.localtime(refused.at_unix_s)),
+        agent=clean(refused.agent, _MOST_NAME),
+        call=clean(refused.call, _MOST_NAME),
+        limit=clean(refused.limit_kind, _MOST_NAME),
+        sentence=clean(refused.sentence or refused.limit_kind, _MOST_TEXT),
+        run=refused.run_id,
+        run_name=clean(refused.run_id if run is None else run.name, _MOST_NAME),
+    )
+
+
+def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
+    watched, scope, run = row.watched, row.scope, row.run
+    process = watched.process
+    program = f"{'?' if process is None else clean(process.program, _MOST_NAME)}, pid {watched.session.pid}"
+    key = _key(watched, watched.key)
+    if scope is None or run is None:
+        return api.NowRow(
+            key=key, parent=None, guide=[], kind="process", name=program, of="", process=key, scope=None, run=None,
+            tone="run" if row.trouble is None else "unknown", word=_listening(row), priority="", calls="", rate="", cost="",
+            bars=[], more_bars=0, can=[], facts=[], note=None,
+        )  # fmt: skip
+    waits = next((each for each in asks if each.agent == scope.name and each.run == run.run_id), None) if scope.kind != "run" else None
+    tone, word = _state(row, waits)
+    limits = sorted(scope.limits, key=lambda each: -figures.urgency(each))
+    bars = [_bar(each) for each in limits[:_MOST_BARS]]
+    facts = [f"{name} {clean(value, 80)}" for name, value in (("tenant", run.tenant), ("user", run.user), ("trace", run.trace_id)) if value]
+    return api.NowRow(
+        key=_key(row.watched, row.key),
+        parent=None if row.parent is None else _key(row.watched, row.parent),
+        guide=list(row.guide),
+        kind=scope.kind,
+        name=clean(scope.name, _MOST_NAME) or scope.kind,
+        of=program if scope.kind == "run" else "",
+        process=key,
+        scope=scope.scope_id,
+        run=run.run_id,
+        tone=tone,
+        word=word,
+        priority=scope.priority or "",
+        calls=count(scope.requests),
+        rate=figures.rate(scope.tokens_per_s),
+        cost=figures.short_usd(scope.cost_usd),
+        bars=bars,
+        more_bars=len(limits) - len(bars) + scope.limits_left_out,
+        can=_can(row),
+        facts=facts if scope.kind == "run" else [],
+        note=_note(row, waits),
+    )
+
+
+def _listening(row: Row) -> str:
+    if row.trouble is not None:
+        return row.trouble
+    process = row.watched.process
+    return "nothing is open" if process is not None and not process.runs else ""
+
+
+def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
+    """Return the shape of a row's state and its word."""
+    scope = row.scope
+    assert scope is not None  # rows of processes have no state
+    if row.trouble is not None:
+        return "unknown", row.trouble
+    if row.state in _PAUSED:
+        return "paused", row.state
+    if waits is not None or scope.waits_for == "approval":
+        return "wait", "waits for approval"
+    if scope.refused and scope.kind != "run":
+        return "refused", f"refused {_many(scope.refused, 'call')}"
+    if scope.kind == "run":
+        return "run", f"running {figures.age(scope.age_s)}"
+    return "run", "waits" if row.state == "waiting" else clean(scope.last_event, 60) or "open"
+
+
+def _can(row: Row) -> list[str]:
+    """Return what may be done to it: an agent whose pause ends it can be stopped, which is another word."""
+    scope = row.scope
+    if scope is None or row.trouble is not None or row.state in ("closed", "cancelled", "ended"):
+        return []
+    can = ["cancel"] if scope.kind in ("run", "agent") else ["close"]
+    if scope.limits:
+        can.append("set_limit")
+    if scope.status == "paused":
+        can.append("resume")
+    elif scope.pauses is not None:
+        can.append("pause" if scope.pauses else "stop")
+    return can
+
+
+def _note(row: Row, waits: api.Ask | None) -> api.Note | None:
+    scope = row.scope
+    if waits is not None:
+        return api.Note(tone="wait", at="", text=waits.call, ask=waits.id)
+    if scope is not None and scope.kind != "run" and scope.last_refusal is not None:
+        return api.Note(tone="refused", at="", text=clean(scope.last_refusal, _MOST_TEXT), ask=None)
+    return None
+
+
+# -- limits -------------------------------------------------------------------------------------------------------
+
+
+def _bar(limit: LimitState) -> api.Bar:
+    tone: api.Tone = "run" if limit.only_watched else "unknown" if limit.ratio is None and limit.limit else "ok"
+    if tone == "ok":
+        mark = figures.mark(limit)
+        full_by_nature = limit.ratio is not None and figures.urgency(limit) < 0
+        tone = "run" if full_by_nature else "refused" if mark == "!!" else "near" if mark or _warns(limit) else "ok"
+    used = 100.0 if limit.limit <= 0 else min(100.0, max(0.0, limit.used / limit.limit * 100))
+    held = 0.0 if limit.limit <= 0 else min(100.0 - used, max(0.0, limit.held / limit.limit * 100))
+    amounts = _amount(limit, limit.used) + (f" + {_amount(limit, limit.held)} held" if limit.held > 0 else "")
+    return api.Bar(
+        kind=limit.kind,
+        title=clean(limit.title or limit.kind, _MOST_NAME),
+        text=f"{amounts} of {_amount(limit, limit.limit)}",
+        share=figures.share(limit).strip(" !"),
+        tone=tone,
+        used=round(used, 1),
+        held=round(held, 1),
+        warn=None if limit.only_watched or limit.warn_at is None else round(limit.warn_at * 100, 1),
+        value=figures.written(limit),
+        refused=limit.refused,
+        watched=limit.only_watched,
+        spec=None if limit.spec is None else clean(limit.spec, _MOST_NAME),
+    )
+
+
+def _warns(limit: LimitState) -> bool:
+    return limit.warn_at is not None and limit.ratio is not None and limit.ratio >= limit.warn_at
+
+
+def _amount(limit: LimitState, value: float) -> str:
+    if limit.unit == "USD":
+        return amount(Kind.COST, value)
+    if limit.unit != "s" and value >= _SHORT_FROM:
+        return figures.short(value).replace(".0", "")
+    return figures.amount(limit, value)
+
+
+def _tell_bars(bars: list[api.Bar]) -> list[tuple[api.Tone, str]]:
+    """Count the limits that are spent, and those that are near."""
+    spent = sum(bar.tone == "refused" for bar in bars)
+    near = sum(bar.tone == "near" for bar in bars)
+    told: list[tuple[api.Tone, str]] = []
+    if spent:
+        told.append(("refused", f"{_many(spent, 'limit')} spent"))
+    if near:
+        told.append(("near", f"{near:,} nearing"))
+    return told
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def _key(watched: Watched, key: str) -> str:
+    """Return the name of a process or of a row in it, which says nothing of where its socket is."""
+    digest = hashlib.sha256(watched.key.encode()).hexdigest()[:12]
+    return digest + key.removeprefix(watched.key)

@@ -1,0 +1,336 @@
+"""Show what the store keeps: runs, one of them whole, one call, and who spent what; `ravi_otel.local._queries` answers all of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final, cast
+
+from ravi_otel.local import _answers as answers
+from ravi_otel.local import _queries as queries
+from ravi_otel.local._store import Store
+from ravi_otel.local.wording import UNKNOWN, amount, clean, count, money, percent
+from ravi_otel.policy._limits import NANO
+from ravi_otel.ui import _api as api
+
+_MS: Final = 1_000_000
+_MOST_NODES: Final = 100_000
+_MOST_NAME: Final = 200
+_MOST_PART: Final = 200_000
+_MOST_CURVES: Final = 8
+_MOST_SERIES: Final = 4
+_LONG_NS: Final = 3 * 86_400 * NANO
+_TONES: Final[Mapping[str, api.Tone]] = {
+    "running": "run",
+    "open": "run",
+    "ok": "ok",
+    "stopped": "refused",
+    "refused": "refused",
+    "cut": "refused",
+    "error": "error",
+    "lost": "unknown",
+}
+_LIMIT_TONES: Final[Mapping[str, api.Tone]] = {"refused": "refused", "warning": "near", "quiet": "ok"}
+_KINDS: Final = {"text": "text", "reasoning": "thinks", "tool_call": "calls", "tool_call_response": "answers"}
+
+
+def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
+    """Return a page of runs that fit."""
+    key, _, value = (asked.tag or "").partition("=")
+    where = answers.RunFilter(
+        since=_moment("since", asked.since),
+        until=_moment("until", asked.until),
+        status=asked.status or None,
+        user=asked.user or None,
+        tenant=asked.tenant or None,
+        stop_reason=asked.stop_reason or None,
+        agent=asked.agent or None,
+        model=asked.model or None,
+        text=asked.text or None,
+        tag=(key, value or None) if key else None,
+    )
+    with queries.Queries(store) as ask:
+        page = ask.runs(where, most=200, after=asked.after or None, order=asked.order, facets=not asked.after)
+    return api.Runs(page=page, words=[_ending(row) for row in page.rows])
+
+
+def run(store: Store, run_id: str) -> api.Run:
+    """Return one run whole."""
+    with queries.Queries(store) as ask:
+        tree, curves = ask.tree(run_id, most=_MOST_NODES), ask.curves(run_id)
+    head = tree.run
+    ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
+    rows, depths = list[api.TreeRow](), dict[str, int]()
+    for node in tree.nodes:
+        depths[node.id] = depth = 0 if node.parent is None else depths.get(node.parent, -1) + 1
+        begin, took = (node.began - head.began) / _MS, None if node.duration is None else node.duration / _MS
+        remark = clean(node.refusal or node.remark or "; ".join(note for _, note in node.notes), _MOST_NAME)
+        title = clean(node.title, _MOST_NAME)
+        rows.append((node.id, depth, node.kind, title, _tone(node), begin, took, node.in_text, node.out_text, node.cost_text, remark))
+    tone, word = _ending(head)
+    drawn = [_curve(each, head.began) for each in curves]
+    drawn.sort(key=lambda each: -max((share for _, share in each.points), default=0.0))
+    return api.Run(
+        run=head,
+        tone=tone,
+        word=word,
+        facts=_facts(head),
+        limits=[_bar(each) for each in tree.limits[:_MOST_CURVES]],
+        rows=rows,
+        left_out=tree.left_out,
+        length=max(1.0, (max(ends) - head.began) / _MS),
+        curves=drawn[:_MOST_CURVES],
+        notes=[((note.at - head.began) / _MS, note.kind, clean(note.text, _MOST_NAME)) for note in tree.notes if note.text],
+    )
+
+
+def call(store: Store, call_id: str) -> api.Call:
+    """Return one model call or tool call."""
+    with queries.Queries(store) as ask:
+        view = ask.call(call_id)
+    node, refusal = view.node, view.refusal or {}
+    facts = [("began", time.strftime("%H:%M:%S", time.localtime(node.began / NANO))), ("took", f"{node.ms_text} ms")]
+    facts += [("in", node.in_text), ("out", node.out_text), ("cost", node.cost_text)]
+    attributes = {**view.facts, **{f"usage.{name}": value for name, value in (view.usage or {}).items()}, **dict(view.tags)}
+    attributes |= {"trace": view.trace, "span": view.span, "user": view.user, "tenant": view.tenant, "session": view.session}
+    return api.Call(
+        id=node.id,
+        run=view.run,
+        title=clean(node.title, _MOST_NAME),
+        agent=clean(view.agent, _MOST_NAME),
+        tone=_tone(node),
+        word=node.status,
+        sentence=None if node.refusal is None else clean(node.refusal, 1_000),
+        facts=[(name, text) for name, text in facts if text and text.strip("- ms")],
+        chain=[_link(each) for each in cast("list[answers.Json]", refusal.get("chain") or [])],
+        captured=view.captured,
+        messages=_messages(view),
+        reservation=_reservation(view),
+        attributes=[(clean(name), _text(value)) for name, value in sorted(attributes.items()) if value not in (None, [], {})],
+        raw=json.dumps(asdict(view), indent=2, default=str),
+    )
+
+
+def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
+    """Return who spent what between two times, by one or two things, and when."""
+    since, until = _moment("since", asked.since) or 0, _moment("until", asked.until) or time.time_ns()
+    by = [each for each in asked.by.split(",") if each][:2] or ["model"]
+    unit, inner = "hour" if until - since <= _LONG_NS else "day", by[-1]
+    where = answers.SpendFilter(user=asked.user, tenant=asked.tenant, model=asked.model, agent=asked.agent)
+    with queries.Queries(store) as ask:
+        outer = ask.spend(by[:1], since=since, until=until, where=where)
+        split = ask.spend(by, since=since, until=until, where=where) if len(by) > 1 else None
+        series = ask.spend([inner], since=since, until=until, where=where)
+        times = ask.spend([unit, inner], since=since, until=until, where=where)
+    names = [group.key[0] for group in series.groups[:_MOST_SERIES]]
+    columns, ticks = _columns(times, names)
+    most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
+    whole = outer.total.cost_nano or 0
+    rows = [_spend_row(group, most, whole, split, names, inner == by[0]) for group in outer.groups]
+    calls = sum(group.calls for group in outer.groups)
+    return api.Spend(
+        says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens",
+        by=by,
+        series=[(_name(group.key[0]), group.spent.cost_text) for group in series.groups[:_MOST_SERIES]],
+        columns=columns,
+        ticks=ticks,
+        rows=rows,
+    )
+
+
+def find(store: Store, text: str) -> api.Find:
+    """Return what an id or words lead to."""
+    with queries.Queries(store) as ask:
+        found = [(each.kind, each.id if each.run is None else each.run, clean(each.title, _MOST_NAME)) for each in ask.find(text)]
+        named = ask.runs(answers.RunFilter(name=text), most=10) if text else None
+        hits = ask.search(text, most=10) if text else ()
+    found += [("run", row.run, clean(row.name, _MOST_NAME)) for row in (() if named is None else named.rows)]
+    return api.Find(found=[*dict.fromkeys(found), *(("said", hit.run, clean(hit.snippet, _MOST_NAME)) for hit in hits)])
+
+
+def _moment(name: str, written: str) -> int | None:
+    return queries.moment(name, written) if written else None
+
+
+# -- runs ---------------------------------------------------------------------------------------------------------
+
+
+def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
+    """Return the shape and the words for how a run ended."""
+    tone: api.Tone = _TONES.get(row.status, "paused")
+    if row.status == "ok" and row.end_status is not None and row.end_status != "ok":
+        tone = _TONES.get(row.end_status, "paused")
+        return tone, clean(f"{row.end_status}: {row.end_reason}" if row.end_reason else row.end_status)
+    if row.status == "error":
+        return tone, clean(f"own error: {row.error_type}" if row.error_type else "own error")
+    return tone, clean(f"{row.status}: {row.stop_reason}" if row.status == "stopped" and row.stop_reason else row.status)
+
+
+def _facts(row: answers.RunRow) -> list[tuple[str, str]]:
+    spent = row.spent
+    told: list[tuple[str, str | None]] = [
+        ("cost", spent.cost_text),
+        ("calls", count(spent.requests)),
+        ("tools", count(spent.tool_calls)),
+        ("tokens", spent.tokens_text),
+        ("refused", count(spent.refused) if spent.refused else None),
+        ("took", row.duration_text),
+        ("since", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.began / NANO))),
+        ("tenant", row.tenant),
+        ("user", row.user),
+        ("session", row.session),
+        *((f"tag {name}", value) for name, value in row.tags.items()),
+    ]
+    return [(clean(name), clean(value, _MOST_NAME)) for name, value in told if value]
+
+
+def _tone(node: answers.Node) -> api.Tone:
+    return _TONES.get(node.status, "paused")
+
+
+def _bar(limit: answers.LimitRow) -> api.Bar:
+    name = clean(f"{limit.scope_name or limit.scope} · {limit.title}", _MOST_NAME)
+    held = f" + {limit.held_text} held" if limit.held else ""
+    text = f"{limit.used_text}{held} of {limit.allowed_text}"
+    tone: api.Tone = "unknown" if limit.ratio is None else _LIMIT_TONES.get(limit.tone, "ok")
+    return _drawn(limit.kind, name, text, limit.share_text, tone, limit.used, limit.held, limit.allowed, limit.denied or 0)
+
+
+def _drawn(  # noqa: PLR0913, PLR0917 - a bar is as many things
+    kind: str, title: str, text: str, share: str, tone: api.Tone, used: float | None, held: float | None, allowed: float, refused: int
+) -> api.Bar:
+    used_width = _percent(used, allowed)
+    held_width = min(100.0 - used_width, _percent(held, allowed))
+    return api.Bar(
+        kind=kind, title=title, text=text, share=share, tone=tone, used=used_width, held=held_width, warn=None, value="", refused=refused,
+        watched=False, spec=None,
+    )  # fmt: skip
+
+
+def _percent(part: float | None, whole: float) -> float:
+    return 0.0 if not part else 100.0 if whole <= 0 else round(min(100.0, max(0.0, part / whole * 100)), 2)
+
+
+def _curve(curve: answers.Curve, began: int) -> api.Curve:
+    points = [((at - began) / _MS, used / limit * 100) for at, used, _, limit in curve.points if used is not None and limit]
+    last = points[-1][1] if points else 0.0
+    tone: api.Tone = "refused" if last >= 100 else "near" if last >= 80 else "ok"  # noqa: PLR2004 - percents
+    title = clean(f"{curve.limit_label} of {curve.scope_name or curve.scope_kind}", _MOST_NAME)
+    return api.Curve(title=title, tone=tone, share=percent(last / 100) if points else UNKNOWN, warn=80.0, points=points)
+
+
+# -- one call -----------------------------------------------------------------------------------------------------
+
+
+def _link(link: Mapping[str, Any]) -> api.Link:
+    kind = str(link.get("kind"))
+    used, held, value = (link.get(name) or 0.0 for name in ("used", "held", "value"))
+    refused = bool(link.get("refused"))
+    share = percent(used / value) if value else UNKNOWN
+    text = f"{amount(kind, used)}{f' + {amount(kind, held)} held' if held else ''} of {amount(kind, value)}"
+    bar = _drawn(kind, clean(str(link.get("limit"))), text, share, "refused" if refused else "ok", used, held, value, 0)
+    return api.Link(scope=clean(str(link.get("scope"))), name=clean(link.get("name") or ""), refused=refused, bar=bar)
+
+
+def _reservation(view: answers.CallView) -> list[tuple[str, str]]:
+    """Say what was expected, what was held of each limit, and what it came to."""
+    told: list[tuple[str, str]] = []
+    estimated = view.estimated or {}
+    if estimated:
+        tokens = f"{count(estimated.get('input_tokens'))} in, {count(estimated.get('output_tokens'))} out"
+        told.append(("expected", f"{tokens}, {money(estimated.get('cost'))}"))
+    for each in view.held:
+        held = each.get("held")
+        if isinstance(held, (int, float)):
+            told.append(
+                (
+                    f"held of {clean(str(each.get('limit')))}, {clean(str(each.get('name') or each.get('scope')))}",
+                    amount(str(each.get("kind")), held),
+                )
+            )
+    told.append(("settled", view.node.cost_text or UNKNOWN))
+    if view.node.cost_source:
+        told.append(("price from", clean(view.node.cost_source)))
+    return told
+
+
+def _messages(view: answers.CallView) -> list[api.Message]:
+    told = [("system", view.system or ())] if view.system else []
+    told += [(str(each.get("role")), each.get("parts") or ()) for each in (*(view.messages or ()), *(view.output or ()))]
+    if view.arguments is not None:
+        told.append(("arguments", ({"type": "text", "content": view.arguments},)))
+    if view.result is not None:
+        told.append(("result", ({"type": "text", "content": view.result},)))
+    return [api.Message(role=clean(role), parts=[_part(part) for part in parts]) for role, parts in told]
+
+
+def _part(part: Mapping[str, Any]) -> tuple[str, str]:
+    kind = _KINDS.get(str(part.get("type")), "other")
+    if kind == "calls":
+        return kind, f"{part.get('name')}({_text(part.get('arguments'))})"[:_MOST_PART]
+    content = next((part[name] for name in ("content", "response", "result") if part.get(name) is not None), part)
+    return kind, _text(content)
+
+
+def _text(value: object) -> str:
+    return (value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False))[:_MOST_PART]
+
+
+# -- spend --------------------------------------------------------------------------------------------------------
+
+
+def _name(key: str | None) -> str:
+    return clean(key, _MOST_NAME) or "none named"
+
+
+def _columns(times: answers.SpendTable, names: Sequence[str | None]) -> tuple[list[api.SpendColumn], list[tuple[float, str]]]:
+    """Stack what was spent by time: a part for each of the dearest, and one for the rest."""
+    found: dict[str, dict[int, int]] = {}
+    unknown: set[str] = set()
+    for group in times.groups:
+        at = group.key[0] or ""
+        place = names.index(group.key[1]) if group.key[1] in names else _MOST_SERIES
+        column = found.setdefault(at, {})
+        column[place] = column.get(place, 0) + (group.spent.cost_nano or 0)
+        if group.spent.unknown_cost:
+            unknown.add(at)
+    tallest = max((sum(column.values()) for column in found.values()), default=0)
+    columns = [
+        api.SpendColumn(
+            at=at,
+            parts=[(place, _percent(nano, tallest)) for place, nano in sorted(column.items()) if nano],
+            unknown=at in unknown,
+            text=("≥" if at in unknown else "") + money(sum(column.values())),
+        )
+        for at, column in sorted(found.items())
+    ]
+    return columns, [(share * 100.0, money(round(tallest * share))) for share in (0.0, 0.5, 1.0)] if tallest else []
+
+
+def _spend_row(
+    group: answers.Group, most: int, whole: int, split: answers.SpendTable | None, names: Sequence[str | None], alone: bool
+) -> api.SpendRow:
+    spent, key = group.spent, group.key[0]
+    inside = [each for each in (split.groups if split is not None else ()) if each.key[0] == key]
+    parts = [(each.key[1], each.spent.cost_nano or 0) for each in inside] if inside else [(key if alone else None, spent.cost_nano or 0)]
+    cached, given = spent.cached_input_tokens, spent.input_tokens
+    return api.SpendRow(
+        key=None if key is None else clean(key, _MOST_NAME),
+        width=_percent(spent.cost_nano, most),
+        parts=[(names.index(name) if name in names else _MOST_SERIES, _percent(nano, most)) for name, nano in parts if nano],
+        cost=spent.cost_text,
+        share=percent((spent.cost_nano or 0) / whole) if whole and spent.cost_nano is not None else UNKNOWN,
+        calls=count(group.calls),
+        input=spent.input_text,
+        cached=percent(cached / given) if cached is not None and given else "-",
+        output=spent.output_text,
+        each=money((spent.cost_nano or 0) // group.calls) if group.calls and not spent.unknown_cost else UNKNOWN,
+        refused=spent.refused,
+        inside=[_spend_row(_inner(each), most, whole, None, names, alone=True) for each in inside],
+    )
+
+
+def _inner(group: answers.Group) -> answers.Group:
+    return answers.Group(group.key[1:], group.calls, group.duration, group.spent)

@@ -1,0 +1,215 @@
+"""Serve the page: each route reads one thing or changes one thing; who may is `_safety`'s business."""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Final
+
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from sse_starlette import EventSourceResponse
+from starlette.responses import PlainTextResponse, Response
+
+from ravi_otel import __version__
+from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.local._store import Store
+from ravi_otel.ui import _api as api
+from ravi_otel.ui import _stored
+from ravi_otel.ui._decisions import Inbox, audit
+from ravi_otel.ui._live import Feed, events
+from ravi_otel.ui._safety import Access, Guard, peer_of
+
+_STOP_S: Final = 1
+_PING_S: Final = 15
+
+router = APIRouter()
+
+
+@dataclass(slots=True)
+class Desk:
+    """Hold what the routes read: the store, the queue of approvals and the audit logs, and the files of the page."""
+
+    access: Access
+    store: Path
+    inbox: Inbox
+    audit: Path
+    feed: Feed = field(init=False)
+    files: dict[str, tuple[bytes, str, str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the page's files once: what is not among them cannot be asked for, whatever a URL says."""
+        self.feed = Feed(self.store)
+        folder = resources.files("ravi_otel.ui") / "static"
+        self.files = {each.name: _file(each.name, each.read_bytes()) for each in folder.iterdir() if each.is_file()}
+
+    def stored(self) -> Store:
+        """Return the store that is there; ConfigurationError where there is none yet."""
+        return Store.find(self.store)
+
+
+def _file(name: str, content: bytes) -> tuple[bytes, str, str]:
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return content, kind, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
+
+
+def _desk(request: Request) -> Desk:
+    desk: Desk = request.app.state.desk
+    return desk
+
+
+At = Annotated[Desk, Depends(_desk)]
+
+
+def _who(request: Request, desk: At) -> str:
+    """Return who asks; a change that nobody answers for does not come this far."""
+    return desk.access.user(request.headers, peer_of(request.scope)) or ""
+
+
+Who = Annotated[str, Depends(_who)]
+
+
+@router.get("/api/session")
+def session(desk: At, who: Who) -> api.Session:
+    """Tell the page who looks, and the token that a change must bring."""
+    access = desk.access
+    return api.Session(
+        user=who or None, token=access.derived("change"), read_only=access.read_only, store=str(desk.store), version=__version__
+    )
+
+
+@router.get("/api/events")
+def stream(desk: At) -> EventSourceResponse:
+    """Send what is open as it changes."""
+    return EventSourceResponse(events(desk.feed, desk.inbox), ping=_PING_S)
+
+
+@router.get("/api/now")
+def now(desk: At) -> api.Now:
+    """Return what is open."""
+    return desk.feed.now(desk.inbox.waiting())
+
+
+@router.post("/api/commands")
+def command(desk: At, who: Who, asked: api.Command) -> api.Done:
+    """Have a process do something."""
+    return desk.feed.do(asked, who)
+
+
+@router.get("/api/limits")
+def limits(desk: At) -> api.Limits:
+    """Return every limit that counts now."""
+    return desk.feed.limits()
+
+
+@router.get("/api/approvals")
+def approvals(desk: At) -> api.Inbox:
+    """Return the queue."""
+    return desk.inbox.all()
+
+
+@router.get("/api/approvals/{request_id}")
+def approval(desk: At, request_id: str) -> api.Asked:
+    """Return one request."""
+    return desk.inbox.asked(request_id)
+
+
+@router.post("/api/approvals/{request_id}")
+def answer(desk: At, who: Who, request_id: str, given: api.Answer) -> api.Asked:
+    """Approve, edit or reject one request."""
+    return desk.inbox.answer(request_id, given, who)
+
+
+@router.post("/api/approvals/{request_id}/edit")
+def edit(desk: At, request_id: str, given: api.Edit) -> api.Edited:
+    """Return what an edit would run, and change nothing."""
+    return desk.inbox.edited(request_id, given)
+
+
+@router.get("/api/audit")
+def audit_(desk: At, asked: Annotated[api.AuditAsk, Query()]) -> api.Audit:
+    """Verify the audit logs, and return the newest entries that fit."""
+    return audit(desk.audit, asked)
+
+
+@router.get("/api/runs")
+def runs(desk: At, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
+    """Return a page of runs that fit."""
+    return _stored.runs(desk.stored(), asked)
+
+
+@router.get("/api/runs/{run_id}")
+def run(desk: At, run_id: str) -> api.Run:
+    """Return one run whole."""
+    return _stored.run(desk.stored(), run_id)
+
+
+@router.get("/api/calls/{call_id}")
+def call(desk: At, call_id: str) -> api.Call:
+    """Return one model call or tool call."""
+    return _stored.call(desk.stored(), call_id)
+
+
+@router.get("/api/spend")
+def spend(desk: At, asked: Annotated[api.SpendAsk, Query()]) -> api.Spend:
+    """Return who spent what, and when."""
+    return _stored.spend(desk.stored(), asked)
+
+
+@router.get("/api/find")
+def find(desk: At, text: str = "") -> api.Find:
+    """Return what an id or words lead to."""
+    return _stored.find(desk.stored(), text)
+
+
+@router.get("/{path:path}", include_in_schema=False)
+def page(desk: At, request: Request, path: str) -> Response:
+    """Return a file of the page by its exact name, else the page itself, which reads the rest of the address."""
+    if path.startswith("api/"):
+        return PlainTextResponse("There is no such thing to ask for.\n", 404)
+    known = desk.files.get(path.removeprefix("assets/")) if path.startswith("assets/") else desk.files["index.html"]
+    if known is None:
+        return PlainTextResponse("There is no such file.\n", 404)
+    content, kind, etag = known
+    headers = {"cache-control": "no-cache", "etag": etag}
+    if request.headers.get("if-none-match") == etag:
+        return Response(status_code=304, headers=headers)
+    return Response(content, media_type=kind, headers=headers)
+
+
+def create(desk: Desk) -> FastAPI:
+    """Return the application, without its guard; no page of FastAPI's own, which would load from elsewhere."""
+    app = FastAPI(title="ravi-otel ui", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.desk = desk
+    app.include_router(router)
+    app.add_exception_handler(RaviError, _sentence)
+    app.add_exception_handler(RequestValidationError, _nonsense)
+    return app
+
+
+def _sentence(_: Request, error: Exception) -> Response:
+    return PlainTextResponse(f"{error}\n", 400 if isinstance(error, ConfigurationError) else 409)
+
+
+def _nonsense(_: Request, error: Exception) -> Response:
+    del error  # what it says repeats what was sent
+    return PlainTextResponse("That is not what is asked for here.\n", 422)
+
+
+def server(desk: Desk) -> uvicorn.Server:
+    """Return the server, guarded, which has not begun to listen."""
+    config = uvicorn.Config(
+        Guard(create(desk), desk.access),
+        host=desk.access.host,
+        port=desk.access.port,
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,  # who asks is who is connected
+        server_header=False,
+        timeout_graceful_shutdown=_STOP_S,
+    )
+    return uvicorn.Server(config)

@@ -1,0 +1,82 @@
+"""What was asked, decided and done, in a real browser: verified, filtered, and torn where somebody wrote."""
+
+from __future__ import annotations
+
+import pytest
+from page_stage import HOSTILE
+from playwright.sync_api import expect
+
+from ravi_otel.supervisor.audit import AuditLog
+
+WIDE = [
+    {"theme": "light"},
+    {"theme": "dark"},
+    {"theme": "light", "width": 390, "height": 844},
+    {"theme": "dark", "width": 390, "height": 844},
+]
+NAMES = ["light", "dark", "phone", "phone in the dark"]
+
+
+def written(served, run_id="triage-42", tool="refund", agent="writer", amount=120):
+    log = AuditLog(served.audit, content=True)
+    known = {"run_id": run_id, "agent_name": agent, "tool": tool, "op_id": "op-1", "arguments": {"order": 881, "amount": amount}}
+    log.note("proposed", **known)
+    log.note("reviewed", **known, decision="escalate", reason="high_refund_requires_human")
+    log.note("approved", **known, approved=True, who="anna", comment="ok")
+    log.note("executed", **known, status="ok")
+    return log
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_the_chain_is_shown_verified_and_torn_where_it_was_changed(served, looking, request):
+    written(served)
+    log = written(served, "import-contacts-6", HOSTILE, HOSTILE)
+    path = log.path("import-contacts-6")
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b"120", b"999")
+    path.write_bytes(b"\n".join(lines))
+    page = looking.open("/audit")
+    expect(page.get_by_role("alert")).to_contain_text("import-contacts-6.audit.jsonl, entry 2")
+    expect(page.get_by_role("row").filter(has_text="its content was changed")).to_have_count(1)
+    expect(page.get_by_text("1 as written")).to_be_visible()
+    expect(page.get_by_text(HOSTILE, exact=True).first).to_be_visible()
+    looking.picture(f"audit-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+
+
+def test_filters_are_in_the_address_and_the_address_filters(served, looking):
+    written(served)
+    written(served, "triage-43", "send_email", amount=7)
+    page = looking.open("/audit")
+    expect(page.get_by_role("row")).to_have_count(9)
+    page.get_by_role("button", name="+ tool").click()
+    page.get_by_label("tool", exact=True).select_option("send_email")
+    expect(page).to_have_url(f"{served.origin}/audit?tool=send_email")
+    expect(page.get_by_role("row")).to_have_count(5)
+    page.get_by_role("button", name="+ person").click()
+    page.get_by_label("person", exact=True).select_option("anna")
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.reload()
+    expect(page.get_by_role("row")).to_have_count(2)
+    page.get_by_role("button", name="Take out tool").click()
+    expect(page.get_by_role("row")).to_have_count(3)
+    page.keyboard.press("/")
+    page.keyboard.type("triage-43")
+    expect(page.get_by_role("row")).to_have_count(2)
+    expect(page).to_have_url(f"{served.origin}/audit?person=anna&text=triage-43")
+
+
+def test_where_there_is_no_log_it_says_where_it_looked(served, looking):
+    page = looking.open("/audit")
+    expect(page.get_by_text("There is no audit log in")).to_contain_text(str(served.audit))
+    assert looking.accessible() == []
+
+
+def test_verify_again_reads_what_was_written_since(served, looking):
+    written(served)
+    page = looking.open("/audit")
+    expect(page.get_by_role("row")).to_have_count(5)
+    written(served, "triage-44")
+    page.get_by_role("button", name="Verify again").click()
+    expect(page.get_by_role("row")).to_have_count(9)

@@ -1,0 +1,52 @@
+"""Every limit that counts now, in a real browser, the fullest first."""
+
+from __future__ import annotations
+
+import pytest
+from live_actors import limit, run, scope
+from page_stage import HOSTILE
+from playwright.sync_api import expect
+
+WIDE = [
+    {"theme": "light"},
+    {"theme": "dark"},
+    {"theme": "light", "width": 390, "height": 844},
+    {"theme": "dark", "width": 390, "height": 844},
+]
+NAMES = ["light", "dark", "phone", "phone in the dark"]
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_the_fullest_come_first_with_whose_they_are(served, looking, request):
+    served.actor(
+        run(
+            "r1",
+            scope("a", "r1", name=HOSTILE, limits=(limit("turns", 20, 20), limit("tokens", 100, 1000))),
+            limits=(limit("cost", 0.45, 0.5), limit("agents", 10, 10)),
+        )
+    )
+    page = looking.open("/limits")
+    expect(page.get_by_text("4 limits count now")).to_be_visible()
+    expect(page.get_by_text("1 limit spent")).to_be_visible()
+    kinds = page.locator("tbody tr td:first-child")
+    expect(kinds).to_have_text(["turns", "cost", "tokens", "agents"])
+    expect(page.locator("tbody tr").first).to_contain_text(f"agent {HOSTILE}")
+    looking.picture(f"limits-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+
+
+def test_a_limit_is_set_from_its_row(served, looking):
+    actor = served.actor(run("r1", limits=(limit("cost", 0.45, 0.5), limit("tokens", 5, 10))))
+    page = looking.open("/limits")
+    page.get_by_role("button", name="Set tokens of run r1").click()
+    page.get_by_label("New value").fill("20k")
+    page.get_by_role("button", name="Set tokens to 20k").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [(each["kind"], each["value"]) for each in actor.heard] == [("tokens", 20_000)]
+
+
+def test_without_limits_it_says_how_to_set_one(served, looking):
+    page = looking.open("/limits")
+    expect(page.get_by_text("ravi-otel limits --policy policy.yaml")).to_be_visible()
+    assert looking.accessible() == []

@@ -1,0 +1,195 @@
+"""What a store keeps, in a real browser: runs, one of them whole, and who spent what."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from page_stage import HOSTILE
+from playwright.sync_api import expect
+from stored_runs import Shelf
+
+WIDE = [
+    {"theme": "light"},
+    {"theme": "dark"},
+    {"theme": "light", "width": 390, "height": 844},
+    {"theme": "dark", "width": 390, "height": 844},
+]
+NAMES = ["light", "dark", "phone", "phone in the dark"]
+SECOND = 10**9
+REFUSED = "Turn limit exceeded: 20 + 1 > 20 in agent 'researcher' of run 'triage-42'. Raise turns=20 or leave it out."
+CHAIN = [
+    {"scope": "tenant", "name": "acme", "limit": "cost", "kind": "cost", "value": 200.0, "used": 61.2, "held": 0.02, "refused": False},
+    {"scope": "run", "name": "triage-42", "limit": "cost", "kind": "cost", "value": 0.5, "used": 0.38, "held": 0.02, "refused": False},
+    {"scope": "agent", "name": "researcher", "limit": "turns", "kind": "turns", "value": 20, "used": 20, "held": 0, "refused": True},
+]
+LIMITS = [
+    {
+        "limit": "cost=0.50usd",
+        "kind": "cost",
+        "scope": "run",
+        "scope_name": "triage-42",
+        "value": 0.5,
+        "threshold": 0.5,
+        "used": 0.412,
+        "held": 0.02,
+        "remaining": 0.068,
+        "ratio": 0.824,
+        "denied": 0,
+        "events": ["limit_nearing"],
+    }
+]
+
+
+def kept(served):
+    """Keep a run with three agents, of which one was refused, and some others."""
+    shelf = Shelf(served.store)
+    shelf._now -= 120 * SECOND
+    shelf.put("processes", process="p1", name="support_desk.py", began=shelf._now, lost=0)
+    run = shelf.run("triage-42", user="u42", tenant="acme", status="stopped", stop_reason="max_turns", ended=shelf._now + 70 * SECOND)
+    began = shelf._now
+    for at, (name, model) in enumerate([("planner", "gpt-4.1"), ("researcher", "gpt-4.1"), (HOSTILE, "claude-sonnet")]):
+        agent = shelf.agent(run, name, seconds=40, began=began + at * 8 * SECOND)
+        for turn in range(6):
+            begin = {"began": began + (at * 8 + turn * 5 + 1) * SECOND, "duration": 3 * SECOND}
+            call = shelf.call(run, (1_200 + 300 * turn, 310), 0.0051, agent=name, model=model, parent=agent, **begin)
+            shelf.tool(run, "search", agent=name, parent=agent, began=begin["began"] + 4 * SECOND, duration=SECOND // 2)
+        if name == "researcher":
+            refusal = {"sentence": REFUSED, "limit_kind": "turns", "chain": CHAIN}
+            call = shelf.call(
+                run, None, None, agent=name, parent=agent, status="refused", sent=False, began=began + 49 * SECOND, duration=1_000_000,
+                refusal=refusal, limit_kind="turns", limit_scope="agent",
+            )  # fmt: skip
+            shelf.say(run, call, f"Ticket 4417: {HOSTILE} charged twice", answer="The search results repeat.")
+    shelf.execute("UPDATE scopes SET limits = ? WHERE scope = ?", (json.dumps(LIMITS), run))
+    for at in range(20):
+        shelf.put(
+            "samples", at=began + at * 3 * SECOND, run=run, scope=run, scope_kind="run", scope_name="triage-42", limit_kind="cost",
+            limit_label="cost", value=0.5, used=0.02 * at, held=0.01,
+        )  # fmt: skip
+    shelf.run("faq", user="u17", tenant="globex")
+    shelf.call("faq", (100, 20), None, model="local/llama-3.3-70b")
+    shelf.run("lost one", ended=None, status="open")
+    shelf.run("own", status="error", error_type="ValueError", name=HOSTILE)
+    return shelf
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_runs_are_listed_with_how_they_ended_and_narrowed_down_by_the_address(served, looking, request):
+    kept(served)
+    page = looking.open("/runs")
+    table = page.get_by_role("table", name="Runs")
+    row = table.get_by_role("row").filter(has_text="triage-42")
+    expect(row).to_contain_text("stopped: max_turns")
+    expect(table.get_by_text(HOSTILE, exact=True)).to_be_visible()
+    looking.picture(f"runs-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+    page.goto(f"{served.origin}/runs?tenant=acme")
+    expect(table.locator("[role=rowgroup] [role=row]")).to_have_count(1)
+    page.get_by_role("button", name="Take out tenant").click()
+    expect(table.locator("[role=rowgroup] [role=row]")).to_have_count(4)
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_a_run_is_shown_whole_with_the_refused_call_its_chain_and_its_last_prompt(served, looking, request):
+    kept(served)
+    page = looking.open("/runs")
+    page.get_by_role("link", name="triage-42").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
+    expect(page.get_by_role("meter", name="triage-42 · cost")).to_be_visible()
+    tree = page.get_by_role("treegrid", name="Calls")
+    expect(tree.get_by_text("researcher").first).to_be_visible()
+    panel = page.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text(REFUSED)).to_be_visible()
+    expect(panel.get_by_text("researcher · turns · said no")).to_be_visible()
+    expect(panel.get_by_text(f"Ticket 4417: {HOSTILE} charged twice")).to_be_visible()
+    looking.picture(f"run-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+    page.keyboard.press("2")
+    expect(panel.get_by_role("tab", name="Reservation")).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("3")
+    expect(panel.get_by_text("request_model")).to_be_visible()
+    page.keyboard.press("k")
+    page.reload()
+    expect(panel.get_by_text(REFUSED)).to_have_count(0)
+
+
+def test_a_tree_is_folded_and_walked_by_keys(served, looking):
+    kept(served)
+    page = looking.open("/runs/triage-42")
+    rows = page.get_by_role("treegrid", name="Calls").get_by_role("row")
+    expect(rows.first).to_contain_text("triage-42")
+    for _ in range(60):
+        page.keyboard.press("k")
+    expect(rows.first).to_have_attribute("aria-selected", "true")
+    page.keyboard.press("ArrowLeft")
+    expect(rows).to_have_count(1)
+    page.keyboard.press("ArrowRight")
+    expect(rows.nth(1)).to_be_visible()
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_who_spent_what_is_added_up_stacked_and_drilled_down_to_the_runs(served, looking, request):
+    kept(served)
+    page = looking.open("/spend")
+    rows = page.locator("table.spend tbody tr")
+    expect(rows.first).to_contain_text("u42")
+    expect(rows.nth(1)).to_contain_text("gpt-4.1")
+    expect(page.get_by_text("calls without a price")).to_be_visible()
+    looking.picture(f"spend-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+    page.get_by_role("link", name="u42").click()
+    expect(page).to_have_url(f"{served.origin}/runs?user=u42&since=today")
+    expect(page.get_by_role("table", name="Runs").get_by_text("triage-42")).to_be_visible()
+
+
+def test_spend_is_grouped_otherwise_by_the_address(served, looking):
+    kept(served)
+    page = looking.open("/spend?by=agent")
+    expect(page.locator("table.spend tbody tr").filter(has_text=HOSTILE)).to_be_visible()
+    page.get_by_role("button", name="+ tool").click()
+    expect(page).to_have_url(f"{served.origin}/spend?by=agent%2Ctool")
+    page.get_by_role("button", name="Yesterday").click()
+    expect(page.get_by_text("Nothing was spent in that time")).to_be_visible()
+    assert looking.accessible() == []
+
+
+def test_words_that_were_said_and_ids_are_found_from_everywhere(served, looking):
+    kept(served)
+    page = looking.open("/")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.type("triage")
+    found = page.get_by_role("listbox", name="Found")
+    expect(found.get_by_role("option").filter(has_text="triage-42").first).to_be_visible()
+    assert looking.accessible() == []
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{served.origin}/runs/triage-42")
+
+
+def test_where_there_is_no_store_it_says_how_to_keep_one(served, looking):
+    page = looking.open("/runs")
+    expect(page.get_by_role("alert")).to_contain_text("there is no store at")
+    expect(page.get_by_text("ravi-otel run --limit")).to_be_visible()
+    page.goto(f"{served.origin}/runs/nobody")
+    expect(page.get_by_role("alert")).to_be_visible()
+    looking.wrong.clear()  # the browser tells of every answer that is an error
+
+
+def test_many_runs_are_scrolled_without_pages(served, looking):
+    shelf = Shelf(served.store)
+    for at in range(450):
+        shelf.run(f"run-{at:04}", began=shelf._now - at * SECOND)
+    page = looking.open("/runs")
+    rows = page.locator(".runs-body [role=row]")
+    expect(rows.first).to_contain_text("run-0000")
+    assert rows.count() < 80
+    region = page.get_by_role("region", name="Runs")
+    for _ in range(12):
+        region.evaluate("each => each.scrollTo(0, each.scrollHeight)")
+        page.wait_for_timeout(100)
+    expect(page.get_by_text("run-0449")).to_be_visible()

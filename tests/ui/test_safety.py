@@ -1,0 +1,335 @@
+"""Each way in that is not meant to be one, tried over real HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import urllib.parse
+from pathlib import Path
+
+import pytest
+from approval_desk import desk, requested
+from click.testing import CliRunner
+from live_actors import run
+from page_stage import Served, serving
+
+from ravi_otel.cli.entry import commands
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.supervisor.approval import rows
+from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.ui._safety import access
+
+JSON = {"content-type": "application/json"}
+
+
+class Client:
+    """Ask as a browser would, or as somebody who is none."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.cookie: str | None = None
+
+    def __call__(self, path, method="GET", body=None, host=None, **headers):
+        connection = http.client.HTTPConnection("127.0.0.1", self.served.port, timeout=10)
+        known = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
+        for each in [f"127.0.0.1:{self.served.port}"] if host is None else host:
+            connection.putheader("Host", each)
+        if self.cookie is not None:
+            connection.putheader("Cookie", self.cookie)
+        data = b"" if body is None else json.dumps(body).encode()
+        for name, value in {**known, "content-length": str(len(data))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(data)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, dict(answer.getheaders()), text
+
+    def arrive(self):
+        status, headers, _ = self(f"/?token={self.served.access.token}")
+        assert status == 303
+        self.cookie = headers["set-cookie"].partition(";")[0]
+        return headers
+
+    def token(self):
+        return json.loads(self("/api/session")[2])["token"]
+
+    def change(self, path="/api/commands", body=None, **headers):
+        told = {"origin": self.served.origin, "x_ravi_token": self.token(), **JSON, **headers}
+        asked = {"process": "p", "scope": "s", "op": "cancel"} if body is None else body
+        return self(path, "POST", asked, **{name: value for name, value in told.items() if value is not None})
+
+
+@pytest.fixture
+def client(served):
+    return Client(served)
+
+
+@pytest.fixture
+def inside(client):
+    client.arrive()
+    return client
+
+
+def test_it_listens_on_this_machine_alone_unless_a_token_is_kept(tmp_path):
+    known = access(port=1)
+    assert known.host == "127.0.0.1"
+    with pytest.raises(ConfigurationError, match=r"needs --token-file.*proxy with sign-in"):
+        access(port=1, host="0.0.0.0")
+    assert len({access(port=1).token for _ in range(8)}) == 8
+    assert len(known.token) >= 40
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "why"),
+    [("short", 0o600, "at least 16"), ("a" * 20, 0o644, "others than its owner"), ("é" * 20, 0o600, "ASCII"), (None, 0, "cannot be read")],
+    ids=["short", "readable", "letters", "missing"],
+)
+def test_a_token_file_that_others_could_know_is_refused(tmp_path, content, mode, why):
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    with pytest.raises(ConfigurationError, match=why):
+        access(port=1, host="0.0.0.0", token_file=path)
+    path.unlink(missing_ok=True)
+    path.write_text(" 0123456789abcdef\n")
+    path.chmod(0o600)
+    assert access(port=1, host="0.0.0.0", token_file=path).token == "0123456789abcdef"
+
+
+def test_nothing_is_shown_without_the_token(client):
+    for path in (
+        "/",
+        "/approvals",
+        "/api/now",
+        "/api/session",
+        "/api/events",
+        "/assets/app.js",
+        "/api/approvals",
+        "/openapi.json",
+        "/docs",
+    ):
+        status, headers, text = client(path)
+        assert (status, "set-cookie" in headers) == (401, False), path
+        assert text == "This page needs the URL that `ravi-otel ui` printed when it started, with its token: open that one.\n"
+
+
+@pytest.mark.parametrize("token", ["wrong", "", "%00", "%ff%fe", "a" * 5000])
+def test_a_wrong_token_is_refused_in_one_sentence(client, token):
+    status, headers, text = client(f"/?token={token}")
+    assert (status, "set-cookie" in headers, text.count("\n")) == (403, False, 1)
+
+
+def test_two_tokens_are_none(client, served):
+    assert client(f"/?token={served.access.token}&token=wrong")[0] == 403
+
+
+def test_the_token_becomes_a_cookie_that_no_script_reads_and_that_is_of_its_port(client, served):
+    headers = client.arrive()
+    name, _, rest = headers["set-cookie"].partition("=")
+    assert name == f"ravi_ui_{served.port}"
+    assert {each.strip().lower() for each in rest.split(";")[1:]} == {"httponly", "path=/", "samesite=lax"}
+    assert served.access.token not in headers["set-cookie"] + headers["location"]
+    assert client("/")[0] == 200
+
+
+def test_the_token_leaves_the_address_and_the_rest_of_it_stays(client, served):
+    status, headers, _ = client(f"/audit?run=r1&token={served.access.token}&what=approved")
+    assert (status, headers["location"]) == (303, "/audit?run=r1&what=approved")
+
+
+@pytest.mark.parametrize("path", ["//evil.example/", "/\\evil.example/", "///evil.example", "/%2F/evil.example"])
+def test_no_address_leads_to_another_site(client, served, path):
+    status, headers, _ = client(f"{path}?token={served.access.token}")
+    went = urllib.parse.urljoin("http://127.0.0.1/", headers["location"].replace("\\", "/"))
+    assert (status, urllib.parse.urlsplit(went).netloc) == (303, "127.0.0.1")
+
+
+def test_a_cookie_of_another_page_or_a_guess_opens_nothing(client, served):
+    client.arrive()
+    name, _, value = client.cookie.partition("=")
+    for cookie in (f"{name}={value[:-1]}0", f"ravi_ui_1={value}", f"{name}={served.access.token}", f"{name}=", f"{name}={'é' * 9}"):
+        client.cookie = cookie.encode().decode("latin-1")
+        assert client("/api/now")[0] == 401
+
+
+@pytest.mark.parametrize(
+    "host",
+    [["evil.example"], ["evil.example:{port}"], ["127.0.0.1"], [], ["127.0.0.1:{port}", "evil.example"], ["127.0.0.1:1"]],
+    ids=["name", "name and port", "no port", "none", "two", "other port"],
+)
+def test_a_host_that_is_none_of_ours_is_refused_which_ends_dns_rebinding(inside, served, host):
+    named = [each.format(port=served.port) for each in host]
+    assert inside("/api/now", host=named)[0] in {400, 421}
+    assert inside("/api/now", host=[f"localhost:{served.port}"])[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": None},
+        {"origin": "null"},
+        {"origin": "http://127.0.0.1"},
+        {"x_ravi_token": None},
+        {"x_ravi_token": ""},
+        {"x_ravi_token": "wrong"},
+    ],
+    ids=str,
+)
+def test_a_change_without_the_origin_and_the_token_of_the_page_is_refused(inside, served, headers):
+    actor = served.actor(run("r1"))
+    assert inside.change(**headers)[0] == 403
+    assert actor.heard == []
+
+
+def test_a_change_that_is_no_json_is_refused_so_that_no_form_sends_one(inside):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"):
+        assert inside.change(**{"content_type": kind, "content-type": kind})[0] == 415
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "CONNECT", "TRACE", "PROPFIND"])
+def test_any_other_method_is_judged_as_a_change(inside, method):
+    assert inside("/api/now", method, origin="http://evil.example")[0] == 403
+
+
+def test_the_token_of_changes_is_neither_the_cookie_nor_the_url(inside, served):
+    assert len({inside.token(), served.access.token, inside.cookie.partition("=")[2]}) == 3
+
+
+def test_every_answer_says_what_a_browser_may_load_and_that_nobody_keeps_it(inside):
+    for path in ("/", "/api/now", "/assets/app.js", "/nowhere", "/api/nothing", "/?token=wrong"):
+        _, headers, _ = inside(path)
+        policy = dict(each.strip().split(" ", 1) for each in headers["content-security-policy"].split(";"))
+        assert policy["default-src"] == "'none'"
+        assert {policy[each] for each in ("script-src", "style-src", "connect-src", "img-src")} == {"'self'"}
+        assert "unsafe" not in headers["content-security-policy"]
+        assert (policy["frame-ancestors"], policy["base-uri"], policy["form-action"]) == ("'none'",) * 3
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["referrer-policy"] == "no-referrer"
+        assert headers["cache-control"] in {"no-store", "no-cache"}
+        assert "server" not in headers
+
+
+def test_the_page_itself_has_no_script_or_style_in_its_text(inside):
+    text = inside("/")[2]
+    assert "<script>" not in text
+    assert " style=" not in text
+    assert "onload" not in text
+    assert "http://" not in text.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/assets/../_safety.py",
+        "/assets/..%2f_safety.py",
+        "/assets/%2e%2e/_safety.py",
+        "/assets//etc/passwd",
+        "/assets/%00",
+        "/assets/app.js/..",
+        "/api/../../etc/passwd",
+        "/api/approvals/..%2f..%2fetc%2fpasswd",
+        "/api/audit?run=../../etc/passwd",
+    ],
+)
+def test_no_url_leads_to_a_file(inside, path):
+    status, _, text = inside(path)
+    assert "root:" not in text
+    assert "derived" not in text
+    assert status in {200, 400, 404}
+    if status == 200:
+        assert path.startswith("/api/audit")
+
+
+def test_read_only_shows_and_changes_nothing(tmp_path):
+    with serving(tmp_path, read_only=True) as served:
+        client = Client(served)
+        client.arrive()
+        at = desk(served.queue)
+        asked = requested(expires_s=None)
+        at.enter(asked, rows.seal_of(asked))
+        assert json.loads(client("/api/session")[2])["read_only"] is True
+        status, _, text = client.change(f"/api/approvals/{asked.id}", {"seal": rows.seal_of(asked), "approved": True})
+        assert (status, text) == (403, "This page only shows: it was started with --read-only.\n")
+        assert at.find(asked.id).state == "pending"
+
+
+def test_who_decides_is_the_user_of_the_system_whatever_a_header_says(inside):
+    assert json.loads(inside("/api/session", x_forwarded_user="root2", remote_user="root2")[2])["user"] == login()
+
+
+def test_a_proxys_header_is_believed_from_the_proxy_alone(tmp_path):
+    with pytest.raises(ConfigurationError, match="--trusted-proxy"):
+        access(port=1, user_header="x-user")
+    with serving(tmp_path / "a", user_header="x-user", trusted_proxies=["127.0.0.1"]) as served:
+        client = Client(served)
+        client.arrive()
+        assert json.loads(client("/api/session", x_user="anna")[2])["user"] == "anna"
+        assert client.change(x_user="anna")[0] == 409  # nothing of that name is open
+        assert client.change()[0] == 403
+        assert client.change(x_user="")[0] == 403
+    with serving(tmp_path / "b", user_header="x-user", trusted_proxies=["192.0.2.1"]) as served:
+        client = Client(served)
+        client.arrive()
+        assert json.loads(client("/api/session", x_user="anna")[2])["user"] is None
+        assert client.change(x_user="anna")[0] == 403
+
+
+def test_behind_a_proxy_its_name_and_origin_are_ours_and_the_cookie_is_for_tls_alone(tmp_path):
+    with serving(tmp_path, public_url="https://ravi.example.com") as served:
+        client = Client(served)
+        _, headers, _ = client(f"/?token={served.access.token}", host=["ravi.example.com"])
+        assert "secure" in headers["set-cookie"].lower()
+        client.cookie = headers["set-cookie"].partition(";")[0]
+        assert client("/api/now", host=["ravi.example.com"])[0] == 200
+        assert client.change(origin="https://ravi.example.com")[0] == 409
+        assert client.change(origin="http://ravi.example.com")[0] == 403
+
+
+@pytest.mark.parametrize("url", ["ravi.example.com", "ftp://x", "https://", "https://u:p@x", "https://x/path", "https://x/?a=b"])
+def test_a_public_url_that_is_no_address_of_a_site_is_refused(url):
+    with pytest.raises(ConfigurationError, match="--public-url"):
+        access(port=1, public_url=url)
+
+
+def test_what_is_sent_that_makes_no_sense_is_told_in_one_sentence_that_repeats_none_of_it(inside):
+    for body in ({}, {"process": "p", "scope": "s", "op": "<script>"}, {"process": "p", "scope": "s", "op": "cancel", "more": 1}, [1], "x"):
+        status, _, text = inside.change(body=body)
+        assert (status, "script" in text, text.count("\n")) == (422, False, 1)
+
+
+def test_a_command_for_what_is_not_open_reaches_nobody(inside, served):
+    actor = served.actor(run("r1"))
+    assert inside.change(body={"process": str(actor.entry.socket), "scope": "r1", "op": "cancel"})[0] == 409
+    assert actor.heard == []
+
+
+# -- the command --------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = CliRunner().invoke(commands, ["ui", "--port", str(port), "--store", str(tmp_path)])
+    assert done.exit_code == 2
+    assert done.output == f"Error: port {port} is taken: another `ravi-otel ui` may run there. Name another with --port.\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (["--host", "0.0.0.0"], "--token-file"),
+        (["--user-header", "x-user"], "--trusted-proxy"),
+        (["--user-header", "x-user", "--trusted-proxy", "proxy.example"], "is no address"),
+    ],
+    ids=["host", "header", "proxy"],
+)
+def test_the_command_refuses_what_would_open_it_to_others(tmp_path: Path, options, why):
+    done = CliRunner().invoke(commands, ["ui", "--store", str(tmp_path), *options])
+    assert (done.exit_code, why in done.output, done.output.count("\n")) == (2, True, 1)

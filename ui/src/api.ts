@@ -1,0 +1,62 @@
+// What the server says, by the types that are made of its own models; a refusal arrives as the one sentence it was written as.
+import { signal } from "@preact/signals";
+import type { components } from "./schema.d.ts";
+
+type Schemas = components["schemas"];
+export type Tone = Schemas["Note"]["tone"];
+export type Bar = Schemas["Bar"];
+export type Now = Schemas["Now"];
+export type NowRow = Schemas["NowRow"];
+export type Refusal = Schemas["Refusal"];
+export type Limits = Schemas["Limits"];
+export type Limit = Schemas["Limit"];
+export type Command = Schemas["Command"];
+export type Ask = Schemas["Ask"];
+export type Asked = Schemas["Asked"];
+export type Argument = Schemas["Argument"];
+export type Edited = Schemas["Edited"];
+export type Inbox = Schemas["Inbox"];
+export type Audit = Schemas["Audit"];
+export type AuditEntry = Schemas["AuditEntry"];
+export type Session = Schemas["Session"];
+
+/** Who looks, and what they may do; unknown until the server said so. */
+export const session = signal<Session | null>(null);
+
+export class Refused extends Error {}
+
+async function asked<T>(path: string, init?: RequestInit): Promise<T> {
+  let answer: Response;
+  try {
+    answer = await fetch(path, init);
+  } catch {
+    throw new Refused("The server does not answer. Is `ravi-otel ui` still running?");
+  }
+  if (!answer.ok) throw new Refused((await answer.text()).trim() || `The server answered ${answer.status}.`);
+  return (await answer.json()) as T;
+}
+
+export const get = <T>(path: string, abort?: AbortSignal): Promise<T> => asked<T>(path, abort ? { signal: abort } : undefined);
+
+export async function post<T>(path: string, body: unknown): Promise<T> {
+  const known = session.value ?? (await begin());
+  const headers = { "content-type": "application/json", "x-ravi-token": known.token };
+  return asked<T>(path, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+export async function begin(): Promise<Session> {
+  session.value = await get<Session>("/api/session");
+  return session.value;
+}
+
+export const sentence = (error: unknown): string => (error instanceof Error ? error.message : String(error));
+
+export type Runs = Schemas["Runs"];
+export type RunRow = Schemas["RunRow"];
+export type Run = Schemas["Run"];
+export type TreeRow = Run["rows"][number];
+export type Call = Schemas["Call"];
+export type Curve = Schemas["Curve"];
+export type Spend = Schemas["Spend"];
+export type SpendRow = Schemas["SpendRow"];
+export type Find = Schemas["Find"];

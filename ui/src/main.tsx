@@ -1,0 +1,44 @@
+import { render } from "preact";
+import { Route, Switch } from "wouter-preact";
+import { begin } from "./api.ts";
+import { listen } from "./live.ts";
+import { ApprovalsPage } from "./pages/approvals/Approvals.tsx";
+import { AuditPage } from "./pages/audit/Audit.tsx";
+import { LimitsPage } from "./pages/limits/Limits.tsx";
+import { RunPage } from "./pages/run/Run.tsx";
+import { RunsPage } from "./pages/runs/Runs.tsx";
+import { SpendPage } from "./pages/spend/Spend.tsx";
+import { NowPage } from "./pages/now/Now.tsx";
+import { holdTheme } from "./parts/Frame.tsx";
+import { Nowhere } from "./pages/Nowhere.tsx";
+import "./tokens.css";
+import "./base.css";
+
+holdTheme();
+listen();
+begin().catch(() => undefined); // the page says itself that it is not live
+render(
+  <Switch>
+    <Route path="/">
+      <NowPage />
+    </Route>
+    <Route path="/runs">
+      <RunsPage />
+    </Route>
+    <Route path="/runs/:id">{(params) => <RunPage key={params.id} id={params.id} />}</Route>
+    <Route path="/spend">
+      <SpendPage />
+    </Route>
+    <Route path="/limits">
+      <LimitsPage />
+    </Route>
+    <Route path="/approvals/:id?">{(params) => <ApprovalsPage id={params.id} />}</Route>
+    <Route path="/audit">
+      <AuditPage />
+    </Route>
+    <Route>
+      <Nowhere />
+    </Route>
+  </Switch>,
+  document.body,
+);

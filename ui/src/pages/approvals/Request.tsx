@@ -1,0 +1,290 @@
+import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { type Argument, type Asked, type Edited, post, sentence, session } from "../../api.ts";
+import { useKeys, useSeconds } from "../../hooks.ts";
+import { now } from "../../live.ts";
+import { Confirm } from "../../parts/Confirm.tsx";
+import { Failed } from "../../parts/Empty.tsx";
+import { State } from "../../parts/Icon.tsx";
+import { LimitBar } from "../../parts/LimitBar.tsx";
+import { moment, span } from "../../words.ts";
+
+type Drafts = Readonly<Record<string, string>>;
+
+/** The arguments as one JSON object, each draft in the place of what was asked; an empty draft leaves it out. */
+function whole(asked: readonly Argument[], drafts: Drafts): string {
+  const parts = asked.flatMap((each) => {
+    const value = drafts[each.name] ?? each.value ?? "";
+    return value.trim() === "" ? [] : [`"${each.name}": ${value}`];
+  });
+  return `{${parts.join(", ")}}`;
+}
+
+export function Request({ asked, onDone }: { asked: Asked; onDone: () => void }) {
+  const { ask, earlier } = asked;
+  const at = useSeconds();
+  const [editing, setEditing] = useState(false);
+  const [drafts, setDrafts] = useState<Drafts>({});
+  const [edited, setEdited] = useState<Edited | null>(null);
+  const [comment, setComment] = useState("");
+  const [error, setError] = useState<string | null>(null);
+  const [rejecting, setRejecting] = useState(false);
+  const [busy, setBusy] = useState(false);
+  const note = useId();
+  const isOpen = ask.can.includes("approve") && !session.value?.read_only;
+  const mayReject = ask.can.includes("reject") && !session.value?.read_only;
+  const changes = Object.keys(drafts).length > 0;
+
+  useEffect(() => {
+    if (!changes) {
+      setEdited(null);
+      setError(null);
+      return;
+    }
+    let wanted = true;
+    const timer = setTimeout(() => {
+      post<Edited>(`/api/approvals/${encodeURIComponent(ask.id)}/edit`, { arguments: whole(ask.arguments, drafts) }).then(
+        (answer) => {
+          if (!wanted) return;
+          setEdited(answer);
+          setError(null);
+        },
+        (failed: unknown) => {
+          if (!wanted) return;
+          setEdited(null);
+          setError(sentence(failed));
+        },
+      );
+    }, 150);
+    return () => {
+      wanted = false;
+      clearTimeout(timer);
+    };
+  }, [drafts, changes, ask.id, ask.arguments]);
+
+  const send = async (approved: boolean, why: string) => {
+    const body = { seal: ask.seal, approved, comment: why, arguments: approved && changes ? whole(ask.arguments, drafts) : null };
+    await post<Asked>(`/api/approvals/${encodeURIComponent(ask.id)}`, body);
+    onDone();
+  };
+  const approve = async () => {
+    if (!isOpen || busy || (changes && edited === null)) return;
+    setBusy(true);
+    try {
+      await send(true, comment);
+    } catch (failed) {
+      setError(sentence(failed));
+      onDone();
+    } finally {
+      setBusy(false);
+    }
+  };
+  const undo = () => {
+    setDrafts({});
+    setEditing(false);
+  };
+  useKeys({
+    a: () => document.getElementById("approve")?.focus(),
+    e: () => isOpen && setEditing(true),
+    r: () => mayReject && setRejecting(true),
+    Escape: undo,
+  });
+
+  const shown = edited?.arguments ?? ask.arguments;
+  const changed = edited?.arguments.filter((each) => each.edited !== null) ?? [];
+  const [only] = changed;
+  const act = changed.length === 1 && only ? `Approve with ${only.edited === "" ? `no ${only.name}` : `${only.name} ${only.edited}`}` : changes ? "Approve the edit" : "Approve";
+  return (
+    <>
+      <section class="ask-main" aria-label="The request">
+        <div>
+          <State tone={ask.tone}>
+            {ask.can.includes("approve")
+              ? `${ask.word} ${span(at - ask.asked_at)}${ask.expires_at === null ? ", never expires" : `, expires in ${span(ask.expires_at - at)}`}`
+              : ask.word}
+          </State>
+          <p class="call">{ask.call}</p>
+          <p class="soft">
+            asked by <b>{ask.agent || "somebody"}</b>
+            {ask.run && <> in {ask.run}</>}
+            {ask.tenant && `, tenant ${ask.tenant}`}, at {moment(ask.asked_at)}
+          </p>
+        </div>
+        <div>
+          <h2>Why a person</h2>
+          <p>
+            <code>{ask.reason}</code>
+            {ask.risk !== null && <>, risk {ask.risk}</>}
+          </p>
+        </div>
+        <div>
+          <h2>Exactly what will run</h2>
+          <table class="args">
+            <thead>
+              <tr>
+                <th>Argument</th>
+                <th>Value</th>
+                <th>Type</th>
+              </tr>
+            </thead>
+            <tbody>
+              {shown.map((each) => (
+                <Row key={each.name} argument={each} editing={editing} draft={drafts[each.name]} onDraft={(value) => setDrafts(drafted(drafts, each, value))} />
+              ))}
+            </tbody>
+          </table>
+          <p class="print">
+            fingerprint <code class={edited ? "was dim" : ""}>{ask.fingerprint.slice(0, 12)}</code>
+            {edited && <code> → {edited.fingerprint.slice(0, 12)}</code>} <span class="dim">SHA-256 over tool, arguments, scope and policy; an approval is for these alone, once</span>
+          </p>
+        </div>
+        <Leaves run={ask.run} />
+        {earlier.length > 0 && (
+          <div>
+            <h2>The same was asked before</h2>
+            <ul>
+              {earlier.map((each) => (
+                <li key={each.id}>
+                  <State tone={each.tone}>
+                    {each.word}, {moment(each.answered_at ?? each.asked_at)}
+                  </State>
+                </li>
+              ))}
+            </ul>
+          </div>
+        )}
+        {ask.says && <p class="soft">{ask.says}</p>}
+        {ask.comment && (
+          <p>
+            <span class="dim">Note:</span> {ask.comment}
+          </p>
+        )}
+        {isOpen && (
+          <div>
+            <label for={note} class="soft">
+              Note for the audit log
+            </label>
+            <textarea id={note} class="field" maxLength={2000} placeholder="May be left empty; the model may be told" value={comment} onInput={(event) => setComment(event.currentTarget.value)} />
+          </div>
+        )}
+        {error !== null && <Failed error={error} />}
+        {mayReject && (
+          <div class="decide">
+            {isOpen && (
+              <button id="approve" type="button" class="btn tall main-act" disabled={busy || (changes && edited === null)} onClick={approve} title={act}>
+                <span class="cut">{act}</span>
+              </button>
+            )}
+            {isOpen &&
+              (editing ? (
+                <button type="button" class="btn tall" onClick={undo}>
+                  Undo edit
+                </button>
+              ) : (
+                <button type="button" class="btn tall" onClick={() => setEditing(true)}>
+                  Edit…
+                </button>
+              ))}
+            <button type="button" class="btn tall" onClick={() => setRejecting(true)}>
+              {isOpen ? "Reject…" : "Take it back…"}
+            </button>
+          </div>
+        )}
+        {isOpen && session.value?.user && (
+          <p class="dim as-who">
+            As <b>{session.value.user}</b>. {changes && "The edit is checked and reviewed again before it runs."}
+          </p>
+        )}
+      </section>
+      {rejecting && <Reject call={ask.call} initial={comment} onSend={(why) => send(false, why)} onClose={() => setRejecting(false)} />}
+    </>
+  );
+}
+
+/** Keep a draft only while it says something else than was asked. */
+function drafted(drafts: Drafts, argument: Argument, value: string): Drafts {
+  const { [argument.name]: _, ...rest } = drafts;
+  return value === argument.value ? rest : { ...rest, [argument.name]: value };
+}
+
+interface RowProps {
+  argument: Argument;
+  editing: boolean;
+  draft: string | undefined;
+  onDraft: (json: string) => void;
+}
+
+function Row({ argument, editing, draft, onDraft }: RowProps) {
+  const isEdited = argument.edited !== null;
+  return (
+    <tr class={isEdited ? "edited" : ""}>
+      <td>{argument.name}</td>
+      <td>
+        {editing && argument.value !== null ? (
+          <Field argument={argument} draft={draft} onDraft={onDraft} />
+        ) : (
+          <>
+            {isEdited && argument.value !== null ? <span class="was">{argument.value}</span> : <span>{argument.value}</span>}{" "}
+            {isEdited && <span class="becomes">{argument.edited || "left out"}</span>}
+          </>
+        )}
+        {argument.reads !== null && <span class="reads">reads: {argument.reads}</span>}
+      </td>
+      <td class="dim">{argument.type}</td>
+    </tr>
+  );
+}
+
+/** A field for one argument by what it is: a text without quotes, a number, a choice, or JSON. */
+function Field({ argument, draft, onDraft }: Omit<RowProps, "editing">) {
+  const label = `New value of ${argument.name}`;
+  const json = draft ?? argument.value ?? "";
+  const first = useRef<HTMLElement>(null);
+  if (argument.type === "true or false")
+    return (
+      <select class="field" aria-label={label} value={json} onChange={(event) => onDraft(event.currentTarget.value)}>
+        <option value="true">true</option>
+        <option value="false">false</option>
+      </select>
+    );
+  if (argument.type === "text") {
+    const text = JSON.parse(json === "" ? '""' : json) as string;
+    return <textarea class="field" rows={1} aria-label={label} value={text} onInput={(event) => onDraft(asJson(event.currentTarget.value))} />;
+  }
+  if (argument.type === "number")
+    return <input class="field" inputMode="decimal" aria-label={label} value={json} onInput={(event) => onDraft(event.currentTarget.value)} />;
+  return <textarea ref={first as never} class="field" aria-label={label} value={json} onInput={(event) => onDraft(event.currentTarget.value)} />;
+}
+
+/** Write a text as the server does: JSON in ASCII. */
+const asJson = (text: string): string =>
+  JSON.stringify(text).replace(/[\u007f-\uffff]/g, (char) => `\\u${char.charCodeAt(0).toString(16).padStart(4, "0")}`);
+
+/** What the run may still spend, while it runs. */
+function Leaves({ run }: { run: string | null }) {
+  const row = run === null ? undefined : now.value?.rows.find((each) => each.run === run && each.kind === "run");
+  if (!row || row.bars.length === 0) return null;
+  return (
+    <div>
+      <h2>What its run may spend</h2>
+      <div class="leaves">
+        {row.bars.map((bar) => (
+          <LimitBar key={bar.kind} bar={bar} />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function Reject({ call, initial, onSend, onClose }: { call: string; initial: string; onSend: (why: string) => Promise<void>; onClose: () => void }) {
+  const [why, setWhy] = useState(initial);
+  return (
+    <Confirm title="Reject it?" act="Reject it" leave="Leave it waiting" onAct={() => onSend(why)} onClose={onClose}>
+      <p class="mono">{call}</p>
+      <label class="ask-field">
+        Why: the model may be told
+        <textarea class="field" maxLength={2000} value={why} onInput={(event) => setWhy(event.currentTarget.value)} />
+      </label>
+      <p>It will not run, and its program is told so. Nothing takes back a rejection.</p>
+    </Confirm>
+  );
+}

@@ -1,0 +1,121 @@
+import { useState } from "preact/hooks";
+import type { Limit, Limits, NowRow } from "../../api.ts";
+import { useGet, useKeys } from "../../hooks.ts";
+import { now } from "../../live.ts";
+import { Empty, Failed } from "../../parts/Empty.tsx";
+import { type Key, Page } from "../../parts/Frame.tsx";
+import { Says } from "../../parts/Icon.tsx";
+import { Meter, Share } from "../../parts/LimitBar.tsx";
+import { type Asked, Steering } from "../now/Steering.tsx";
+import "../../parts/Table.css";
+import "./limits.css";
+
+const KEYS: readonly Key[] = [
+  { keys: ["j", "k"], does: "move" },
+  { keys: ["l"], does: "set" },
+];
+
+/** The limit's scope as a row of Now, which is what a change is asked about. */
+const scopeOf = (limit: Limit): NowRow | undefined =>
+  now.value?.rows.find((row) => row.scope === limit.scope && row.process === limit.process);
+
+export function LimitsPage() {
+  const { data, error } = useGet<Limits>("/api/limits", now.value);
+  const [chosen, setChosen] = useState<string | null>(null);
+  const [asking, setAsking] = useState<Asked | null>(null);
+  const limits = data?.limits ?? [];
+  const at = Math.max(0, limits.findIndex((each) => each.key === chosen));
+  const set = (limit: Limit | undefined) => {
+    const row = limit && scopeOf(limit);
+    if (row && limit.can.includes("set_limit")) setAsking({ op: "set_limit", row, bar: limit.bar });
+  };
+  const move = (step: number) => {
+    const next = limits[Math.max(0, Math.min(limits.length - 1, at + step))];
+    if (!next) return;
+    setChosen(next.key);
+    document.getElementById(`limit-${next.key}`)?.scrollIntoView({ block: "nearest" });
+  };
+  useKeys({ j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), l: () => set(limits[at]) });
+  return (
+    <Page name="Limits" looks="limits of what runs now" cli="ravi-otel top --once" keys={KEYS}>
+      <div class="head">
+        <h1>Limits</h1>
+        {data && limits.length > 0 && <Says says={data.says} />}
+      </div>
+      {error !== null && <Failed error={error} />}
+      {data && limits.length === 0 && (
+        <Empty ways={WAYS}>
+          <p>A limit shows up here while the run, agent or block that it counts for is open. None is now. Set one:</p>
+        </Empty>
+      )}
+      {limits.length > 0 && (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Limits that count now">
+          <table class="table limits">
+            <colgroup>
+              <col class="l-lim" />
+              <col class="l-for" />
+              <col />
+              <col class="l-pct" />
+              <col class="l-what" />
+              <col class="l-set" />
+            </colgroup>
+            <thead>
+              <tr>
+                <th>Limit</th>
+                <th>Counts for</th>
+                <th>Used, held and left</th>
+                <th>
+                  <span class="only-screenreader">Share</span>
+                </th>
+                <th>
+                  <span class="only-screenreader">Amounts</span>
+                </th>
+                <th>
+                  <span class="only-screenreader">Set</span>
+                </th>
+              </tr>
+            </thead>
+            <tbody>
+              {limits.map((limit, row) => (
+                <tr key={limit.key} id={`limit-${limit.key}`} aria-selected={row === at} onClick={() => setChosen(limit.key)}>
+                  <td class="mono" title={limit.bar.spec ?? limit.bar.title}>
+                    {limit.bar.spec ?? limit.bar.title}
+                  </td>
+                  <td title={`${limit.whose}${limit.of && ` of ${limit.of}`}`}>
+                    {limit.whose} {limit.of && <span class="dim">of {limit.of}</span>}
+                  </td>
+                  <td class="has-bar">
+                    <Meter bar={limit.bar} />
+                  </td>
+                  <td class="limit-share" data-tone={limit.bar.tone}>
+                    <Share bar={limit.bar} />
+                  </td>
+                  <td>
+                    <span class="fig">{limit.bar.text}</span>
+                    <span class="dim">
+                      {limit.bar.refused > 0 && ` ${limit.bar.refused.toLocaleString("en-US")} refused`}
+                      {limit.bar.watched && " only watches"}
+                    </span>
+                  </td>
+                  <td class="act">
+                    {limit.can.includes("set_limit") && (
+                      <button type="button" class="btn" onClick={() => set(limit)} aria-label={`Set ${limit.bar.title} of ${limit.whose}`}>
+                        Set…
+                      </button>
+                    )}
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
+    </Page>
+  );
+}
+
+const WAYS = [
+  ["For a program that was not written for it", "ravi-otel run --limit cost=0.50usd --limit tokens=500k -- python my_agent.py"],
+  ["See what would count, and who said so", "ravi-otel limits --policy policy.yaml"],
+] as const;

@@ -1,0 +1,95 @@
+import { useState } from "preact/hooks";
+import { type Bar, type Command, type NowRow, post } from "../../api.ts";
+import { Confirm } from "../../parts/Confirm.tsx";
+import { Meter } from "../../parts/LimitBar.tsx";
+
+export interface Asked {
+  op: "cancel" | "close" | "pause" | "stop" | "resume" | "set_limit";
+  row: NowRow;
+  bar?: Bar;
+}
+
+interface Words {
+  button: string;
+  act: string;
+  leave: string;
+  says: string;
+}
+
+/** What a button says, and what comes of it; nothing is done without the second. */
+export const WORDS: Record<Asked["op"], Words> = {
+  pause: { button: "Pause…", act: "Pause it", leave: "Let it work", says: "It keeps what it has, gives its slot to others, and waits until it is resumed." },
+  stop: { button: "Stop…", act: "Stop it", leave: "Let it work", says: "Its next call or tool ends it with what it has: it was not written to wait." },
+  resume: { button: "Resume…", act: "Resume it", leave: "Leave it paused", says: "It goes on as soon as there is a slot for it." },
+  cancel: { button: "Cancel…", act: "Cancel it", leave: "Let it work", says: "All below it ends too: calls in flight are ended and settled, and no other call is let through." },
+  close: { button: "Close…", act: "Close it", leave: "Leave it open", says: "No other call is let through in it." },
+  set_limit: { button: "Set limit…", act: "Set it", leave: "Leave it", says: "It counts from the next call on. What is used stays used." },
+};
+
+export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void }) {
+  const { op, row } = asked;
+  const words = WORDS[op];
+  const [kind, setKind] = useState((asked.bar ?? row.bars[0])?.kind ?? "");
+  const bar = asked.bar ?? row.bars.find((each) => each.kind === kind) ?? row.bars[0];
+  const [value, setValue] = useState(bar?.value ?? "");
+  const [reason, setReason] = useState("");
+  const whose = `${row.kind} ${row.name}`;
+  const send = () => {
+    const sent: Command = { process: row.process, scope: row.scope ?? "", op: op === "stop" ? "pause" : op };
+    if (op === "set_limit") Object.assign(sent, { kind: bar?.kind, value });
+    if (op === "cancel" && reason.trim() !== "") sent.reason = reason.trim();
+    return post("/api/commands", sent);
+  };
+  const setting = op === "set_limit" && bar !== undefined;
+  return (
+    <Confirm
+      title={setting ? `Set ${bar.title} of ${whose}` : `${words.act.replace(" it", "")} ${whose}?`}
+      act={setting ? `Set ${bar.title} to ${value || "…"}` : words.act}
+      leave={setting ? `Leave it at ${bar.value}` : words.leave}
+      ready={!setting || value.trim() !== ""}
+      onAct={send}
+      onClose={onClose}
+    >
+      {setting && (
+        <>
+          {row.bars.length > 1 && !asked.bar && (
+            <label class="ask-field">
+              Limit
+              <select
+                class="field"
+                value={kind}
+                onChange={(event) => {
+                  setKind(event.currentTarget.value);
+                  setValue(row.bars.find((each) => each.kind === event.currentTarget.value)?.value ?? "");
+                }}
+              >
+                {row.bars.map((each) => (
+                  <option key={each.kind} value={each.kind}>
+                    {each.title}
+                  </option>
+                ))}
+              </select>
+            </label>
+          )}
+          <div class="ask-bar">
+            <Meter bar={bar} tall />
+            <span class="fig">
+              {bar.text} · {bar.share}
+            </span>
+          </div>
+          <label class="ask-field">
+            New value
+            <input class="field" value={value} autoFocus onInput={(event) => setValue(event.currentTarget.value)} />
+          </label>
+        </>
+      )}
+      {op === "cancel" && (
+        <label class="ask-field">
+          Why, for its log (may be left empty)
+          <input class="field" value={reason} maxLength={500} onInput={(event) => setReason(event.currentTarget.value)} />
+        </label>
+      )}
+      <p>{words.says}</p>
+    </Confirm>
+  );
+}

@@ -1,0 +1,191 @@
+import { useEffect, useState } from "preact/hooks";
+import type { Call, TreeRow } from "../../api.ts";
+import { useGet, useKeys } from "../../hooks.ts";
+import { Conversation } from "../../parts/Conversation.tsx";
+import { Failed } from "../../parts/Empty.tsx";
+import { Icon, State } from "../../parts/Icon.tsx";
+import { Meter } from "../../parts/LimitBar.tsx";
+import { span } from "../../words.ts";
+
+const TABS = ["Conversation", "Reservation", "Attributes", "JSON"] as const;
+
+/** The open item: a call whole, or a scope's own line. */
+export function Item({ row, notes }: { row: TreeRow | undefined; notes: readonly (readonly [number, string, string])[] }) {
+  const isCall = row?.[2] === "call" || row?.[2] === "tool";
+  return (
+    <aside class="item" aria-label="The open item" tabIndex={0}>
+      {row === undefined ? null : isCall && row[0] ? <CallItem key={row[0]} id={row[0]} row={row} /> : <ScopeItem row={row} notes={notes} />}
+    </aside>
+  );
+}
+
+function ScopeItem({ row, notes }: { row: TreeRow; notes: readonly (readonly [number, string, string])[] }) {
+  const [, depth, kind, title, tone, , , given, taken, cost, remark] = row;
+  return (
+    <>
+      <div class="title">
+        <div class="l">
+          <Icon name={tone} />
+          <h2>{title}</h2>
+          <span class="dim">{kind}</span>
+        </div>
+        <p class="facts">
+          {cost && (
+            <span>
+              cost <span class="fig">{cost}</span>
+            </span>
+          )}
+          {(given || taken) && (
+            <span>
+              tokens{" "}
+              <span class="fig">
+                {given} in, {taken} out
+              </span>
+            </span>
+          )}
+        </p>
+        {remark && <p>{remark}</p>}
+      </div>
+      {depth === 0 && notes.length > 0 && (
+        <div class="panel">
+          <h2>Beside the calls</h2>
+          <ul>
+            {notes.map(([at, what, text], place) => (
+              <li key={place} class="beside">
+                <span class="fig dim">{span(at / 1000)}</span> <span class="dim">{what}</span> <span>{text}</span>
+              </li>
+            ))}
+          </ul>
+        </div>
+      )}
+    </>
+  );
+}
+
+function CallItem({ id, row }: { id: string; row: TreeRow }) {
+  const { data, error } = useGet<Call>(`/api/calls/${encodeURIComponent(id)}`, row[6]);
+  const [tab, setTab] = useState(0);
+  const [copied, setCopied] = useState("");
+  useEffect(() => {
+    const timer = setTimeout(() => setCopied(""), 2000);
+    return () => clearTimeout(timer);
+  }, [copied]);
+  useKeys({ "1": () => setTab(0), "2": () => setTab(1), "3": () => setTab(2), "4": () => setTab(3) });
+  if (error !== null) return <Failed error={error} />;
+  if (data === null) return null;
+  const copy = async (what: string, text: string) => {
+    await navigator.clipboard.writeText(text);
+    setCopied(what);
+  };
+  return (
+    <>
+      <div class="title">
+        <div class="l">
+          <State tone={data.tone}>{data.word}</State>
+          <h2 class="cut" title={data.title}>
+            {data.title}
+          </h2>
+          <span class="dim">{data.agent}</span>
+          <span class="grow" />
+          <button type="button" class="btn bare icon" aria-label="Copy the link to it" onClick={() => copy("link", location.href)}>
+            <Icon name="link" />
+          </button>
+          <button type="button" class="btn bare icon" aria-label="Copy it as JSON" onClick={() => copy("JSON", data.raw)}>
+            <Icon name="copy" />
+          </button>
+          <span class="only-screenreader" aria-live="polite">
+            {copied && `${copied} copied`}
+          </span>
+        </div>
+        <p class="facts">
+          {data.facts.map(([label, text]) => (
+            <span key={label}>
+              {label} <span class="fig">{text}</span>
+            </span>
+          ))}
+        </p>
+      </div>
+      {data.sentence !== null && (
+        <div class="verdict">
+          <p class="sentence">{data.sentence}</p>
+        </div>
+      )}
+      {data.chain.length > 0 && (
+        <div class="chain">
+          <p class="cap">Asked from the outside in; each limit is the fullest of its scope</p>
+          <ol>
+            {data.chain.map((link, at) => (
+              <li key={at} class={link.refused ? "full" : ""}>
+                <span class={`dot st-${link.refused ? "refused" : "ok"}`}>
+                  <Icon name={link.refused ? "refused" : "run"} />
+                </span>
+                <span class="scope">{link.scope}</span>
+                <div>
+                  <p class="who">
+                    <span class="cut" title={link.name}>
+                      {[link.name, link.bar.title].filter(Boolean).join(" · ")}
+                      {link.refused && " · said no"}
+                    </span>
+                    <span class="fig">
+                      {link.bar.text} · {link.bar.share}
+                    </span>
+                  </p>
+                  <Meter bar={link.bar} />
+                </div>
+              </li>
+            ))}
+          </ol>
+        </div>
+      )}
+      <div class="tabs" role="tablist" aria-label="The open item">
+        {TABS.map((name, at) => (
+          <button
+            key={name}
+            type="button"
+            role="tab"
+            id={`tab-${at}`}
+            aria-controls="panel"
+            aria-selected={tab === at}
+            tabIndex={tab === at ? 0 : -1}
+            onClick={() => setTab(at)}
+            onKeyDown={(event) => {
+              const step = event.key === "ArrowRight" ? 1 : event.key === "ArrowLeft" ? -1 : 0;
+              if (step === 0) return;
+              const next = (at + step + TABS.length) % TABS.length;
+              setTab(next);
+              document.getElementById(`tab-${next}`)?.focus();
+            }}
+          >
+            {name}
+          </button>
+        ))}
+      </div>
+      <div id="panel" class="panel" role="tabpanel" aria-labelledby={`tab-${tab}`} tabIndex={0}>
+        {tab === 0 &&
+          (data.captured ? (
+            <Conversation messages={data.messages} />
+          ) : (
+            <p class="soft">
+              What was said is not kept. <code>ravi-otel run --content</code> keeps it from the next run on.
+            </p>
+          ))}
+        {tab === 1 && <Pairs pairs={data.reservation} />}
+        {tab === 2 && <Pairs pairs={data.attributes} />}
+        {tab === 3 && <pre class="raw">{data.raw}</pre>}
+      </div>
+    </>
+  );
+}
+
+function Pairs({ pairs }: { pairs: readonly (readonly [string, string])[] }) {
+  return (
+    <dl class="kv">
+      {pairs.map(([name, value]) => (
+        <>
+          <dt>{name}</dt>
+          <dd>{value}</dd>
+        </>
+      ))}
+    </dl>
+  );
+}

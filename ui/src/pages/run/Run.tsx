@@ -1,0 +1,256 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Link, useLocation, useSearch } from "wouter-preact";
+import type { Run, TreeRow } from "../../api.ts";
+import { useGet, useKeys, useMedia } from "../../hooks.ts";
+import { now } from "../../live.ts";
+import { Failed } from "../../parts/Empty.tsx";
+import { type Key, Page } from "../../parts/Frame.tsx";
+import { Icon, State } from "../../parts/Icon.tsx";
+import { Meter, Share } from "../../parts/LimitBar.tsx";
+import { useVirtual } from "../../virtual.ts";
+import { span } from "../../words.ts";
+import { Curves } from "./Curves.tsx";
+import { Item } from "./Item.tsx";
+import "../../parts/Table.css";
+import "./run.css";
+
+const KEYS: readonly Key[] = [
+  { keys: ["j", "k"], does: "move" },
+  { keys: ["←", "→"], does: "fold" },
+  { keys: ["1", "–", "4"], does: "tabs" },
+];
+const ROW = 24;
+
+/** A line that is shown: where it is among all, and whether something is below it. */
+interface Line {
+  row: TreeRow;
+  folds: boolean;
+}
+
+function shown(rows: readonly TreeRow[], folded: ReadonlySet<string>): Line[] {
+  const lines: Line[] = [];
+  let hidden = Infinity;
+  for (let at = 0; at < rows.length; at++) {
+    const row = rows[at];
+    if (!row) continue;
+    const [id, depth] = row;
+    if (depth > hidden) continue;
+    hidden = folded.has(id) ? depth : Infinity;
+    lines.push({ row, folds: (rows[at + 1]?.[1] ?? -1) > depth });
+  }
+  return lines;
+}
+
+export function RunPage({ id }: { id: string }) {
+  const running = now.value?.rows.find((row) => row.run === id && row.kind === "run");
+  const mark = running ? `${running.calls}/${running.cost}` : "over";
+  const { data, error } = useGet<Run>(`/api/runs/${encodeURIComponent(id)}`, mark);
+  const name = data?.run.name ?? id;
+  return (
+    <Page name={name} looks="one run of the store" cli={`ravi-otel show ${id} --content`} keys={KEYS} fixed>
+      {error !== null && (
+        <>
+          <div class="head">
+            <h1>Run</h1>
+          </div>
+          <Failed error={error} />
+          <p class="failed">
+            <Link href="/runs">See all runs</Link>
+          </p>
+        </>
+      )}
+      {error === null && data && <Whole data={data} name={name} />}
+    </Page>
+  );
+}
+
+function Whole({ data, name }: { data: Run; name: string }) {
+  const search = useSearch();
+  const [, go] = useLocation();
+  const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
+  const lines = useMemo(() => shown(data.rows, folded), [data.rows, folded]);
+  const wanted = new URLSearchParams(search).get("item");
+  const refused = lines.findIndex(({ row }) => row[4] === "refused" && isCall(row));
+  const found = lines.findIndex(({ row }) => row[0] === wanted);
+  const [at, setAt] = useState(() => Math.max(0, found >= 0 ? found : refused));
+  const selected = lines[at]?.row;
+  const isPhone = useMedia("(max-width: 640px)");
+  const scroller = useRef<HTMLDivElement>(null);
+  const above = data.curves.length > 0 ? 149 : 41;
+  const virtual = useVirtual(lines.length, ROW, scroller, above);
+  useEffect(() => {
+    if (found >= 0) virtual.show(found);
+  }, []);
+
+  const choose = (next: number) => {
+    setAt(next);
+    const row = lines[next]?.row;
+    if (row && row[0]) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
+  };
+  const move = (step: number) => {
+    const next = Math.max(0, Math.min(lines.length - 1, at + step));
+    choose(next);
+    virtual.show(next);
+  };
+  const fold = (id: string, on: boolean) => {
+    setFolded((before) => {
+      const after = new Set(before);
+      if (on) after.add(id);
+      else after.delete(id);
+      return after;
+    });
+  };
+  useKeys({
+    j: () => move(1),
+    k: () => move(-1),
+    ArrowDown: () => move(1),
+    ArrowUp: () => move(-1),
+    ArrowLeft: () => selected && fold(selected[0], true),
+    ArrowRight: () => selected && fold(selected[0], false),
+  });
+  return (
+    <>
+      <div class="runhead">
+        <div class="line1">
+          <Link href="/runs" class="soft">
+            Runs
+          </Link>
+          <span class="dim">/</span>
+          <h1 class="cut" title={name}>
+            {name}
+          </h1>
+          <State tone={data.tone} title={data.word}>
+            {data.word}
+          </State>
+        </div>
+        <div class="facts">
+          {data.facts.map(([label, text]) => (
+            <span key={label}>
+              {label} <span class="fig">{text}</span>
+            </span>
+          ))}
+        </div>
+      </div>
+      {data.limits.length > 0 && (
+        <div class="runlimits">
+          {data.limits.map((bar) => (
+            <span key={bar.title} class="limit" data-tone={bar.tone}>
+              <span class="kind cut" title={bar.title}>
+                {bar.title}
+              </span>
+              <Meter bar={bar} />
+              <span class="what cut">
+                {bar.text}
+                {bar.refused > 0 && `, ${bar.refused} refused`}
+              </span>
+              <Share bar={bar} />
+            </span>
+          ))}
+        </div>
+      )}
+      <div class="runbody">
+        <div ref={scroller} class="trace" role="region" aria-label="Tree and waterfall" tabIndex={0}>
+          <div class="sticky">
+            {data.curves.length > 0 && <Curves curves={data.curves} length={data.length} />}
+            <div class="treehead">
+              <span>Agents, calls, tools</span>
+              <span class="n">in → out</span>
+              <span class="n">Cost</span>
+            </div>
+            <Axis length={data.length} />
+          </div>
+          <div role="treegrid" aria-label="Calls" aria-rowcount={lines.length} class="spans" style={{ height: `${virtual.height}px` }}>
+            {virtual.items.map((item) => {
+              const line = lines[item.index];
+              if (!line) return null;
+              const [id, depth] = line.row;
+              return (
+                <div
+                  key={`${item.index}/${id}`}
+                  class={`span ${line.row[2]} ${line.row[4]}`}
+                  role="row"
+                  aria-level={depth + 1}
+                  aria-rowindex={item.index + 1}
+                  aria-selected={item.index === at}
+                  aria-expanded={line.folds || folded.has(id) ? !folded.has(id) : undefined}
+                  onClick={() => choose(item.index)}
+                  style={{ top: `${item.start - above}px` }}
+                >
+                  <Left line={line} open={!folded.has(id)} onFold={() => fold(id, !folded.has(id))} />
+                  {!isPhone && <Lane row={line.row} length={data.length} />}
+                </div>
+              );
+            })}
+          </div>
+          {data.left_out > 0 && <p class="failed dim">{data.left_out.toLocaleString("en-US")} more calls are kept than can be shown.</p>}
+        </div>
+        <Item row={selected} notes={data.notes} />
+      </div>
+    </>
+  );
+}
+
+const isCall = (row: TreeRow) => row[2] === "call" || row[2] === "tool";
+const SHAPES: Record<string, string> = { call: "chat", tool: "tool", agent: "agent", run: "run" };
+
+function Left({ line, open, onFold }: { line: Line; open: boolean; onFold: () => void }) {
+  const [, depth, kind, title, tone, , , given, taken, cost] = line.row;
+  const isPlain = tone === "ok" || tone === "run";
+  return (
+    <span class="left" role="gridcell">
+      <span class="node">
+        {Array.from({ length: Math.min(depth, 12) }, (_, at) => (
+          <span key={at} class="in" />
+        ))}
+        {line.folds ? (
+          <button type="button" class="tw" tabIndex={-1} aria-label={`${open ? "Fold" : "Unfold"} ${title}`} onClick={(event) => (event.stopPropagation(), onFold())}>
+            <Icon name={open ? "down" : "right"} />
+          </button>
+        ) : null}
+        <Icon name={isPlain ? (SHAPES[kind] ?? "run") : tone} />
+        <span class="name" title={title}>
+          {title}
+        </span>
+      </span>
+      <span class="n">{given || taken ? `${given}→${taken}` : ""}</span>
+      <span class="n">{cost}</span>
+    </span>
+  );
+}
+
+/** One line's time: a model call solid, a tool outlined, a scope thin, what is under way open to the right, a refusal a square. */
+function Lane({ row, length }: { row: TreeRow; length: number }) {
+  const [, , kind, , tone, begin, took, , , , remark] = row;
+  const left = (begin / length) * 100;
+  const width = ((took ?? length - begin) / length) * 100;
+  const isScope = !isCall(row);
+  return (
+    <span class="lane" role="gridcell" aria-label={remark || undefined}>
+      {tone === "refused" && !isScope ? (
+        <>
+          <svg class="i at" viewBox="0 0 12 12" aria-hidden="true" style={{ left: `${left}%` }}>
+            <rect x="1.5" y="1.5" width="9" height="9" />
+          </svg>
+          <span class={left > 60 ? "t refused onleft" : "t refused"} style={{ left: `calc(${left}% ${left > 60 ? "- 10px" : "+ 12px"})` }}>
+            {remark}
+          </span>
+        </>
+      ) : (
+        <i class={`b ${isScope ? "scope" : kind === "tool" ? "tool" : "chat"}${took === null ? " live" : ""}`} style={{ left: `${left}%`, width: `${width}%` }} />
+      )}
+    </span>
+  );
+}
+
+function Axis({ length }: { length: number }) {
+  const seconds = length / 1000;
+  return (
+    <div class="axis" aria-hidden="true">
+      {[0, 0.25, 0.5, 0.75].map((share) => (
+        <span key={share} style={{ left: `${share * 100}%` }}>
+          {seconds < 10 ? `${(seconds * share).toFixed(1)} s` : span(seconds * share)}
+        </span>
+      ))}
+    </div>
+  );
+}

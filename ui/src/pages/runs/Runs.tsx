@@ -1,0 +1,258 @@
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { Link, useLocation, useSearch } from "wouter-preact";
+import { get, type RunRow, type Runs, sentence, type Tone } from "../../api.ts";
+import { useKeys, useMedia } from "../../hooks.ts";
+import { now } from "../../live.ts";
+import { Empty, Failed } from "../../parts/Empty.tsx";
+import { Filters } from "../../parts/Filters.tsx";
+import { type Key, Page } from "../../parts/Frame.tsx";
+import { State } from "../../parts/Icon.tsx";
+import { useVirtual } from "../../virtual.ts";
+import { moment } from "../../words.ts";
+import "../../parts/Table.css";
+import "./runs.css";
+
+const KEYS: readonly Key[] = [
+  { keys: ["j", "k"], does: "move" },
+  { keys: ["↵"], does: "open" },
+  { keys: ["/"], does: "search" },
+];
+const RAIL = ["status", "tenant", "user", "model", "tag", "stop_reason"] as const;
+const SINCE = ["today", "yesterday", "1h", "24h", "7d", "30d"] as const;
+const ROW = 28;
+
+interface Known {
+  rows: RunRow[];
+  words: (readonly [Tone, string])[];
+  total: number;
+  after: string | null;
+  facets: NonNullable<Runs["page"]["facets"]>;
+}
+
+/** The runs that fit, page by page as they are scrolled to; the first page again when what runs is another. */
+function useRuns(search: string, mark: string) {
+  const [known, setKnown] = useState<Known | null>(null);
+  const [error, setError] = useState<string | null>(null);
+  const asking = useRef(false);
+  useEffect(() => {
+    const abort = new AbortController();
+    asking.current = true;
+    get<Runs>(`/api/runs${search && `?${search}`}`, abort.signal)
+      .then(
+        ({ page, words }) => {
+          setKnown({ rows: page.rows, words, total: page.total, after: page.after, facets: page.facets ?? {} });
+          setError(null);
+        },
+        (failed: unknown) => {
+          if (!abort.signal.aborted) setError(sentence(failed));
+        },
+      )
+      .finally(() => {
+        asking.current = false;
+      });
+    return () => abort.abort();
+  }, [search, mark]);
+  const more = async () => {
+    if (asking.current || !known?.after) return;
+    asking.current = true;
+    try {
+      const asked = new URLSearchParams(search);
+      asked.set("after", known.after);
+      const { page, words } = await get<Runs>(`/api/runs?${asked}`);
+      setKnown((before) => before && { ...before, rows: [...before.rows, ...page.rows], words: [...before.words, ...words], after: page.after });
+    } catch (failed) {
+      setError(sentence(failed));
+    } finally {
+      asking.current = false;
+    }
+  };
+  return { known, error, more };
+}
+
+export function RunsPage() {
+  const search = useSearch();
+  const [, go] = useLocation();
+  const mark = useMemo(() => (now.value?.rows ?? []).filter((row) => row.kind === "run").map((row) => row.run).join(), [now.value]);
+  const { known, error, more } = useRuns(search, mark);
+  const asked = new URLSearchParams(search);
+  const kinds = [["since", SINCE] as const, ...RAIL.map((name) => [name, (known?.facets[name] ?? []).map(([value]) => value)] as const)];
+  const cli = `ravi-otel runs${[...asked].map(([name, value]) => (name === "text" ? "" : ` --${name.replace("_", "-")} ${value}`)).join("")}`;
+  const isEmpty = known !== null && known.total === 0;
+  return (
+    <Page name="Runs" looks={known ? `${known.rows.length.toLocaleString("en-US")} of ${known.total.toLocaleString("en-US")}` : "the store"} cli={cli} keys={KEYS} fixed>
+      <div class="head">
+        <h1>Runs</h1>
+        {known && known.total > 0 && (
+          <p class="say">
+            <span>
+              <span class="fig">{known.total.toLocaleString("en-US")}</span> {known.total === 1 ? "run" : "runs"}
+            </span>
+          </p>
+        )}
+      </div>
+      {error !== null && <Failed error={error} />}
+      {(error !== null || isEmpty) && search === "" ? (
+        <Empty ways={WAYS}>
+          <p>A run is kept where a program has a store. Keep one:</p>
+        </Empty>
+      ) : (
+        <>
+          <Filters path="/runs" search={search} kinds={kinds} placeholder="Search names, prompts, answers" onGo={(to) => go(to, { replace: true })} />
+          {isEmpty && <p class="failed dim">No run fits. Take out a filter.</p>}
+          {known && known.total > 0 && <Table known={known} search={search} onMore={more} />}
+        </>
+      )}
+    </Page>
+  );
+}
+
+const WAYS = [
+  ["A program that was not written for it", "ravi-otel run --limit cost=0.50usd -- python my_agent.py"],
+  ["Your own program: one line, and where to keep its runs", "ravi_otel.instrument()   # and RAVI_STORE=.ravi in its environment"],
+] as const;
+
+function Table({ known, search, onMore }: { known: Known; search: string; onMore: () => void }) {
+  const [, go] = useLocation();
+  const [at, setAt] = useState(0);
+  const isPhone = useMedia("(max-width: 640px)");
+  const scroller = useRef<HTMLDivElement>(null);
+  const virtual = useVirtual(known.rows.length, isPhone ? 64 : ROW, scroller, isPhone ? 0 : ROW);
+  const last = virtual.items.at(-1)?.index ?? 0;
+  useEffect(() => {
+    if (last >= known.rows.length - 40) onMore();
+  }, [last, known.rows.length]);
+  const move = (step: number) => {
+    const next = Math.max(0, Math.min(known.rows.length - 1, at + step));
+    setAt(next);
+    virtual.show(next);
+  };
+  const row = known.rows[at];
+  useKeys({
+    j: () => move(1),
+    k: () => move(-1),
+    ArrowDown: () => move(1),
+    ArrowUp: () => move(-1),
+    Enter: () => row && go(`/runs/${encodeURIComponent(row.run)}`),
+  });
+  return (
+    <div class="with-rail">
+      <Rail known={known} search={search} />
+      <div ref={scroller} class="runs-scroll" tabIndex={0} role="region" aria-label="Runs">
+        <div role="table" aria-label="Runs" aria-rowcount={known.total + 1}>
+          <div class="runs-row runs-head" role="row">
+            {HEADS.map(([name, kind]) => (
+              <span key={name} class={kind} role="columnheader">
+                {name}
+              </span>
+            ))}
+          </div>
+          <div class="runs-body" role="rowgroup" style={{ height: `${virtual.height}px` }}>
+            {virtual.items.map((item) => {
+              const each = known.rows[item.index];
+              const [tone, word] = known.words[item.index] ?? ["unknown", ""];
+              if (!each) return null;
+              return (
+                <div
+                  key={each.run}
+                  class="runs-row"
+                  role="row"
+                  aria-rowindex={item.index + 2}
+                  aria-selected={item.index === at}
+                  onClick={() => setAt(item.index)}
+                  style={{ top: `${item.start - (isPhone ? 0 : ROW)}px` }}
+                >
+                  <span class="n left r-when" role="cell">
+                    {moment(each.began / 1e9)}
+                  </span>
+                  <span class="r-name cut" role="cell" title={each.name ?? each.run}>
+                    <Link class="row" href={`/runs/${encodeURIComponent(each.run)}`}>
+                      {each.name || each.run}
+                    </Link>
+                  </span>
+                  <span class="r-end" role="cell">
+                    <State tone={tone} title={word}>
+                      {word}
+                    </State>
+                  </span>
+                  <span class="n r-took" role="cell">
+                    {each.duration_text}
+                  </span>
+                  <span class="n r-calls" role="cell">
+                    {each.spent.requests.toLocaleString("en-US")}
+                  </span>
+                  <span class="n r-tok" role="cell">
+                    {each.spent.tokens_text}
+                  </span>
+                  <span class="n r-cost" role="cell">
+                    {each.spent.cost_text}
+                  </span>
+                  <span class="r-refused" role="cell">
+                    {each.spent.refused > 0 ? <State tone="refused">{each.spent.refused.toLocaleString("en-US")} refused</State> : <span class="dim">none</span>}
+                  </span>
+                  <span class="cut soft r-user" role="cell" title={each.user ?? ""}>
+                    {each.user ?? "—"}
+                  </span>
+                  <span class="cut soft r-tenant" role="cell" title={each.tenant ?? ""}>
+                    {each.tenant ?? "—"}
+                  </span>
+                </div>
+              );
+            })}
+          </div>
+        </div>
+      </div>
+    </div>
+  );
+}
+
+const HEADS = [
+  ["Started ↓", "r-when sorted"],
+  ["Run", "r-name"],
+  ["How it ended", "r-end"],
+  ["Took", "n r-took"],
+  ["Calls", "n r-calls"],
+  ["Tokens", "n r-tok"],
+  ["Cost", "n r-cost"],
+  ["Refused", "r-refused"],
+  ["User", "r-user"],
+  ["Tenant", "r-tenant"],
+] as const;
+
+/** What the runs can be narrowed down by, with how many each leaves. */
+function Rail({ known, search }: { known: Known; search: string }) {
+  const asked = new URLSearchParams(search);
+  const to = (name: string, value: string | null) => {
+    const after = new URLSearchParams(search);
+    if (value === null) after.delete(name);
+    else after.set(name, value);
+    return `/runs${after.size > 0 ? `?${after}` : ""}`;
+  };
+  return (
+    <aside class="rail" aria-label="Narrow down">
+      {RAIL.map((name) => {
+        const values = known.facets[name] ?? [];
+        if (values.length === 0) return null;
+        return (
+          <section key={name}>
+            <h2>{name.replace("_", " ")}</h2>
+            <ul>
+              {values.slice(0, 8).map(([value, runs]) => {
+                const on = asked.get(name) === value;
+                return (
+                  <li key={value}>
+                    <Link href={to(name, on ? null : value)} aria-current={on ? "true" : undefined}>
+                      <span class="cut" title={value}>
+                        {value || "none"}
+                      </span>
+                      <span class="fig">{runs.toLocaleString("en-US")}</span>
+                    </Link>
+                  </li>
+                );
+              })}
+            </ul>
+          </section>
+        );
+      })}
+    </aside>
+  );
+}

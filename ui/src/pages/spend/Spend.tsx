@@ -1,0 +1,292 @@
+import { useMemo, useState } from "preact/hooks";
+import { Link, useLocation, useSearch } from "wouter-preact";
+import type { Spend, SpendRow } from "../../api.ts";
+import { useGet, useKeys } from "../../hooks.ts";
+import { Empty, Failed } from "../../parts/Empty.tsx";
+import { type Key, Page } from "../../parts/Frame.tsx";
+import { State } from "../../parts/Icon.tsx";
+import { Steps, Twist } from "../../parts/Tree.tsx";
+import "../../parts/Table.css";
+import "./spend.css";
+
+const KEYS: readonly Key[] = [
+  { keys: ["j", "k"], does: "move" },
+  { keys: ["←", "→"], does: "fold" },
+  { keys: ["↵"], does: "open" },
+];
+const TIMES = [
+  ["Today", "today", ""],
+  ["Yesterday", "yesterday", "today"],
+  ["7 days", "7d", ""],
+  ["30 days", "30d", ""],
+] as const;
+const BY = ["user", "model", "agent", "tool", "tenant", "session", "provider", "run"] as const;
+
+interface Shown {
+  row: SpendRow;
+  key: string;
+  depth: number;
+  last: boolean;
+}
+
+export function SpendPage() {
+  const search = useSearch();
+  const [, go] = useLocation();
+  const asked = new URLSearchParams(search);
+  const since = asked.get("since") ?? "today";
+  const by = (asked.get("by") ?? "user,model").split(",");
+  const { data, error } = useGet<Spend>(`/api/spend${search && `?${search}`}`);
+  const set = (changes: Record<string, string>) => {
+    const after = new URLSearchParams(search);
+    for (const [name, value] of Object.entries(changes)) {
+      if (value === "") after.delete(name);
+      else after.set(name, value);
+    }
+    go(`/spend${after.size > 0 ? `?${after}` : ""}`, { replace: true });
+  };
+  const cli = `ravi-otel cost --from ${since}${asked.get("until") ? ` --to ${asked.get("until")}` : ""} --by ${by.join(",")}`;
+  return (
+    <Page name="Spend" looks="what was spent" cli={cli} keys={KEYS}>
+      <div class="head">
+        <h1>Spend</h1>
+        {data && <p class="say">{data.says}</p>}
+        <div class="acts">
+          <div class="seg" role="group" aria-label="When">
+            {TIMES.map(([name, from, until]) => (
+              <button key={name} type="button" aria-current={since === from ? "true" : undefined} onClick={() => set({ since: from, until })}>
+                {name}
+              </button>
+            ))}
+          </div>
+          {data && data.rows.length > 0 && <Csv data={data} />}
+        </div>
+      </div>
+      {error !== null && <Failed error={error} />}
+      <div class="filters">
+        <span class="soft">Rows</span>
+        {by.map((each, at) => (
+          <span key={each} class="chip">
+            <span class="k">{at === 0 ? "by" : "then"}</span>
+            {each}
+            {by.length > 1 && (
+              <button type="button" class="x" aria-label={`Take out ${each}`} onClick={() => set({ by: by.filter((other) => other !== each).join(",") })}>
+                ×
+              </button>
+            )}
+          </span>
+        ))}
+        {BY.filter((each) => !by.includes(each)).map((each) => (
+          <button key={each} type="button" class="chip add" onClick={() => set({ by: by.length < 2 ? [...by, each].join(",") : [by[0], each].join(",") })}>
+            + {each}
+          </button>
+        ))}
+        <span class="dim mono address cut">
+          /spend
+          {search && `?${search}`}
+        </span>
+      </div>
+      {data && data.rows.length === 0 && (
+        <Empty ways={[["What a program spends is kept where it has a store", "ravi-otel run -- python my_agent.py"]]}>
+          <p>Nothing was spent in that time, as far as this store knows.</p>
+        </Empty>
+      )}
+      {data && data.rows.length > 0 && (
+        <>
+          <Chart data={data} />
+          <Rows data={data} by={by} since={since} until={asked.get("until") ?? ""} />
+        </>
+      )}
+    </Page>
+  );
+}
+
+/** What is shown as a file that a spreadsheet opens; no cell of it can be taken for a formula. */
+function Csv({ data }: { data: Spend }) {
+  const save = () => {
+    const cell = (text: string) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+    const line = (row: SpendRow, outer: string) =>
+      [outer, outer === "" ? (row.key ?? "") : "", outer === "" ? "" : (row.key ?? ""), row.cost, row.calls, row.input, row.output, String(row.refused)].slice(1).map(cell).join(",");
+    const lines = data.rows.flatMap((row) => [line(row, ""), ...row.inside.map((each) => line(each, row.key ?? "none"))]);
+    const head = [data.by[0] ?? "", data.by[1] ?? "", "cost", "calls", "input", "output", "refused"].map(cell).join(",");
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([[head, ...lines].join("\r\n"), "\r\n"], { type: "text/csv" }));
+    link.download = "spend.csv";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  };
+  return (
+    <button type="button" class="btn" onClick={save}>
+      CSV
+    </button>
+  );
+}
+
+function Chart({ data }: { data: Spend }) {
+  const width = 100 / Math.max(1, data.columns.length);
+  const each = Math.max(1, Math.ceil(data.columns.length / 8));
+  return (
+    <figure class="spent">
+      <figcaption class="legend">
+        {data.series.map(([name, cost], at) => (
+          <span key={name} class="k">
+            <i class={`sw s${at + 1}`} />
+            <span class="cut" title={name}>
+              {name}
+            </span>
+            <span class="fig">{cost}</span>
+          </span>
+        ))}
+        {data.columns.some((column) => column.unknown) && (
+          <span class="k">
+            <i class="sw s5" /> calls without a price
+          </span>
+        )}
+      </figcaption>
+      <div class="chart">
+        <div class="stack" role="img" aria-label={data.columns.map((column) => `${column.at}: ${column.text}`).join(", ")}>
+          {data.ticks.map(([share, text]) => (
+            <span key={text} class="y" style={{ bottom: `${share}%` }}>
+              {text}
+            </span>
+          ))}
+          {data.columns.map((column, at) => {
+            let bottom = 0;
+            return (
+              <div key={column.at} class="pillar" title={`${column.at}: ${column.text}`} style={{ left: `${at * width}%`, width: `${width}%` }}>
+                {column.parts.map(([series, share]) => {
+                  const from = bottom;
+                  bottom += share;
+                  return <i key={series} class={`s${series + 1}`} style={{ bottom: `${from}%`, height: `${share}%` }} />;
+                })}
+                {column.unknown && <i class="s5 cap" style={{ bottom: `${bottom}%` }} />}
+                {at % each === 0 && <span class="x">{column.at.slice(-5)}</span>}
+              </div>
+            );
+          })}
+        </div>
+      </div>
+    </figure>
+  );
+}
+
+function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; since: string; until: string }) {
+  const [open, setOpen] = useState<ReadonlySet<string>>(() => new Set(data.rows[0] ? ["0"] : []));
+  const [at, setAt] = useState(0);
+  const [, go] = useLocation();
+  const lines = useMemo(() => {
+    const found: Shown[] = [];
+    data.rows.forEach((row, place) => {
+      found.push({ row, key: String(place), depth: 0, last: true });
+      if (open.has(String(place)))
+        row.inside.forEach((each, inner) => found.push({ row: each, key: `${place}/${inner}`, depth: 1, last: inner === row.inside.length - 1 }));
+    });
+    return found;
+  }, [data.rows, open]);
+  const fold = (key: string, on: boolean) =>
+    setOpen((before) => {
+      const after = new Set(before);
+      if (on) after.add(key);
+      else after.delete(key);
+      return after;
+    });
+  /** The runs in which a group was spent; a group without a name has no address. */
+  const to = ({ row, key, depth }: Shown): string | null => {
+    const asked = new URLSearchParams();
+    const outer = depth === 1 ? data.rows[Number(key.split("/")[0])] : row;
+    const names = depth === 1 ? [by[0], by[1]] : [by[0]];
+    const values = depth === 1 ? [outer?.key, row.key] : [row.key];
+    for (const [place, name] of names.entries()) {
+      const value = values[place];
+      if (name === "run" && value) return `/runs/${encodeURIComponent(value)}`;
+      if (!name || !value || !["user", "tenant", "agent", "model"].includes(name)) return null;
+      asked.set(name, value);
+    }
+    asked.set("since", since);
+    if (until) asked.set("until", until);
+    return `/runs?${asked}`;
+  };
+  const line = lines[at];
+  const href = line && to(line);
+  useKeys({
+    j: () => setAt(Math.min(lines.length - 1, at + 1)),
+    k: () => setAt(Math.max(0, at - 1)),
+    ArrowLeft: () => line && fold(line.key, false),
+    ArrowRight: () => line && fold(line.key, true),
+    Enter: () => href && go(href),
+  });
+  return (
+    <div class="scroll" tabIndex={0} role="region" aria-label="Who spent what">
+      <table class="table spend">
+        <colgroup>
+          <col class="s-name" />
+          <col />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+          <col class="s-n" />
+        </colgroup>
+        <thead>
+          <tr>
+            <th>{by.join(", ")}</th>
+            <th>Share</th>
+            <th class="n sorted" aria-sort="descending">
+              Cost ↓
+            </th>
+            <th class="n">of all</th>
+            <th class="n">Calls</th>
+            <th class="n">Input</th>
+            <th class="n">Cached</th>
+            <th class="n">Output</th>
+            <th class="n">A call</th>
+            <th>Refused</th>
+          </tr>
+        </thead>
+        <tbody>
+          {lines.map((shown, place) => {
+            const { row, key, depth } = shown;
+            const name = row.key ?? `no ${by[depth] ?? "name"} named`;
+            const address = to(shown);
+            return (
+              <tr key={key} aria-selected={place === at} onClick={() => setAt(place)}>
+                <td>
+                  <span class="node">
+                    {depth === 1 && <Steps guide={[!shown.last]} />}
+                    {row.inside.length > 0 && <Twist open={open.has(key)} name={name} onClick={() => fold(key, !open.has(key))} />}
+                    <span class={row.key === null ? "name dim" : "name"} title={name}>
+                      {address ? (
+                        <Link class="row" href={address}>
+                          {name}
+                        </Link>
+                      ) : (
+                        name
+                      )}
+                    </span>
+                  </span>
+                </td>
+                <td>
+                  <span class="share">
+                    {row.parts.map(([series, width], part) => (
+                      <i key={part} class={`s${series + 1}`} style={{ width: `${width}%` }} />
+                    ))}
+                  </span>
+                </td>
+                <td class="n">{row.cost}</td>
+                <td class="n">{row.share}</td>
+                <td class="n">{row.calls}</td>
+                <td class="n">{row.input}</td>
+                <td class="n">{row.cached}</td>
+                <td class="n">{row.output}</td>
+                <td class="n">{row.each}</td>
+                <td>{row.refused > 0 ? <State tone="refused">{row.refused.toLocaleString("en-US")}</State> : <span class="dim">none</span>}</td>
+              </tr>
+            );
+          })}
+        </tbody>
+      </table>
+    </div>
+  );
+}

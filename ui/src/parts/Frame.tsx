@@ -1,0 +1,156 @@
+import { computed } from "@preact/signals";
+import type { ComponentChildren } from "preact";
+import { useState } from "preact/hooks";
+import { Link, useLocation } from "wouter-preact";
+import { session } from "../api.ts";
+import { useKeys, useTitle } from "../hooks.ts";
+import { live, now } from "../live.ts";
+import { FindButton } from "./Find.tsx";
+import { Icon, State } from "./Icon.tsx";
+
+const PAGES = [
+  ["/", "Now"],
+  ["/runs", "Runs"],
+  ["/spend", "Spend"],
+  ["/limits", "Limits"],
+  ["/approvals", "Approvals"],
+  ["/audit", "Audit"],
+] as const;
+
+const waiting = computed(() => now.value?.waiting ?? 0);
+
+function isDark(): boolean {
+  const held = document.documentElement.dataset["theme"];
+  return held === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : held === "dark";
+}
+
+/** Hold the theme that was chosen, where the browser keeps anything. */
+export function holdTheme(): void {
+  const held = localStorage.getItem("ravi-theme");
+  if (held === "dark" || held === "light") document.documentElement.dataset["theme"] = held;
+}
+
+function Top() {
+  const [at] = useLocation();
+  const turn = () => {
+    const theme = isDark() ? "light" : "dark";
+    document.documentElement.dataset["theme"] = theme;
+    localStorage.setItem("ravi-theme", theme);
+  };
+  return (
+    <header class="top">
+      <Link class="brand" href="/">
+        <svg viewBox="0 0 20 12" aria-hidden="true">
+          <rect x=".5" y="1.5" width="19" height="9" fill="none" stroke="currentColor" />
+          <rect x="1" y="2" width="9" height="8" fill="currentColor" />
+          <path d="M10 10l3-8h2l-3 8Z" fill="currentColor" opacity=".55" />
+          <path d="M16 0v12" stroke="currentColor" />
+        </svg>
+        ravi
+      </Link>
+      <nav class="nav" aria-label="Pages">
+        {PAGES.map(([href, name]) => (
+          <Link key={href} href={href} aria-current={at === href || (href !== "/" && at.startsWith(`${href}/`)) ? "page" : undefined}>
+            {name}
+            {name === "Approvals" && waiting.value > 0 && (
+              <span class="count">
+                <Icon name="wait" />
+                {waiting.value}
+                <span class="only-screenreader"> wait for you</span>
+              </span>
+            )}
+          </Link>
+        ))}
+      </nav>
+      <div class="tools">
+        {session.value?.read_only && <span class="dim">only shows</span>}
+        <FindButton />
+        <button type="button" class="btn bare icon" onClick={turn} aria-label="Light or dark">
+          <Icon name="theme" />
+        </button>
+      </div>
+    </header>
+  );
+}
+
+export interface Key {
+  keys: readonly string[];
+  does: string;
+}
+
+const KEYS: readonly Key[] = [{ keys: ["?"], does: "keys" }];
+
+function shownAtOnce(drawn: HTMLDialogElement | null): void {
+  if (drawn && !drawn.open) drawn.showModal();
+}
+
+function Keys({ keys, onClose }: { keys: readonly Key[]; onClose: () => void }) {
+  return (
+    <dialog ref={shownAtOnce} aria-label="Keys" onClose={onClose}>
+      <div class="in">
+        <h2>Keys of this page</h2>
+        <dl class="kv">
+          {keys.map((each) => (
+            <>
+              <dt>
+                {each.keys.map((key) => (
+                  <kbd key={key}>{key}</kbd>
+                ))}
+              </dt>
+              <dd class="words">{each.does}</dd>
+            </>
+          ))}
+        </dl>
+      </div>
+      <div class="foot">
+        <button type="button" class="btn tall" onClick={onClose}>
+          Close
+        </button>
+      </div>
+    </dialog>
+  );
+}
+
+export interface PageProps {
+  name: string;
+  cli?: string;
+  looks: string;
+  keys?: readonly Key[];
+  children: ComponentChildren;
+  fixed?: boolean;
+}
+
+/** A page: the bar at the top, what is shown, and a line that says what is looked at, the same in a terminal, and the keys. */
+export function Page({ name, cli, looks, keys = [], children, fixed = false }: PageProps) {
+  useTitle(name);
+  const [shown, setShown] = useState(false);
+  const all = [...keys, ...KEYS];
+  useKeys({ "?": () => setShown(true) });
+  return (
+    <div class={fixed ? "frame fixed" : "frame"}>
+      <Top />
+      <main class="main">{children}</main>
+      <footer class="status">
+        <span>
+          {looks} · {live.value ? "live" : <State tone="unknown">not live: the server does not answer</State>}
+        </span>
+        {cli !== undefined && (
+          <span class="cli" title="The same in a terminal">
+            $ {cli}
+          </span>
+        )}
+        <span class="keys">
+          {all.map((each) => (
+            <span key={each.does}>
+              {each.keys.map((key) => (
+                <kbd key={key}>{key}</kbd>
+              ))}
+              {each.does}
+            </span>
+          ))}
+        </span>
+      </footer>
+      {shown && <Keys keys={all} onClose={() => setShown(false)} />}
+    </div>
+  );
+}

@@ -1,0 +1,23 @@
+// Clock and calendar in words: the only figures that the page makes itself, since they are of the moment at which it is looked at.
+
+/** `0:20`, `21:04`, `2:03:09`: how long, to the second. */
+export function span(seconds: number): string {
+  const whole = Math.max(0, Math.floor(seconds));
+  const two = (part: number) => String(part).padStart(2, "0");
+  const minutes = Math.floor(whole / 60);
+  return minutes < 60 ? `${minutes}:${two(whole % 60)}` : `${Math.floor(minutes / 60)}:${two(minutes % 60)}:${two(whole % 60)}`;
+}
+
+const isToday = (at: Date, now: Date) => at.toDateString() === now.toDateString();
+
+/** `14:02:34` today, else `4 Nov 14:02`. */
+export function moment(unix: number | null, now: Date = new Date()): string {
+  if (unix === null) return "?";
+  const at = new Date(unix * 1000);
+  const time = at.toLocaleTimeString("en-GB", { hour12: false });
+  if (isToday(at, now)) return time;
+  return `${at.getDate()} ${at.toLocaleDateString("en-GB", { month: "short" })} ${time.slice(0, 5)}`;
+}
+
+/** `1 run`, `2 runs`. */
+export const many = (number: number, thing: string): string => `${number.toLocaleString("en-US")} ${thing}${number === 1 ? "" : "s"}`;
