@@ -17,7 +17,7 @@ from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import duration, tell
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.approval import frozen

@@ -11,7 +11,7 @@ import click
 
 from ravi_otel.cli.stored import tell
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.audit_verify import Verified, verify, verify_all
 

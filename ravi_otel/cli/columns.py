@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ravi_otel.local.wording import plain
+from ravi_otel.local._wording import plain
 
 _LEAST_NAME = 8
 _GAP = 2

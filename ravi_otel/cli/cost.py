@@ -17,9 +17,9 @@ from ravi_otel.cli.runs import explain, known
 from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_option, unread
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local._wording import clean, count, plain
 from ravi_otel.local.store.index import both, past_calls, past_runs, read_tags, sums_of
 from ravi_otel.local.store.sums import Sums
-from ravi_otel.local.wording import clean, count, plain
 from ravi_otel.policy._limits import NANO
 
 _BY = ("agent", "model", "session", "tag")

@@ -21,7 +21,7 @@ from ravi_otel.cli.support_desk import agents
 from ravi_otel.cli.support_desk import model as support_model
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import RunRecord, console, render, render_scopes
-from ravi_otel.local.wording import amount, clean, percent
+from ravi_otel.local._wording import amount, clean, percent
 from ravi_otel.testing import Answer, Request, ScriptedLLM
 
 if TYPE_CHECKING:

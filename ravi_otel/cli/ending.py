@@ -11,7 +11,7 @@ from ravi_otel._extras import load
 from ravi_otel.cli.facts import run_facts
 from ravi_otel.launch.launcher import Result
 from ravi_otel.launch.plan import MOST_NOTES
-from ravi_otel.local.wording import clean, count
+from ravi_otel.local._wording import clean, count
 
 _SIGNALS: Final[tuple[Literal["traces", "metrics", "logs"], ...]] = ("traces", "metrics", "logs")
 _MOST: Final = 600
@@ -33,9 +33,9 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
         return
     record = load("ravi_otel.local.store.reading").read_run(result.run)
     if as_json:
-        to.write(json.dumps({**_facts(result), **json.loads(load("ravi_otel.local.export").as_json(record))}) + "\n")
+        to.write(json.dumps({**_facts(result), **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
         return
-    drawing = load("ravi_otel.local.report")
+    drawing = load("ravi_otel.local._render")
     out = drawing.console(to)
     out.print()
     out.print(headline(result), style="bold", soft_wrap=True)

@@ -24,7 +24,7 @@ from ravi_otel.cli.ledger_store import opened
 from ravi_otel.cli.stored import say
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import format_amount as amount

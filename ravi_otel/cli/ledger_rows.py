@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ravi_otel._enforcement.ledger.operators import Counter, Listing, Named, named
 from ravi_otel.cli.columns import print_columns
-from ravi_otel.local.wording import clean, percent
+from ravi_otel.local._wording import clean, percent
 from ravi_otel.policy._checks import WINDOWS
 from ravi_otel.policy._limits import ScopeKind, public_amount, window_at
 from ravi_otel.policy._limits import format_amount as amount

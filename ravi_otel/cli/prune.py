@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from ravi_otel.cli.stored import amount_of_bytes, duration, found, say, store_option, tell
+from ravi_otel.local._wording import clean
 from ravi_otel.local.store import StoredRun
 from ravi_otel.local.store.pruning import Pruned
 from ravi_otel.local.store.pruning import prune as remove
-from ravi_otel.local.wording import clean
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP = 1_024

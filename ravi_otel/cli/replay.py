@@ -12,11 +12,11 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ravi_otel.cli.stored import found, store_option
+from ravi_otel.local._wording import clean, count
 from ravi_otel.local.store.encoding import Signal
 from ravi_otel.local.store.posting import ReplayError
 from ravi_otel.local.store.replaying import PROTOCOLS, SIGNALS, Sent, backend, size
 from ravi_otel.local.store.replaying import replay as send
-from ravi_otel.local.wording import clean, count
 
 _PATIENCE_S = 1.0
 _UNITS = {"traces": "span", "metrics": "metric point", "logs": "log record"}

@@ -18,8 +18,8 @@ from ravi_otel._runtime.config import effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
+from ravi_otel.local._wording import clean
 from ravi_otel.local.store import Store
-from ravi_otel.local.wording import clean
 from ravi_otel.policy import _checks as checks
 
 

@@ -13,12 +13,13 @@ from rich.console import Console
 
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asked, found, store_option, unread
-from ravi_otel.local import console, outline
+from ravi_otel.local import console
+from ravi_otel.local._render import explained
+from ravi_otel.local._wording import clean, count, money, plain
 from ravi_otel.local.store import Store
 from ravi_otel.local.store.index import past_runs, sums_of
 from ravi_otel.local.store.pruning import is_running
 from ravi_otel.local.store.sums import Sums
-from ravi_otel.local.wording import clean, count, money, plain
 from ravi_otel.policy._limits import NANO
 
 _STYLES = {
@@ -94,7 +95,7 @@ def _without_end(row: tuple[str, ...]) -> tuple[str, ...]:
 
 def explain(figures: list[str], out: Console) -> None:
     """Print what the marks in these figures mean, if there are any."""
-    legend = outline.explained("".join(figures))
+    legend = explained("".join(figures))
     if legend:
         out.print(plain(legend) if out.options.ascii_only else legend, style="dim")
 

@@ -10,9 +10,9 @@ import click
 from ravi_otel.cli.facts import outcome_of, run_facts
 from ravi_otel.cli.stored import Reading, found, named, store_option
 from ravi_otel.local import as_json, console, render
+from ravi_otel.local._wording import clean, plain
 from ravi_otel.local.store import StoredRun
 from ravi_otel.local.store.reading import read_run
-from ravi_otel.local.wording import clean, plain
 
 _MOST_NOTES = 20
 

@@ -17,9 +17,9 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local._wording import clean, plain
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.index import Question, ask
-from ravi_otel.local.wording import clean, plain
 
 _PATIENCE_S: Final = 1.0
 _LEAST_BYTES: Final = 1_000_000  # what takes long although it is little is a machine that is busy with other things

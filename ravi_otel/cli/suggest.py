@@ -15,8 +15,8 @@ import click
 
 from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_option, unread
 from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.local._wording import amount, clean
 from ravi_otel.local.store.index import both, past_agents, past_runs, sums_of
-from ravi_otel.local.wording import amount, clean
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 

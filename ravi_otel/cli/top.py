@@ -15,8 +15,8 @@ from ravi_otel.cli.stored import found, say, store_option
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local._wording import clean
 from ravi_otel.local.live import ANSWER_S, DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
-from ravi_otel.local.wording import clean
 
 _MOST_LINES: Final = 2_000
 _MOST_NAMED: Final = 5

@@ -16,7 +16,6 @@ from operator import attrgetter
 from typing import Any, Final, Literal, Self, cast
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import budgets
 from ravi_otel.local._answers import (
     CallView,
     Comparison,
@@ -58,9 +57,9 @@ from ravi_otel.local._answers import (
     tags_in,
     tool_leaf,
 )
+from ravi_otel.local._record import MOST, Leaf, RunRecord
 from ravi_otel.local._store import SUMS, Store, Sums, is_alive
-from ravi_otel.local.record import MOST, Leaf, RunRecord
-from ravi_otel.local.wording import clean, count
+from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
@@ -226,7 +225,7 @@ class Queries:
         return RunTree(
             run=tree.head,
             nodes=tuple(nodes_of(record)),
-            limits=tuple(limit_row(branch.facts.scope_id, reading) for branch, reading in budgets.limits(record)),
+            limits=tuple(limit_row(branch.facts.scope_id, reading) for branch, reading in record.limits()),
             notes=tuple(sorted(notes, key=lambda note: note.at)),
             left_out=sum(record.left_out.values()),
             launch=tree.launch,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 
 CORE: Final = "ravi-otel"
 ONE: Final = "ravi-otel-one"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 
 PARTS: Final = ("collector", "dashboards")
 _NEVER: Final = frozenset({"__pycache__", "source", "tests", "builder.yaml"})

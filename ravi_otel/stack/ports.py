@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 
 HOST: Final = "127.0.0.1"
 _MOST_PORT: Final = 65_535

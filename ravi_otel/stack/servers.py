@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final, Literal
 
 from ravi_otel._http import UnansweredError, reason, send
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.ports import HOST, port
 
 _PATIENCE_S: Final = 2.0

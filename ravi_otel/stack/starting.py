@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack import engine, files, ports, servers
 from ravi_otel.stack.engine import Engine, StackError
 from ravi_otel.stack.servers import Answer, Server

@@ -18,9 +18,8 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager, token_limit
 from ravi_otel._instrumentation.formats.media import Images, image_usage, transcript_usage
 from ravi_otel.agents import ReActAgent
-from ravi_otel.local.export import as_json
-from ravi_otel.local.record import RunRecord
-from ravi_otel.local.report import render
+from ravi_otel.local._record import RunRecord, as_json
+from ravi_otel.local._render import render
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Call, Usage
 from ravi_otel.testing import Capture, Picture, Raw, ScriptedLLM, Sound, Text

@@ -12,7 +12,7 @@ import pytest
 import ravi_otel
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel.local import as_json
-from ravi_otel.local.record import Leaf, RunRecord
+from ravi_otel.local._record import Leaf, RunRecord
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.sums import Sums
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text

@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from ravi_otel.hooks._events import Spend
 from ravi_otel.local import RunRecord, as_json
-from ravi_otel.local.wording import amount, clean, count, milliseconds, money, percent
+from ravi_otel.local._wording import amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy._limits import ScopeKind
 
 HOSTILE = {

@@ -15,8 +15,8 @@ from textual.widgets.option_list import Option
 
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._wording import clean
 from ravi_otel.local.live import LimitState, figures
-from ravi_otel.local.wording import clean
 
 _BOX: Final = """
     align: center middle;

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from ravi_otel.local._wording import clean, plain
 from ravi_otel.local.live import LimitState, Row, ScopeState, figures
 from ravi_otel.local.live._figures import NONE
-from ravi_otel.local.wording import clean, plain
 
 _LEAST_NAME: Final = 26
 _GAP: Final = 2

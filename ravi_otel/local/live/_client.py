@@ -35,6 +35,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from ravi_otel._files import create
 from ravi_otel.local._store import is_alive, this_process
+from ravi_otel.local._wording import clean
 from ravi_otel.local.live._protocol import (
     MOST_ANSWER,
     MOST_EVENTS,
@@ -51,7 +52,6 @@ from ravi_otel.local.live._protocol import (
     read_state,
     write_line,
 )
-from ravi_otel.local.wording import clean
 from ravi_otel.policy import _checks as checks
 
 DIRECTORY: Final = "live"

@@ -8,8 +8,8 @@ import re
 from typing import Final
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
+from ravi_otel.local._wording import UNKNOWN, clean, count, money, percent
 from ravi_otel.local.live._protocol import LimitState
-from ravi_otel.local.wording import UNKNOWN, clean, count, money, percent
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind
 

@@ -12,7 +12,7 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.model_calls import PENDING
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase, Status
-from ravi_otel.local.record import Leaf
+from ravi_otel.local._record import Leaf
 from ravi_otel.local.store.spans import Attributes, Span, SpanEvent, number_of, text_of
 from ravi_otel.local.store.sums import Entry
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, ScopeKind

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from ravi_otel._telemetry import names
-from ravi_otel.local.record import Leaf, What
+from ravi_otel.local._record import Leaf, What
 from ravi_otel.local.store.entries import entry_of
 from ravi_otel.local.store.spans import Span, SpanEvent, text_of
 from ravi_otel.local.store.sums import Entry, Sums

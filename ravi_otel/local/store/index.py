@@ -16,10 +16,10 @@ from typing import Final, TypeVar
 
 from ravi_otel._files import reserve
 from ravi_otel._sqlite import ForeignError, Schema, connect, read_text, transaction
+from ravi_otel.local._wording import clean
 from ravi_otel.local.store.directory import Store, StoredRun
 from ravi_otel.local.store.reading import Digest, StoredScope, digest
 from ravi_otel.local.store.sums import Sums
-from ravi_otel.local.wording import clean
 from ravi_otel.policy._limits import ScopeKind
 
 FORMAT: Final = 4

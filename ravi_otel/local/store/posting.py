@@ -11,7 +11,7 @@ from typing import Any, Final
 from ravi_otel._http import Answer, UnansweredError, seconds_until, send
 from ravi_otel._version import __version__
 from ravi_otel.errors import RaviError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 _MOST_TRIES: Final = 5

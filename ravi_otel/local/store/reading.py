@@ -11,7 +11,7 @@ from typing import Final
 from ravi_otel._telemetry import names
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitReading, Spend, Status
-from ravi_otel.local.record import MOST, Branch, Leaf, RunRecord
+from ravi_otel.local._record import MOST, Branch, Leaf, RunRecord
 from ravi_otel.local.store.directory import Manifest, StoredRun
 from ravi_otel.local.store.entries import budget_of, event_of, state_of, status_of
 from ravi_otel.local.store.gathering import Gathering, Group, Place, process_of

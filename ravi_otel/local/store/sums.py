@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ravi_otel.hooks._events import Spend
-from ravi_otel.local.record import Leaf
+from ravi_otel.local._record import Leaf
 from ravi_otel.policy._usage import Usage
 
 TURNS: Final = frozenset({"chat", "text_completion"})

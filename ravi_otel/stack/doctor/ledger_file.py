@@ -15,7 +15,7 @@ from typing import Final
 from ravi_otel._enforcement.ledger.choosing import Choice
 from ravi_otel._enforcement.ledger.sqlite.file import APPLICATION, FORMAT
 from ravi_otel._sqlite import connect
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.doctor.finding import Finding, broken, left_out, odd, well
 
 _ROUNDS: Final = 20

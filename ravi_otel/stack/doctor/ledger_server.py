@@ -15,7 +15,7 @@ from ravi_otel._enforcement.ledger.redis.url import Address, Host
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import MissingExtraError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.doctor import clock
 from ravi_otel.stack.doctor.asking import cut_after
 from ravi_otel.stack.doctor.clock import Sample

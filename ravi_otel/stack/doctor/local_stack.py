@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from ravi_otel._http import UnansweredError
 from ravi_otel.errors import RaviError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack import files, servers
 from ravi_otel.stack.doctor.asking import get, get_json, listed, within
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel.errors import RaviError
+from ravi_otel.local._wording import clean
 from ravi_otel.local.store import Store
-from ravi_otel.local.wording import clean
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 
 _LARGE_BYTES: Final = 2_000_000_000

@@ -12,7 +12,7 @@ from ravi_otel._runtime.config import effective
 from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
 from ravi_otel.carrier.keys import VARIABLE as KEYS
 from ravi_otel.errors import RaviError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack import files
 from ravi_otel.stack.doctor import names, spool
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, odd, well

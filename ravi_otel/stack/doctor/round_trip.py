@@ -11,7 +11,7 @@ from typing import Any, Final
 from ravi_otel._extras import load
 from ravi_otel._forksafe import without_signals
 from ravi_otel.errors import MissingExtraError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.doctor import clock
 from ravi_otel.stack.doctor.clock import Sample
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, left_out, well

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.doctor import names
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, odd, well
 from ravi_otel.stack.doctor.targets import BASE, GRPC, HTTP, SIGNALS, Signal, endpoint_of, is_exported, protocol_of, show

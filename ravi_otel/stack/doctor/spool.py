@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from ravi_otel._telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.stack.doctor.finding import Asked, Finding, broken, odd, well
 from ravi_otel.stack.doctor.ledger_file import file_system
 

@@ -18,6 +18,7 @@ _NAMELESS = re.compile(r"\brun [0-9a-f]{7}…")
 _PID = re.compile(r"\(pid \d+\)")
 _GAP = re.compile(r" {2,}")
 _TIMES = {
+    "at_unix_s",
     "duration_ms",
     "duration_s",
     "started",
@@ -29,7 +30,7 @@ _TIMES = {
     "opened_unix_s",
     "last_event_age_s",
 }
-_IDS = {"scope_id", "run_id", "parent_id", "agent_id", "pid", "key"}
+_IDS = {"scope_id", "run_id", "parent_id", "agent_id", "pid", "key", "trace_id", "call_id"}
 
 
 class Names:

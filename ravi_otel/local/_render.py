@@ -1,15 +1,22 @@
-"""Turn a record into the lines of a tree and of a budget table, in plain words and figures."""
+"""Show a record on a terminal: the run as a tree with its figures, and its budgets, worst first. The only module that knows `rich`."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from itertools import groupby
-from typing import Final, Literal
+from typing import IO, Final, Literal
 
-from ravi_otel.hooks._events import LimitEvent, Spend
-from ravi_otel.local.record import Branch, Leaf, RunRecord
-from ravi_otel.local.wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ravi_otel.hooks._events import LimitEvent, LimitReading, Spend
+from ravi_otel.local._record import Branch, Leaf, RunRecord
+from ravi_otel.local._wording import UNKNOWN, amount, clean, count, milliseconds, money, percent, plain
 from ravi_otel.policy._limits import NANO, ScopeKind
 from ravi_otel.policy._runs import Priority
 
@@ -170,7 +177,7 @@ def scope_line(branch: Branch, guide: tuple[bool, ...] = ()) -> Line:
     remarks = _urgency(branch) + ([_end(view.status, view.stop_reason)] if view.status != "ok" else [])
     if spend.refused:
         remarks.append(f"{spend.refused:,} refused")
-    reported = spend.unsplit_tokens - sum(leaf.usage.total_tokens for leaf in _leaves(branch) if leaf.usage and leaf.usage.total_only)
+    reported = spend.unsplit_tokens - sum(leaf.usage.total_tokens for leaf in branch.leaves() if leaf.usage and leaf.usage.total_only)
     if reported > 0:
         remarks.append(f"{count(reported)} tokens reported by hand")
     tone = _TROUBLE.get(view.status, "refused" if spend.refused else "quiet")
@@ -191,10 +198,10 @@ def _urgency(branch: Branch) -> list[str]:
 
 
 def _scope_figures(branch: Branch, spend: Spend) -> Figures:
-    calls = [leaf for leaf in _leaves(branch) if leaf.generative and leaf.sent and leaf.status != "open"]
+    calls = [leaf for leaf in branch.leaves() if leaf.generative and leaf.sent and leaf.status != "open"]
     rough = spend.estimated_calls > 0 or any(_is_rough(leaf) for leaf in calls)  # what a failed call is charged stands in no leaf
     assumed = any(leaf.cost_source == ASSUMED for leaf in calls)
-    partly = untold(branch, spend) > 0
+    partly = branch.untold(spend) > 0
     apart = partly or spend.unsplit_tokens > 0
     if not (spend.requests or calls or spend.total_tokens or spend.cost_usd):
         return Figures(ms=milliseconds(round(spend.duration_s * NANO)))
@@ -205,11 +212,6 @@ def _scope_figures(branch: Branch, spend: Spend) -> Figures:
         tokens_out=_total(count(spend.output_tokens, estimated=rough), bool(spend.output_tokens), partly=apart),
         cost=_total(money(nano, estimated=rough or assumed), bool(nano), partly=partly or spend.unpriced_calls > 0),
     )
-
-
-def untold(branch: Branch, spend: Spend) -> int:
-    """Count the calls in a scope that were sent and whose usage nobody told, or not all; its sums are then a lower bound."""
-    return max(spend.unreported_calls, sum(leaf.untold for leaf in _leaves(branch)))
 
 
 def _total(shown: str, known: bool, *, partly: bool) -> str:
@@ -362,13 +364,259 @@ def _roots(record: RunRecord) -> list[Branch | Leaf]:
     return found
 
 
-def _leaves(branch: Branch) -> Iterator[Leaf]:
-    """Give what is summed in a scope: all below it; for an agent, not what the agents below it did."""
-    is_agent = branch.facts.kind is ScopeKind.AGENT
-    waiting: list[Branch | Leaf] = list(branch.children)
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, Leaf):
-            yield node
-        elif not is_agent or node.facts.kind is not ScopeKind.AGENT:
-            waiting.extend(node.children)
+# -- the budgets --------------------------------------------------------------------------------------------------
+
+_MOST_LIMITS: Final = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Be one line of the budget table."""
+
+    scope: str
+    limit: str
+    allowed: str
+    used: str
+    held: str
+    share: str
+    events: str
+    denied: str
+    tone: Tone
+
+
+def budgets(record: RunRecord) -> tuple[list[Budget], str]:
+    """Give the table, worst first, and a sentence for what does not fit into it."""
+    found = record.limits()
+    rest = found[_MOST_LIMITS:]
+    more = f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}" if rest else ""
+    return [_budget(branch, reading) for branch, reading in found[:_MOST_LIMITS]], more
+
+
+def _budget(branch: Branch, reading: LimitReading) -> Budget:
+    limit = reading.limit
+    exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
+    # A limit around a launched run stands with the run: its session's, or its service's.
+    elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
+    return Budget(
+        scope=f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip() if elsewhere else scope_title(branch, 40),
+        limit=clean(reading.title, 60),
+        allowed=amount(limit.kind, limit.amount),
+        used=amount(limit.kind, reading.used),
+        held=amount(limit.kind, reading.held),
+        share=percent(reading.ratio),
+        events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
+        denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
+        tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
+    )
+
+
+# -- on a terminal ------------------------------------------------------------------------------------------------
+
+_STYLES: Final[dict[Tone, str]] = {
+    "scope": "bold",
+    "call": "",
+    "tool": "cyan",
+    "quiet": "dim",
+    "warning": "yellow",
+    "refused": "red",
+    "error": "magenta",
+}
+_HEADS: Final = ("ms", "tokens in", "tokens out", "cost")
+_SHORT_HEADS: Final = ("ms", "in", "out", "cost")
+_STILL_HELD: Final = "Held in what was closed: by calls that had not ended then, and were not heard of since."
+_LEAST_NAME: Final = 34
+_LEAST_TABLE: Final = 72
+_COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "denied")
+_EVENTS: Final = _COLUMNS.index("events")
+
+
+class _Console(Console):
+    """Be a console whose reader may leave: `BrokenPipeError` reaches the caller, whose exit status may mean more than that."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled, where rich would exit the process."""
+        raise  # noqa: PLE0704 - called while the error is handled
+
+
+def console(stream: IO[str] | None = None, *, width: int | None = None) -> Console:
+    """Make a console for `stream` (standard output unless given): colours on a terminal only, and none with NO_COLOR."""
+    return _Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def render(record: RunRecord, to: Console) -> None:
+    """Print the tree, the budget table, and what did not fit."""
+    _print_tree(to, list(lines(record)))
+    found, more = budgets(record)
+    if found:
+        to.print()
+        _print_budgets(to, found, more, observed=record.observed)
+        if any(reading.held > 0 and branch.view is not None and branch.view.status != "open" for branch, reading in record.limits()):
+            _print(to, Text(_STILL_HELD, "dim"), wrap=True)
+    missing = left_out(record)
+    if missing:
+        to.print()
+        _print(to, Text(missing, "yellow"), wrap=True)
+
+
+def render_scopes(record: RunRecord, to: Console) -> None:
+    """Print the tree of runs, agents and blocks alone: how each ended and what it spent; for many agents with few calls each."""
+    _print_tree(to, list(lines(record, calls=False)))
+
+
+def _print_tree(to: Console, lines: list[Line]) -> None:
+    if not lines:
+        _print(to, Text("Nothing was recorded.", "dim"))
+        return
+    _Tree(to, lines).print()
+    marks = legend(lines)
+    if marks:
+        _print(to, Text(marks, "dim"), wrap=True)
+
+
+def _print(to: Console, text: Text, *, wrap: bool = False) -> None:
+    ascii_only = to.options.ascii_only
+    if ascii_only:
+        text.plain = plain(text.plain)
+    to.print(text, no_wrap=not wrap, overflow="fold" if wrap else "crop" if ascii_only else "ellipsis")
+
+
+# -- the tree -----------------------------------------------------------------------------------------------------
+
+
+class _Tree:
+    """Lay lines out: names at the left, figures in columns at the right, or below the name where there is no room."""
+
+    def __init__(self, to: Console, lines: list[Line]) -> None:
+        self._to = to
+        self._lines = lines
+        self._blank, self._pass, self._turn, self._end = (
+            ("   ", "|  ", "|- ", "`- ") if to.options.ascii_only else ("   ", "│  ", "├─ ", "└─ ")
+        )
+        self._heads, self._widths = self._columns(_HEADS)
+        if to.width - self._block < _LEAST_NAME:
+            self._heads, self._widths = self._columns(_SHORT_HEADS)
+        self._wide = to.width - self._block >= _LEAST_NAME
+        room = to.width - (self._block if self._wide else 0)
+        self._deepest = max(1, room // 2 // len(self._blank))
+
+    def _columns(self, heads: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        cells = [astuple(line.figures) for line in self._lines]
+        self._widths = tuple(max(len(head), *(len(row[at]) for row in cells)) for at, head in enumerate(heads))
+        return heads, self._widths
+
+    @property
+    def _block(self) -> int:
+        return sum(self._widths) + 2 * len(self._widths)
+
+    def print(self) -> None:
+        if self._wide:
+            _print(self._to, Text(" " * (self._to.width - self._block) + self._figures(self._heads), "dim"))
+        for line in self._lines:
+            for text in self._texts(line):
+                _print(self._to, text)
+
+    def _texts(self, line: Line) -> Iterator[Text]:
+        before, below = self._guides(line.guide)
+        room = self._to.width - (self._block if self._wide else 0) - cell_len(before)
+        yield self._title(line, before, room)
+        if not self._wide:
+            yield from self._below(below, " ", _short(line.figures), "dim")
+        if line.remark and not self._fits(line, room):
+            yield from self._below(below, " ", line.remark, _STYLES[line.remark_tone])
+        for tone, note in line.notes:
+            yield from self._below(below, " ! " if tone == "warning" else " x ", note, _STYLES[tone])
+
+    def _title(self, line: Line, before: str, room: int) -> Text:
+        title = _cut(line.title, room)
+        remark = f"  {line.remark}" if line.remark and self._fits(line, room) else ""
+        text = Text.assemble((before, "dim"), (title, _STYLES[line.tone]), (remark, _STYLES[line.remark_tone]))
+        if self._wide:
+            text.append(" " * (room - cell_len(title) - cell_len(remark)))
+            text.append(self._figures(astuple(line.figures)), "dim" if line.tone == "quiet" else "")
+        text.rstrip()
+        return text
+
+    @staticmethod
+    def _fits(line: Line, room: int) -> bool:
+        return cell_len(line.title) + 2 + cell_len(line.remark) <= room
+
+    def _figures(self, cells: tuple[str, ...]) -> str:
+        return "".join(f"  {cell:>{width}}" for cell, width in zip(cells, self._widths, strict=True))
+
+    def _below(self, below: str, mark: str, words: str, style: str) -> Iterator[Text]:
+        room = max(10, self._to.width - cell_len(below) - len(mark))
+        for at, part in enumerate(Text(words).wrap(self._to, room) if words else ()):
+            yield Text.assemble((below, "dim"), (f"{mark if at == 0 else ' ' * len(mark)}{part.plain.rstrip()}", style))
+
+    def _guides(self, guide: tuple[bool, ...]) -> tuple[str, str]:
+        """Give what stands before a line, and before what is below it."""
+        if len(guide) == 1:
+            return "", ""
+        inner, more = guide[1:-1], guide[-1]
+        if len(inner) >= self._deepest:
+            flat = f"{self._blank * self._deepest}{len(guide) - 1}: "
+            return flat, " " * len(flat)
+        around = "".join(self._pass if goes_on else self._blank for goes_on in inner)
+        return around + (self._turn if more else self._end), around + (self._pass if more else self._blank)
+
+
+def _short(figures: Figures) -> str:
+    """Write the figures as one phrase: `12 ms · 210 in · 80 out · $0.0002`."""
+    named = ((figures.ms, "{} ms"), (figures.tokens_in, "{} in"), (figures.tokens_out, "{} out"), (figures.cost, "{}"))
+    return " · ".join(form.format(shown) for shown, form in named if shown)
+
+
+def _cut(text: str, width: int) -> str:
+    if cell_len(text) <= width:
+        return text
+    return f"{set_cell_size(text, width - 1)}…" if width > 1 else ""
+
+
+# -- the budgets --------------------------------------------------------------------------------------------------
+
+
+def _print_budgets(to: Console, budgets: list[Budget], more: str, *, observed: bool) -> None:
+    if to.width < _LEAST_TABLE:
+        for budget in budgets:
+            _print(to, Text(f"{budget.scope}: {budget.limit}", _STYLES[budget.tone]), wrap=True)
+            _print(to, Text(_phrase(budget, observed=observed)), wrap=True)
+    else:
+        to.print(_table(to, budgets, observed=observed))
+    if observed:
+        _print(to, Text("Only observed: what the last column counts was let through.", "yellow"), wrap=True)
+    if more:
+        _print(to, Text(more, "dim"))
+
+
+def _phrase(budget: Budget, *, observed: bool) -> str:
+    denied = f"{budget.denied} would be denied" if observed else f"{budget.denied} denied"
+    parts = [f"{budget.used} of {budget.allowed}", budget.share, f"{budget.held} held", budget.events, denied]
+    return "  " + " · ".join(part for part in parts if part)
+
+
+def _table(to: Console, budgets: list[Budget], *, observed: bool) -> Table:
+    columns = (*_COLUMNS[:-1], "would be denied") if observed else _COLUMNS
+    rows = [_cells(budget, ascii_only=to.options.ascii_only) for budget in budgets]
+    widths = [max(cell_len(head), *(cell_len(row[at]) for row in rows)) for at, head in enumerate(columns)]
+    spare = to.width - sum(widths) - 2 * len(widths)
+    if spare < 0:
+        short = max(widths[_EVENTS] // 2 + 1, len(_COLUMNS[_EVENTS]))  # two of them, one below the other
+        spare += widths[_EVENTS] - short
+        widths[_EVENTS] = short
+    widths[0] = max(10, widths[0] + min(spare, 0))
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for at, (head, width) in enumerate(zip(columns, widths, strict=True)):
+        names = at in (0, 1, _EVENTS)
+        table.add_column(head, width=width, justify="left" if names else "right", no_wrap=at != _EVENTS, overflow="ellipsis")
+    for budget, row in zip(budgets, rows, strict=True):
+        style = "" if budget.tone == "quiet" else _STYLES[budget.tone]
+        table.add_row(
+            *(Text(_cut(cell, width) if at == 0 else cell, style) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
+        )
+    return table
+
+
+def _cells(budget: Budget, *, ascii_only: bool) -> tuple[str, ...]:
+    share = budget.share.removesuffix(" %")
+    cells = (budget.scope, budget.limit, budget.allowed, budget.used, budget.held, share, budget.events, budget.denied)
+    return tuple(plain(cell) for cell in cells) if ascii_only else cells
