@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.wording import clean
+from ravi_otel.local._wording import clean
 from ravi_otel.policy._contracts import JsonObject, JsonValue
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen

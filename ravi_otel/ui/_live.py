@@ -16,8 +16,8 @@ from anyio import to_thread
 from sse_starlette import ServerSentEvent
 
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._wording import amount, clean, count
 from ravi_otel.local.live import Following, LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
-from ravi_otel.local.wording import amount, clean, count
 from ravi_otel.policy._limits import Kind
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._store import Store
-from ravi_otel.local.wording import UNKNOWN, amount, clean, count, money, percent
+from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, percent
 from ravi_otel.policy._limits import NANO
 from ravi_otel.ui import _api as api
 
