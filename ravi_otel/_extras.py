@@ -11,6 +11,7 @@ from ravi_otel.errors import MissingExtraError
 EXTRAS: dict[str, str | None] = {
     "fastapi": "ui",
     "genai_prices": None,
+    "grpc": "grpc",
     "limits": "agents",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",

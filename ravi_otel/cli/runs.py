@@ -14,7 +14,7 @@ from rich.console import Console
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asked, found, store_option, unread
 from ravi_otel.local import console
-from ravi_otel.local._render import explained
+from ravi_otel.local._outline import explained
 from ravi_otel.local._wording import clean, count, money, plain
 from ravi_otel.local.store import Store
 from ravi_otel.local.store.index import past_runs, sums_of

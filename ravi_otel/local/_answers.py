@@ -17,7 +17,7 @@ from typing import Any, Final, cast, get_args
 from ravi_otel._runtime.background_calls import FETCHES
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase, Spend, Status
-from ravi_otel.local import _render
+from ravi_otel.local import _outline
 from ravi_otel.local._record import Branch, Leaf, RunRecord
 from ravi_otel.local._store import SUMS, Sums
 from ravi_otel.local._wording import amount, clean, count, money, percent
@@ -1039,7 +1039,7 @@ def nodes_of(record: RunRecord) -> Iterator[Node]:
 
 def leaf_node(leaf: Leaf, parent: str | None) -> Node:
     """Write a call or tool call as a line."""
-    line = _render.leaf_line(leaf)
+    line = _outline.leaf_line(leaf)
     usage = None if leaf.usage is None or leaf.usage.tokenless or leaf.usage.total_only else leaf.usage
     return Node(
         id=leaf.id or "",
@@ -1076,7 +1076,7 @@ def leaf_node(leaf: Leaf, parent: str | None) -> Node:
 
 def _scope_node(branch: Branch, parent: str | None) -> Node:
     facts, view = branch.facts, view_of(branch)
-    line = _render.scope_line(branch)
+    line = _outline.scope_line(branch)
     spent = Spent.of(view.sums)
     return Node(
         id=facts.scope_id,

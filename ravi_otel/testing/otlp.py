@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gzip
 import json
 import threading
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ravi_otel._extras import load
-from ravi_otel.local.store.encoding import Signal
-from ravi_otel.local.store.replaying import parse
+from ravi_otel.local._otlp import Signal
+from ravi_otel.local._replay import KINDS
 from ravi_otel.testing.loopback import Loopback, Message, Receive, Send, body_of, respond
 
 _COLLECTOR = "opentelemetry.proto.collector"
@@ -207,7 +208,7 @@ class OtlpReceiver(Loopback):
         try:
             body = _unpacked(headers, raw)
             if headers.get("content-type") == "application/json":
-                message = parse(json.loads(body), _NAMES[path])
+                message = _parse(json.loads(body), _NAMES[path])
             else:
                 message.ParseFromString(body)
             found = list(flatten(message))
@@ -322,6 +323,37 @@ _SIGNALS: Mapping[str, tuple[str, str, Callable[[Any], Iterable[Any]]]] = {
 }
 
 
+def _parse(known: Any, signal: Signal) -> Any:
+    """Return protobuf's message of OTLP JSON; ValueError for what is none of that signal."""
+    parsing = load("google.protobuf.json_format")
+    message = KINDS[signal].message("Request")
+    if not isinstance(known, dict) or not isinstance(known.get(f"resource{'Spans' if signal == 'traces' else signal.title()}"), list):  # pyright: ignore[reportUnknownMemberType]  # JSON of anybody's
+        raise ValueError(signal)  # noqa: TRY004 - hostile data is one kind of error, whatever is wrong with it
+    try:
+        parsing.ParseDict(_with_bytes(known), message, ignore_unknown_fields=True, max_recursion_depth=100)
+    except (RecursionError, TypeError, AttributeError, parsing.ParseError) as error:
+        raise ValueError(signal) from error
+    return message
+
+
+def _with_bytes(node: Any) -> Any:
+    """Write ids in base64, as protobuf's JSON has bytes; ValueError for an id of another length than ids have."""
+    if isinstance(node, list):
+        return [_with_bytes(each) for each in node]  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    if not isinstance(node, dict):
+        return node
+    known: dict[str, Any] = node  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
+    return {key: _id(value, _IDS[key]) if key in _IDS else _with_bytes(value) for key, value in known.items()}
+
+
+def _id(value: Any, length: int) -> str:
+    raw = b"" if value is None else bytes.fromhex(value)
+    if len(raw) not in (0, length):
+        raise ValueError(value)
+    return base64.b64encode(raw).decode("ascii")
+
+
+_IDS: Mapping[str, int] = {"traceId": 16, "spanId": 8, "parentSpanId": 8}
 _NAMES: Mapping[str, Signal] = {"/v1/traces": "traces", "/v1/metrics": "metrics", "/v1/logs": "logs"}
 
 
