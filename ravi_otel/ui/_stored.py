@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from ravi_otel.local import _answers as answers
@@ -21,6 +22,7 @@ _MOST_NAME: Final = 200
 _MOST_PART: Final = 200_000
 _MOST_CURVES: Final = 8
 _MOST_SERIES: Final = 4
+_MOST_COLUMNS: Final = 400
 _LONG_NS: Final = 3 * 86_400 * NANO
 _TONES: Final[Mapping[str, api.Tone]] = {
     "running": "run",
@@ -67,7 +69,7 @@ def run(store: Store, run_id: str) -> api.Run:
         depths[node.id] = depth = 0 if node.parent is None else depths.get(node.parent, -1) + 1
         begin, took = (node.began - head.began) / _MS, None if node.duration is None else node.duration / _MS
         remark = clean(node.refusal or node.remark or "; ".join(note for _, note in node.notes), _MOST_NAME)
-        title = clean(node.title, _MOST_NAME)
+        title = clean(node.title if node.kind == "call" else node.name or node.title, _MOST_NAME)
         rows.append((node.id, depth, node.kind, title, _tone(node), begin, took, node.in_text, node.out_text, node.cost_text, remark))
     tone, word = _ending(head)
     drawn = [_curve(each, head.began) for each in curves]
@@ -124,8 +126,9 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
         split = ask.spend(by, since=since, until=until, where=where) if len(by) > 1 else None
         series = ask.spend([inner], since=since, until=until, where=where)
         times = ask.spend([unit, inner], since=since, until=until, where=where)
-    names = [group.key[0] for group in series.groups[:_MOST_SERIES]]
-    columns, ticks = _columns(times, names)
+    dearest = [group for group in series.groups if group.spent.cost_nano or group.spent.unknown_cost][:_MOST_SERIES]
+    names = [group.key[0] for group in dearest]
+    columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1))
     most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
     whole = outer.total.cost_nano or 0
     rows = [_spend_row(group, most, whole, split, names, inner == by[0]) for group in outer.groups]
@@ -133,7 +136,7 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
     return api.Spend(
         says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens",
         by=by,
-        series=[(_name(group.key[0]), group.spent.cost_text) for group in series.groups[:_MOST_SERIES]],
+        series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
         columns=columns,
         ticks=ticks,
         rows=rows,
@@ -176,7 +179,7 @@ def _facts(row: answers.RunRow) -> list[tuple[str, str]]:
         ("tools", count(spent.tool_calls)),
         ("tokens", spent.tokens_text),
         ("refused", count(spent.refused) if spent.refused else None),
-        ("took", row.duration_text),
+        ("took", None if row.duration is None else f"{row.duration_text} s"),
         ("since", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.began / NANO))),
         ("tenant", row.tenant),
         ("user", row.user),
@@ -285,9 +288,11 @@ def _name(key: str | None) -> str:
     return clean(key, _MOST_NAME) or "none named"
 
 
-def _columns(times: answers.SpendTable, names: Sequence[str | None]) -> tuple[list[api.SpendColumn], list[tuple[float, str]]]:
+def _columns(
+    times: answers.SpendTable, names: Sequence[str | None], step: timedelta
+) -> tuple[list[api.SpendColumn], list[tuple[float, str]]]:
     """Stack what was spent by time: a part for each of the dearest, and one for the rest."""
-    found: dict[str, dict[int, int]] = {}
+    found: dict[str, dict[int, int]] = {at: {} for at in _between([group.key[0] for group in times.groups], step)}
     unknown: set[str] = set()
     for group in times.groups:
         at = group.key[0] or ""
@@ -307,6 +312,16 @@ def _columns(times: answers.SpendTable, names: Sequence[str | None]) -> tuple[li
         for at, column in sorted(found.items())
     ]
     return columns, [(share * 100.0, money(round(tallest * share))) for share in (0.0, 0.5, 1.0)] if tallest else []
+
+
+def _between(names: Sequence[str | None], step: timedelta) -> list[str]:
+    """Name every hour or day from the first to the last, so that nothing stands beside what it does not follow."""
+    known = sorted(name for name in names if name)
+    if not known:
+        return []
+    form = "%Y-%m-%d %H:00" if step < timedelta(days=1) else "%Y-%m-%d"
+    first, last = (datetime.strptime(each, form) for each in (known[0], known[-1]))  # noqa: DTZ007 - names of local times, as told
+    return [(first + step * at).strftime(form) for at in range(min(_MOST_COLUMNS, (last - first) // step + 1))]
 
 
 def _spend_row(

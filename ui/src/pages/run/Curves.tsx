@@ -1,4 +1,4 @@
-import type { Curve } from "../../api.ts";
+import type { Curve, Tone } from "../../api.ts";
 
 const DASHES = ["", "5 2", "1 3", "7 2 1 2"];
 const TOP = 10;
@@ -7,13 +7,22 @@ const BOTTOM = 96;
 /** Where a share of a limit is drawn: 100 at the top, 0 at the bottom. */
 const y = (share: number): number => BOTTOM - (Math.min(share, 104) / 100) * (BOTTOM - TOP);
 
-function steps(curve: Curve, length: number): string {
-  let path = "";
+const toneOf = (share: number): Tone => (share >= 100 ? "refused" : share >= 80 ? "near" : "ok");
+
+/** A curve as steps, cut where it passes the warning and the limit, each piece in the colour of what it is then. */
+function pieces(curve: Curve, length: number): (readonly [Tone, string])[] {
+  const found: [Tone, string][] = [];
   for (const [at, share] of curve.points) {
     const x = ((at / length) * 100).toFixed(2);
-    path += path === "" ? `M${x} ${y(share).toFixed(2)}` : `H${x}V${y(share).toFixed(2)}`;
+    const tone = toneOf(share);
+    const last = found.at(-1);
+    if (!last) found.push([tone, `M${x} ${y(share).toFixed(2)}`]);
+    else {
+      last[1] += `H${x}V${y(share).toFixed(2)}`;
+      if (tone !== last[0]) found.push([tone, `M${x} ${y(share).toFixed(2)}`]);
+    }
   }
-  return path;
+  return found;
 }
 
 /** The share of each limit over the run's time, on the waterfall's scale. */
@@ -41,9 +50,11 @@ export function Curves({ curves, length }: { curves: readonly Curve[]; length: n
         <svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label={drawn.map((curve) => `${curve.title} ends at ${curve.share}`).join(", ")}>
           <path class="c-grid" d={`M0 ${BOTTOM}H100M0 ${TOP}H100M25 0V100M50 0V100M75 0V100`} />
           <path class="c-warn" d={`M0 ${y(80)}H100`} />
-          {drawn.map((curve, at) => (
-            <path key={curve.title} class={`c-line c-${curve.tone}`} d={steps(curve, length)} stroke-dasharray={DASHES[at]} />
-          ))}
+          {drawn.flatMap((curve, at) =>
+            pieces(curve, length).map(([tone, path], place) => (
+              <path key={`${curve.title}/${place}`} class={`c-line c-${tone}`} d={path} stroke-dasharray={DASHES[at]} />
+            )),
+          )}
         </svg>
         <span class="y y-100">100</span>
         <span class="y y-0">0 %</span>

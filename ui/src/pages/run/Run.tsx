@@ -79,7 +79,7 @@ function Whole({ data, name }: { data: Run; name: string }) {
   const above = data.curves.length > 0 ? 149 : 41;
   const virtual = useVirtual(lines.length, ROW, scroller, above);
   useEffect(() => {
-    if (found >= 0) virtual.show(found);
+    if (at > 0) virtual.show(at);
   }, []);
 
   const choose = (next: number) => {

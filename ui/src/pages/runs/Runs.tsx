@@ -209,7 +209,7 @@ const HEADS = [
   ["Started ↓", "r-when sorted"],
   ["Run", "r-name"],
   ["How it ended", "r-end"],
-  ["Took", "n r-took"],
+  ["Took, s", "n r-took"],
   ["Calls", "n r-calls"],
   ["Tokens", "n r-tok"],
   ["Cost", "n r-cost"],

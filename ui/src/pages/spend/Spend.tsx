@@ -22,6 +22,9 @@ const TIMES = [
 ] as const;
 const BY = ["user", "model", "agent", "tool", "tenant", "session", "provider", "run"] as const;
 
+/** What is of no model are tools, and the other way round. */
+const NOBODY: Record<string, string> = { model: "tool calls", tool: "model calls" };
+
 interface Shown {
   row: SpendRow;
   key: string;
@@ -220,7 +223,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
         <colgroup>
           <col class="s-name" />
           <col />
-          <col class="s-n" />
+          <col class="s-cost" />
           <col class="s-n" />
           <col class="s-n" />
           <col class="s-n" />
@@ -248,7 +251,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
         <tbody>
           {lines.map((shown, place) => {
             const { row, key, depth } = shown;
-            const name = row.key ?? `no ${by[depth] ?? "name"} named`;
+            const name = row.key ?? NOBODY[by[depth] ?? ""] ?? `no ${by[depth] ?? "name"} named`;
             const address = to(shown);
             return (
               <tr key={key} aria-selected={place === at} onClick={() => setAt(place)}>

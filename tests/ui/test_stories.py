@@ -1,0 +1,208 @@
+"""What people come for, played in a real browser on programs that really run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from ravi_otel.supervisor.approval.sentences import login
+
+AGENT = """
+import sys
+import openai, ravi_otel
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.testing import ScriptedLLM, Text
+
+ravi_otel.instrument()
+with ScriptedLLM(lambda asked: Text("The search results repeat.", usage=(1200, 300))) as server:
+    client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+    with ravi_otel.run("triage-42", user_id="u42", tenant_id="acme", limits=[ravi_otel.cost_limit(0.5)]):
+        with ravi_otel.agent("researcher", limits=[ravi_otel.turn_limit(4)]):
+            for number, line in enumerate(sys.stdin):  # one call a line
+                try:
+                    client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": f"Ticket {number}: {line}"}])
+                    print("went through", flush=True)
+                except BudgetExhaustedError as error:
+                    print("refused", flush=True)
+"""
+REFUNDS = """
+import ravi_otel
+from ravi_otel.supervisor.approval.queue import ApprovalQueue
+from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor.gate import Gate
+
+class Caps:
+    def review(self, action, state, policy):
+        high = action["kind"] == "tool" and action["args"]["amount"] > 50
+        return Decision(DecisionKind.ESCALATE, "high_refund_requires_human") if high else Decision(DecisionKind.APPROVE, "small")
+
+def issue_refund(order: int, amount: float) -> str:
+    return f"refunded {amount} of {order}"
+
+ravi_otel.instrument()
+gate = Gate(Caps(), tools=[issue_refund], approver=ApprovalQueue(), audit=AuditLog("audit", content=True))
+refund = ravi_otel.tool(issue_refund, gate=gate)
+with ravi_otel.run("refunds"), ravi_otel.agent("writer"):
+    print(refund(order=881, amount=120.0), flush=True)
+"""
+
+
+@contextmanager
+def program(served, text: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program that keeps its runs in the store that is looked at, with what was said."""
+    known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
+    told = {"RAVI_STORE": str(served.store), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    started = subprocess.Popen(
+        [sys.executable, "-c", text],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=known | told, cwd=served.store.parent, bufsize=1,
+    )  # fmt: skip
+    try:
+        yield started
+    finally:
+        if started.stdin is not None and not started.stdin.closed:
+            started.stdin.close()
+        try:
+            started.wait(20)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
+        started.stdout.close()
+
+
+def asks(started: subprocess.Popen[str], words: str) -> str:
+    """Have the program make one call; returns what became of it."""
+    started.stdin.write(words + "\n")
+    started.stdin.flush()
+    return started.stdout.readline().strip()
+
+
+def test_a_runaway_agent_is_seen_refused_and_its_limit_raised_and_the_refused_call_is_read(served, looking):
+    page = looking.open()
+    with program(served, AGENT) as started:
+        assert asks(started, "charged twice") == "went through"
+        row = page.locator("[role=row][aria-level]").filter(has_text="researcher")
+        expect(row).to_contain_text("1 of 4")
+        for _ in range(3):
+            asks(started, "charged twice")
+        expect(page.get_by_role("meter", name="turns: 4 of 4")).to_be_visible()
+        said = time.monotonic()
+        assert asks(started, "the last one") == "refused"
+        expect(row).to_contain_text("refused 1 call")
+        assert time.monotonic() - said < 5
+        expect(page.get_by_text("4 of 4 turns used in agent 'researcher' of run 'triage-42'").first).to_be_visible()
+        looking.picture("story-refused")
+        assert looking.accessible() == []
+
+        row.click()
+        page.keyboard.press("l")
+        page.get_by_label("New value").fill("6")
+        page.get_by_role("button", name="Set turns to 6").click()
+        expect(page.get_by_role("meter", name="turns: 4 of 6")).to_be_visible()
+        assert asks(started, "once more") == "went through"
+        started.stdin.close()
+        started.wait(20)
+    expect(page.get_by_text("ravi-otel demo")).to_be_visible()
+    page.goto(f"{served.origin}/runs?status=refused")
+    page.get_by_role("link", name="triage-42").click()
+    panel = page.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text("researcher · turns · said no")).to_be_visible()
+    expect(panel.get_by_text("Ticket 4: the last one")).to_be_visible()
+    looking.picture("story-read")
+    tree = page.get_by_role("treegrid", name="Calls")
+    tree.get_by_role("row").filter(has_text="run triage-42").or_(tree.get_by_role("row").first).first.click()
+    expect(panel.get_by_text(re.compile(f"set_limit.*{re.escape(login())}"))).to_be_visible()
+
+
+@pytest.mark.parametrize("looking", [{"theme": "light", "width": 390, "height": 844}], ids=["phone"], indirect=True)
+def test_a_refund_that_waits_is_found_edited_approved_and_written_down(served, looking):
+    page = looking.open()
+    with program(served, REFUNDS) as started:
+        expect(page.get_by_role("link", name="Look at issue_refund")).to_be_visible(timeout=20_000)
+        page.get_by_role("link", name="Look at issue_refund").click()
+        page.get_by_role("button", name="Edit…").click()
+        page.get_by_label("New value of amount").fill("80.0")
+        page.get_by_role("button", name="Approve with amount 80.0").click()
+        assert "refunded 80.0 of 881" in started.stdout.readline()
+        url = page.url
+        started.wait(20)
+    page.goto(url)
+    expect(page.get_by_text("edited and approved by")).to_contain_text("ran")
+    expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+    page.goto(f"{served.origin}/audit")
+    expect(page.get_by_role("row").filter(has_text="amount=80.0").first).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="approved")).to_contain_text(login())
+
+
+def test_who_spent_most_is_three_clicks_from_the_start_and_the_same_as_the_command_says(served, looking):
+    with program(served, AGENT) as started:
+        for _ in range(3):
+            asks(started, "charged twice")
+    page = looking.open()
+    page.get_by_role("link", name="Spend").click()
+    rows = page.locator("table.spend tbody tr")
+    expect(rows.first).to_contain_text("u42")
+    expect(rows.first).to_contain_text("$0.014400")
+    page.get_by_role("link", name="u42").click()
+    page.get_by_role("link", name="triage-42").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
+
+
+def test_an_id_of_an_error_or_a_trace_leads_to_the_run(served, looking):
+    with program(served, AGENT) as started:
+        asks(started, "charged twice")
+    page = looking.open("/runs")
+    page.get_by_role("link", name="triage-42").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
+    run_id = page.url.partition("/runs/")[2].partition("?")[0]
+    page.goto(f"{served.origin}/")
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
+    page.keyboard.type(run_id[:12])
+    expect(page.get_by_role("option").filter(has_text="triage-42")).to_be_visible()
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{served.origin}/runs/{run_id}")
+
+
+def test_the_command_prints_the_url_and_serves_the_page(tmp_path: Path, browser):
+    import socket
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "ravi_otel", "ui", "--port", str(port), "--store", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = started.stdout.readline().partition("Open ")[2].strip()
+        context = browser.new_context()
+        page = context.new_page()
+        end = time.monotonic() + 20
+        while True:
+            try:
+                page.goto(url)
+                break
+            except Exception:
+                assert time.monotonic() < end
+                time.sleep(0.05)
+        expect(page.get_by_text("ravi-otel demo")).to_be_visible()
+        assert "token" not in page.url
+        context.close()
+    finally:
+        started.terminate()
+        _, said = started.communicate(timeout=20)
+    assert "It shows the store" in said
+    assert "Traceback" not in said
