@@ -11,7 +11,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-check ui-test redis-faults spawn-guards coexistence frameworks pythons house coverage mutants names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-test redis-faults spawn-guards coexistence frameworks pythons house coverage mutants names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -68,12 +68,10 @@ boards: servers  ## draw the dashboards with Grafana's own packages over six min
 ui: $(READY)  ## build the page of `ravi-otel ui` from ui/ into ravi_otel/ui/static, and print its size
 	@sh scripts/ui.sh
 
-ui-check: $(READY)  ## whether what is committed of the page is what ui/ builds
-	@sh scripts/ui.sh --check
-
 ui-test: $(READY)  ## the page in a real browser, at a desk and on a phone, in both themes
-	@sh scripts/ui.sh
-	@$(PY) -m pytest -q -n 2 --timeout 300 tests/ui
+	@sh scripts/browser.sh
+	@sh scripts/ui.sh --check
+	@$(PY) -m pytest -q -n $(WORKERS) --timeout 300 tests/ui/browser tests/ui/test_safety.py
 
 redis-faults: $(READY)  ## pause, kill, empty and fail over real Redis servers, and print what became of the counts
 	@sh scripts/servers.sh

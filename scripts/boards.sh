@@ -11,17 +11,7 @@ fail() {
     exit 1
 }
 
-has_browser() {
-    command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1
-}
-
-install_browser() {
-    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1 || return 1
-    echo "installing chromium with apt-get" >&2
-    apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null
-}
-
-has_browser || install_browser || fail "there is no Chromium. Install it (on Debian: apt install chromium) and run make boards again."
+sh "$ROOT/scripts/browser.sh"
 command -v npm >/dev/null 2>&1 || fail "there is no npm. Install Node.js 20 or newer and run make boards again."
 
 # The page is built again where its source or its packages are others.

@@ -1,38 +1,15 @@
-"""A served page and a browser before it."""
+"""A served page."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_stage import Looking, Served, serving
-from playwright.sync_api import Browser, sync_playwright
-
-NO_NETWORK = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
+from page_stage import Served, serving
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
     with serving(tmp_path) as known:
         yield known
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if program is None:
-        pytest.fail("there is no Chromium: install it (on Debian: apt install chromium)")
-    with sync_playwright() as playwright:
-        known = playwright.chromium.launch(executable_path=program, args=list(NO_NETWORK))
-        yield known
-        known.close()
-
-
-@pytest.fixture
-def looking(browser: Browser, served: Served, request: pytest.FixtureRequest) -> Iterator[Looking]:
-    known = Looking(browser, served, **getattr(request, "param", {}))
-    yield known
-    known.context.close()
-    assert known.wrong == []
