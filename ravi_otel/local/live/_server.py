@@ -379,6 +379,7 @@ class Server:
         self._stopping = True
         for each in (self._listener, *tuple(self._connections)):
             each.wake()
+        self._scopes.wake()
 
     def drop(self) -> None:
         """Close what is open in this process: at the end, and in a forked child, where all of it is a copy of the parent's."""

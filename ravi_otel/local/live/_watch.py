@@ -181,6 +181,11 @@ class OpenScopes(Listener):
         """Tell it nothing any more."""
         self._followers = tuple(each for each in self._followers if each is not follower)
 
+    def wake(self) -> None:
+        """Wake all who follow: it may be over."""
+        for each in self._followers:
+            each.wake()
+
     def _work_has_begun(self) -> None:
         begin, self._begin = self._begin, None
         if begin is not None:
