@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,8 @@ from ravi_otel.launch.counting import Counters, open_in_launcher
 from ravi_otel.launch.places import Place, places_of, spell
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
+from ravi_otel.local._store import Launch as Kept
+from ravi_otel.local._store import Store as Runs
 from ravi_otel.local.store import Store, StoredRun
 from ravi_otel.local.store.directory import Ended as Outcome
 from ravi_otel.local.store.pruning import prune
@@ -112,6 +115,7 @@ class Launch:
             tags=dict(policy.tags),
             observe=policy.observe,
         )
+        kept = _kept(store.root, stored)
         try:
             plan = self._plan(stored)
             if len(plan.write()) > _MOST_PLAN:
@@ -121,6 +125,7 @@ class Launch:
             ended = program.run()
         except (OSError, RaviError) as error:
             stored.write(outcome="failed", ended=time.time())
+            _end(kept, outcome="failed")
             if isinstance(error, RaviError):
                 raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
@@ -138,6 +143,14 @@ class Launch:
             status=ended.status,
             uncovered=tuple(asdict(each) for each in ended.uncovered),
             budgets=budgets,
+        )
+        _end(
+            kept,
+            outcome=outcome,
+            status=ended.status,
+            uncovered=[asdict(each) for each in ended.uncovered],
+            budgets=budgets,
+            notes=said,
         )
         with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
             prune(store, keep=stored.run_id)
@@ -255,6 +268,21 @@ class Launch:
             else "no Python process of it loaded us"
         )
         return [f"{what}: {why}."]
+
+
+def _kept(root: Path, stored: StoredRun) -> Kept | None:
+    known = stored.manifest
+    facts = {"launch": known.run_id, "argv": known.argv, "limits": known.limits, "tags": dict(known.tags), "observe": int(known.observe)}
+    try:
+        return Runs.open(root).begin(known.name, version=known.version, **facts)
+    except ConfigurationError:
+        return None
+
+
+def _end(kept: Kept | None, **facts: Any) -> None:
+    if kept is not None:
+        with contextlib.suppress(sqlite3.Error, ConfigurationError):
+            kept.end(**facts)
 
 
 def _has_calls(stored: StoredRun) -> bool:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from ravi_otel._files import create, make_directory, reserve
-from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, log_ahead, read_text
+from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, log_ahead, read_text, transaction
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading, Spend
 from ravi_otel.policy import _checks as checks
@@ -235,6 +235,11 @@ def _finite(value: float) -> float | None:
 # -- where it is --------------------------------------------------------------------------------------------------
 
 
+_RUN_OVER: Final = "UPDATE runs SET ended = ?, status = CASE WHEN status = 'open' THEN ? ELSE status END WHERE run = ?"
+_STATUSES: Final = {"ok": "ok", "limited": "stopped", "store_failed": "stopped", "signal": "cancelled"}
+"""How the run around a program ended that told nothing of it itself, by the outcome of its launch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Be one `ravi-otel run`: its id, which is that of the run around the program, and its own files."""
@@ -257,9 +262,12 @@ class Launch:
         """Write how it ended, by the columns of `launches`; sqlite3.Error or ConfigurationError when that cannot be written."""
         connection = self.store.connect()
         try:
+            now = time.time_ns()
             names = ", ".join(f'"{each}" = ?' for each in ("ended", *facts))
-            values = (time.time_ns(), *map(written, facts.values()), self.launch)
-            connection.execute(f"UPDATE launches SET {names} WHERE launch = ?", values)  # noqa: S608 - the names are ours
+            values = (now, *map(written, facts.values()), self.launch)
+            with transaction(connection):
+                connection.execute(f"UPDATE launches SET {names} WHERE launch = ?", values)  # noqa: S608 - the names are ours
+                connection.execute(_RUN_OVER, (now, _STATUSES.get(facts.get("outcome", ""), "error"), self.launch))
         finally:
             connection.close()
 
@@ -385,7 +393,7 @@ class Store:
     def begin(self, name: str, **facts: Any) -> Launch:
         """Begin a launch: its row, which says that it runs, and its directory; ConfigurationError when that cannot be written."""
         began = time.time_ns()
-        launch = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(began // 10**9))}-{secrets.token_hex(3)}"
+        launch = facts.pop("launch", "") or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(began // 10**9))}-{secrets.token_hex(3)}"
         made = Launch(self, launch, self.launches / launch)
         row = {"launch": launch, "name": name, "began": began, "outcome": "running", **this_process(), **facts}
         try:
@@ -393,9 +401,10 @@ class Store:
             made.path.mkdir(mode=0o700)
             connection = self.connect()
             try:
-                names, marks = ", ".join(f'"{each}"' for each in row), ", ".join("?" * len(row))
-                values = tuple(map(written, row.values()))
-                connection.execute(f"INSERT INTO launches ({names}) VALUES ({marks})", values)  # noqa: S608 - the names are ours
+                with transaction(connection):
+                    _insert(connection, "launches", row)
+                    about = {"run": launch, "kind": "launch", "launch": launch, "name": name, "tags": facts.get("tags") or None}
+                    _insert(connection, "runs", {**about, "began": began, "status": "open", "agents": 0, **dict.fromkeys(SUMS, 0)})
             finally:
                 connection.close()
         except (OSError, sqlite3.Error) as error:
@@ -404,6 +413,12 @@ class Store:
                 f"Make room there, or set {VARIABLE} to a directory you can write."
             ) from error
         return made
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> None:
+    names, marks = ", ".join(f'"{each}"' for each in row), ", ".join("?" * len(row))
+    values = tuple(map(written, row.values()))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", values)  # noqa: S608 - the names are ours
 
 
 def _prepare(connection: sqlite3.Connection, *, make: bool) -> None:
