@@ -114,8 +114,8 @@ def measure(calls: int, *, content: bool, say: Callable[[str], object] = print) 
         figures = {"thread_us": writer.spent_ns / calls / 1e3, "caller_us": caller_ns / calls / 1e3, "bytes": size / calls}
         with_or = "with" if content else "without"
         say(
-            f"{calls:,} calls {with_or} content: {figures['thread_us']:.1f} µs of our thread and {figures['caller_us']:.2f} µs of the caller's "
-            f"each, {figures['bytes']:,.0f} bytes on disk each"
+            f"{calls:,} calls {with_or} content: {figures['thread_us']:.1f} µs of our thread and {figures['caller_us']:.2f} µs of the "
+            f"caller's each, {figures['bytes']:,.0f} bytes on disk each"
         )
         rows = store.connect().execute("SELECT count(*), sum(input_tokens) FROM calls").fetchone()
         summed = store.connect().execute("SELECT sum(calls), sum(input_tokens) FROM hourly").fetchone()

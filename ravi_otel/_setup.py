@@ -172,8 +172,8 @@ class Instrumentation:
         self._carrying.remove()
         ambient.end()
         self.fall_silent()
-        for watch in self._watches:
-            watch.retire()
+        for listening in (*self._watches, *self._kept):
+            listening.retire()
         STATE.instrumented, LEAVING.act = False, None
         TERMINATION.remove()
         STATE.options, STATE.when_told = Options(), _nothing

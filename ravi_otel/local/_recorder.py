@@ -179,6 +179,10 @@ class Recorder(Listener):
         """Return what writes for it."""
         return self._writer
 
+    def retire(self) -> None:
+        """Write what waits, and let go of the file: the process goes on without it."""
+        self._writer.rest()
+
     def leave(self, outcome: End, status: int | None = None) -> None:
         """Write what waits, because the process is about to end without `atexit`."""
         self._writer.end(outcome, status)

@@ -150,6 +150,7 @@ class Writer(BackgroundThread):
         self.awake = False
         self._leaving = False
         self._watched = False
+        self._resting = False
         self._last = self._tidied = time.monotonic()
         self._again_at = 0.0
         self._dropped = 0
@@ -202,6 +203,16 @@ class Writer(BackgroundThread):
         """Note how the process ends; the row says so once it is written."""
         self._end = (time.time_ns(), outcome, status)
 
+    def rest(self) -> None:
+        """Write what waits, and let go of the file and of the thread until something comes again."""
+        self.flush(_PATIENCE_S)
+        with self._writing:
+            if self._connection is not None and not self._busy:
+                self._connection.close()
+                self._connection = None
+        self._resting = True
+        self.wake()
+
     def leave(self) -> None:
         """Write what waits, and from now on whatever comes at once: the process ends."""
         if self._end is None:
@@ -216,6 +227,9 @@ class Writer(BackgroundThread):
     def turn(self) -> bool:
         """Wait for what comes, and write it."""
         now = time.monotonic()
+        if self._resting:
+            self._resting = self.awake = False
+            return bool(self._waiting)
         if not self.awake:
             self.sleep(-1)
             self.awake, self._last = True, time.monotonic()

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,8 @@ from ravi_otel.local import RunRecord, render
 from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Reply, Usage
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the tests' own `kept_by`
 
 
 @dataclass

@@ -1,0 +1,329 @@
+"""Keep the store small, and erase what is of one person, customer or conversation: whole runs, the oldest first, and none that goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from ravi_otel._sqlite import connect, transaction
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._store import Store, is_alive
+from ravi_otel.policy import _checks as checks
+
+MOST_AGE_S: Final = 30 * 24 * 3600
+MOST_BYTES: Final = 2 * 1024**3
+
+_QUIET_S: Final = 24 * 3600
+_MOST_AT_ONCE: Final = 100
+_MOST_ROWS: Final = 10_000
+_HOUR_NS: Final = 3_600_000_000_000
+_OF_A_RUN: Final = ("scopes", "calls", "tools", "events", "samples", "reviews", "notes", "content", "otlp")
+_WITH_FACTS: Final = ("scopes", "calls", "tools", "events", "reviews", "notes")
+_LEAVES: Final = (
+    ("calls", "began"),
+    ("tools", "began"),
+    ("events", "at"),
+    ("samples", "at"),
+    ("reviews", "at"),
+    ("notes", "at"),
+    ("otlp", "at"),
+)
+
+Whose = Literal["user", "tenant", "session"]
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Say which run went, and why: "age" or "size"."""
+
+    run: str
+    name: str | None
+    began: int
+    why: Literal["age", "size"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """Report a pruning: what went, how many bytes that were, and how many stay.
+
+    `running` are older than what may stay and still run: of those only what they did before that time went.
+    """
+
+    removed: tuple[Removed, ...]
+    bytes: int
+    bytes_left: int
+    running: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Report what was erased of one person, customer or conversation: runs and calls, requests for approval, and turns of histories."""
+
+    runs: int
+    calls: int
+    requests: int
+    turns: int
+
+
+def prune(
+    store: Store,
+    *,
+    max_age_s: float = MOST_AGE_S,
+    max_bytes: int = MOST_BYTES,
+    keep: str | None = None,
+    now: float | None = None,
+    dry_run: bool = False,
+) -> Pruned:
+    """Remove the runs that began more than `max_age_s` ago, then the oldest until the others have `max_bytes` at most.
+
+    Stays: the run with the id `keep`, and one that goes on. The latest of those that ended does not go for its size: it is the one to be
+    looked at. What is summed up by the hour stays for as long as `max_age_s`. With `dry_run` nothing is removed, only told. Raises
+    ConfigurationError for a store that cannot be changed.
+    """
+    clock = round((time.time() if now is None else now) * 1e9)
+    try:
+        connection = store.connect()
+        try:
+            return _Pruning(store, connection, clock).prune(round(max_age_s * 1e9), max_bytes, keep, dry_run=dry_run)
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"the local store at {checks.show(str(store.file))} cannot be pruned: {error}.") from error
+
+
+class _Pruning:
+    def __init__(self, store: Store, connection: sqlite3.Connection, clock: int) -> None:
+        self._store = store
+        self._connection = connection
+        self._clock = clock
+        connection.row_factory = sqlite3.Row
+
+    def prune(self, most_age: int, most_bytes: int, keep: str | None, *, dry_run: bool) -> Pruned:
+        size = self._bytes()
+        cutoff = self._clock - most_age
+        alive = self._alive()
+        found = self._connection.execute(
+            "SELECT run, name, began, kind, process, launch, parent, ended FROM runs ORDER BY began"
+        ).fetchall()
+        over = [row for row in found if row["run"] != keep and not _goes_on(row, alive)]
+        latest = over[-1]["run"] if over else None
+        removed = [Removed(row["run"], row["name"], row["began"], "age") for row in over if row["began"] < cutoff]
+        running = tuple(row["run"] for row in found if row["began"] < cutoff and row["run"] != keep and _goes_on(row, alive))
+        if dry_run:
+            share = size * len(removed) // max(1, len(found))  # nobody knows before it is done
+            return Pruned(tuple(removed), share, size - share, running)
+        self._remove(each.run for each in removed)
+        with transaction(self._connection):
+            self._connection.execute("DELETE FROM hourly WHERE hour < ?", (cutoff - _HOUR_NS,))
+            for table, column in _LEAVES if running else ():
+                self._connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,))  # noqa: S608 - the names are ours
+        rest = [row for row in over if row["began"] >= cutoff and row["run"] != latest]
+        while rest and self._bytes() > most_bytes:
+            some, rest = rest[:_MOST_AT_ONCE], rest[_MOST_AT_ONCE:]
+            removed += [Removed(row["run"], row["name"], row["began"], "size") for row in some]
+            self._remove(row["run"] for row in some)
+        while self._bytes() > most_bytes and self._remove_oldest():
+            pass
+        self._tidy()
+        left = self._bytes()
+        return Pruned(tuple(removed), max(0, size - left), left, running)
+
+    def _bytes(self) -> int:
+        pages, free, each = (
+            self._connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        return int((pages - free) * each)
+
+    def _alive(self) -> set[str]:
+        """Return the processes and launches that still run, as far as that can be known from here."""
+        alive: set[str] = set()
+        for row in self._connection.execute("SELECT * FROM processes WHERE ended IS NULL"):
+            if _may_live(row, row["last_seen"], self._clock):
+                alive.update(each for each in (row["process"], row["launch"]) if each is not None)
+        for row in self._connection.execute("SELECT * FROM launches WHERE ended IS NULL"):
+            if _may_live(row, row["began"], self._clock):
+                alive.add(row["launch"])
+        return alive
+
+    def _remove(self, runs: Iterable[str]) -> None:
+        waiting = list(runs)
+        while waiting:
+            some, waiting = waiting[:_MOST_AT_ONCE], waiting[_MOST_AT_ONCE:]
+            with transaction(self._connection):
+                _remove_runs(self._connection, some)
+
+    def _remove_oldest(self) -> bool:
+        """Remove the oldest calls and the rest of about that time, where runs that go on are too much by themselves."""
+        found = self._connection.execute(
+            "SELECT max(began) FROM (SELECT began FROM calls ORDER BY began LIMIT ?)", (_MOST_ROWS,)
+        ).fetchone()[0]
+        if found is None or found > self._clock - _QUIET_S * 10**9:
+            return False
+        with transaction(self._connection):
+            for table, column in _LEAVES:
+                self._connection.execute(f"DELETE FROM {table} WHERE {column} <= ?", (found,))  # noqa: S608 - the names are ours
+            self._connection.execute("DELETE FROM content WHERE item NOT IN (SELECT call FROM calls UNION ALL SELECT call FROM tools)")
+        return True
+
+    def _tidy(self) -> None:
+        """Give free pages back to the disk, and remove the files of launches whose row is gone or has ended."""
+        self._connection.execute("PRAGMA incremental_vacuum")
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with transaction(self._connection):
+            self._connection.execute(
+                "DELETE FROM processes WHERE ended IS NOT NULL AND last_seen < ?"
+                " AND process NOT IN (SELECT process FROM calls UNION SELECT process FROM scopes)",
+                (self._clock - _QUIET_S * 10**9,),
+            )
+        kept = {row[0] for row in self._connection.execute("SELECT launch FROM launches WHERE ended IS NULL")} | self._alive()
+        with contextlib.suppress(OSError):
+            for path in self._store.launches.iterdir():
+                if path.name not in kept and path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _goes_on(row: sqlite3.Row, alive: set[str]) -> bool:
+    return row["ended"] is None and (row["process"] in alive or row["run"] in alive)
+
+
+def _may_live(row: sqlite3.Row, seen: int, clock: int) -> bool:
+    alive = is_alive(dict(row))
+    return clock - seen < _QUIET_S * 10**9 if alive is None else alive
+
+
+def _remove_runs(connection: sqlite3.Connection, runs: Sequence[str]) -> list[str]:
+    """Remove runs with those inside them; return the ids of all."""
+    marks = ", ".join("?" * len(runs))
+    inside = (
+        f"WITH RECURSIVE gone(run) AS (SELECT run FROM runs WHERE run IN ({marks}) "  # noqa: S608 - the names are ours
+        "UNION SELECT runs.run FROM runs JOIN gone ON runs.parent = gone.run) SELECT run FROM gone"
+    )
+    found = [row[0] for row in connection.execute(inside, tuple(runs))]
+    for at in range(0, len(found), _MOST_AT_ONCE):
+        some = tuple(found[at : at + _MOST_AT_ONCE])
+        these = f"run IN ({', '.join('?' * len(some))})"
+        connection.execute(f"DELETE FROM messages_text WHERE rowid IN (SELECT id FROM messages WHERE {these})", some)  # noqa: S608 - the same
+        for table in (*_OF_A_RUN, "messages", "runs"):
+            connection.execute(f"DELETE FROM {table} WHERE {these}", some)  # noqa: S608 - the same
+        connection.execute(f"DELETE FROM launches WHERE {these.replace('run', 'launch', 1)}", some)  # noqa: S608 - the same
+    return found
+
+
+# -- one person, customer or conversation ---------------------------------------------------------------------------
+
+
+def erase(
+    store: Store, whose: Whose, value: str, *, approvals: Path | None = None, histories: Sequence[Path] = (), dry_run: bool = False
+) -> Erased:
+    """Erase what is of one user, tenant or session from the store, from its queue of approvals and from histories, over the bytes on disk.
+
+    Of a run that is theirs all goes; of another's run the scopes, calls and tools that were for them. Sums by the hour lose what was of
+    a user or tenant; those of a session stay, since they name none. Raises ConfigurationError for what cannot be changed.
+    """
+    try:
+        connection = store.connect()
+        try:
+            connection.execute("PRAGMA secure_delete=ON")
+            with _transaction(connection, dry_run=dry_run):
+                runs, sessions, calls = _erase_rows(connection, whose, value)
+            if not dry_run:
+                connection.execute("INSERT INTO messages_text (messages_text) VALUES ('optimize')")  # else words of what is gone stay in it
+                connection.execute("PRAGMA incremental_vacuum")
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        finally:
+            connection.close()
+        queue = store.root / "approvals.db" if approvals is None else approvals
+        requests = _erase_elsewhere(queue, "requests", _ids_of(whose, value, runs, sessions, queue=True), dry_run=dry_run)
+        turns = sum(
+            _erase_elsewhere(path, "appends", _ids_of(whose, value, runs, sessions, queue=False), dry_run=dry_run) for path in histories
+        )
+    except sqlite3.Error as error:
+        raise ConfigurationError(f"what is of {whose} {checks.show(value)} cannot be erased: {error}.") from error
+    return Erased(len(runs), calls, requests, turns)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection, *, dry_run: bool) -> Iterator[None]:
+    """Do it as one, or with `dry_run` not at all."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("ROLLBACK" if dry_run else "COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _erase_rows(connection: sqlite3.Connection, whose: Whose, value: str) -> tuple[list[str], list[str], int]:
+    """Erase the rows; return the runs, the sessions that were theirs alone, and how many calls went."""
+
+    def ask(question: str, *values: Any) -> list[Any]:
+        return [row[0] for row in connection.execute(question, values)]
+
+    before = ask("SELECT count(*) FROM calls")[0]
+    theirs = ask(f"SELECT run FROM runs WHERE {whose} = ?", value)  # noqa: S608 - one of three names of ours
+    sessions = ask(
+        f"SELECT session FROM calls WHERE session IS NOT NULL GROUP BY session HAVING min({whose} = ?) = 1 AND count({whose}) = count(*)",  # noqa: S608
+        value,
+    )
+    gone = [run for at in range(0, len(theirs), _MOST_AT_ONCE) for run in _remove_runs(connection, theirs[at : at + _MOST_AT_ONCE])]
+    items = f"SELECT call FROM calls WHERE {whose} = ?1 UNION ALL SELECT call FROM tools WHERE {whose} = ?1"  # noqa: S608 - the same
+    said = [number for row in ask(f"SELECT messages FROM content WHERE item IN ({items})", value) for number in _numbers(row)]  # noqa: S608
+    said += [number for row in ask(f"SELECT data FROM content WHERE item IN ({items})", value) for number in _outputs(row)]  # noqa: S608
+    for number in said:
+        connection.execute("DELETE FROM messages_text WHERE rowid = ?", (number,))
+        connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+    connection.execute(f"DELETE FROM content WHERE item IN ({items})", (value,))  # noqa: S608 - the same
+    for table in (*_WITH_FACTS, "otlp"):
+        connection.execute(f"DELETE FROM {table} WHERE {whose} = ?", (value,))  # noqa: S608 - the same
+    for table in ("samples", "events"):
+        connection.execute(f"DELETE FROM {table} WHERE counted_for = ?", (value,))  # noqa: S608 - the same
+    if whose != "session":
+        connection.execute(f"DELETE FROM hourly WHERE {whose} = ?", (value,))  # noqa: S608 - the same
+    return gone, sessions, before - ask("SELECT count(*) FROM calls")[0]
+
+
+def _numbers(written: str | None) -> list[int]:
+    found: list[int] = [] if not written else json.loads(written)
+    return found
+
+
+def _outputs(written: str | None) -> list[int]:
+    data: dict[str, Any] = {} if not written else json.loads(written)
+    return [*data.get("output", ()), *(data[name] for name in ("system", "tools") if name in data)]
+
+
+def _ids_of(whose: Whose, value: str, runs: Sequence[str], sessions: Sequence[str], *, queue: bool) -> Mapping[str, Sequence[str]]:
+    """Return by which columns a row elsewhere is of the one who is erased: none of them has a column for a user."""
+    run, session, tenant = ("run_id", "session_id", "tenant_id") if queue else ("run", "session", "tenant")
+    found: dict[str, Sequence[str]] = {run: runs, session: sessions}
+    if whose == "tenant":
+        found[tenant] = [value]
+    elif whose == "session":
+        found[session] = [*sessions, value]
+    return found
+
+
+def _erase_elsewhere(path: Path, table: str, ids: Mapping[str, Sequence[str]], *, dry_run: bool) -> int:
+    if not path.is_file():
+        return 0
+    connection = connect(path, timeout_s=5.0)
+    try:
+        connection.execute("PRAGMA secure_delete=ON")
+        erased = 0
+        with _transaction(connection, dry_run=dry_run):
+            for column, values in ids.items():
+                for each in values:
+                    erased += connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - the names are ours
+        return erased
+    finally:
+        connection.close()
