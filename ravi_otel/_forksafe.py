@@ -117,7 +117,7 @@ def without_signals() -> Generator[None]:
 
     Not where gevent has made greenlets of threads: those run on this very thread, and would begin with the program's signals blocked.
     """
-    if not hasattr(signal, "pthread_sigmask") or _are_greenlets():
+    if not hasattr(signal, "pthread_sigmask") or are_greenlets():
         yield
         return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -127,7 +127,8 @@ def without_signals() -> Generator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _are_greenlets() -> bool:
+def are_greenlets() -> bool:
+    """Whether gevent has made greenlets of threads: one that is started runs on this very thread, and lets others run meanwhile."""
     monkey = sys.modules.get("gevent.monkey")
     return monkey is not None and monkey.is_module_patched("threading")
 

@@ -24,6 +24,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._extras import load
+from ravi_otel._forksafe import are_greenlets
 from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
 from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
 from ravi_otel._instrumentation.streams import abandon_open
@@ -89,10 +90,10 @@ class Instrumentation:
     def __init__(self, settings: Settings, surroundings: Surroundings | None = None) -> None:
         self.settings = settings
         self._surroundings = surroundings
-        sink = _own_store() if surroundings is None else surroundings.sink
-        self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         self._content = settings.content()
         self._kept = _keeping(surroundings, content=self._content.captured)
+        sink = _sink(self._kept) if surroundings is None else surroundings.sink
+        self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
         if self._kept and (self._content.captured or (surroundings is not None and surroundings.content)):
             self._content = replace(self._content, in_store=True)
         self._telemetry = Telemetry(self._pipeline, self._content, full=settings.full)
@@ -399,9 +400,15 @@ def flush(timeout_s: float = 2.0) -> bool:
     return True if now is None else now.flush(timeout_s)
 
 
-def _own_store() -> Callable[[], Sink] | None:
-    """Return the local store that the environment names; what keeps it needs the SDK, and is imported where it is named."""
-    return load("ravi_otel.local.store.own").begin if os.environ.get("RAVI_STORE", "").strip() else None
+def _sink(kept: tuple[Any, ...]) -> Callable[[], Sink] | None:
+    """Return what makes the providers' end of the store, which needs the SDK: imported at the first use.
+
+    None where gevent has made greenlets of threads: the SDK's providers find out about the machine by starting programs, and other
+    greenlets would run on in the child before it is one.
+    """
+    if not kept or are_greenlets():
+        return None
+    return lambda: cast("Sink", load("ravi_otel.local._sink").Sink.of(kept[0].writer))
 
 
 def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:

@@ -19,7 +19,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, Tracer, TracerProvider
 
 from ravi_otel._extras import load
-from ravi_otel._forksafe import renew_while_alive, without_signals
+from ravi_otel._forksafe import are_greenlets, renew_while_alive, without_signals
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.metrics import Collection, Instruments, Observe
 from ravi_otel._telemetry.names import RELEASED, Convention
@@ -303,7 +303,7 @@ class Pipeline:
         """Give a forked child the lock and threads it lost; the SDK renews its own, and the sink too."""
         self._lock = threading.RLock()
         for closer in self._closers:
-            closer.renew()
+            closer.renew(start=not are_greenlets())  # in a child of gevent's own, which is about to become another program, none may run
 
 
 def _add_processor(provider: Any) -> Any:
@@ -516,21 +516,29 @@ class Closer:
     does not hold the process. After a fork the child calls `renew`.
     """
 
-    __slots__ = ("_done", "_go", "provider")
+    __slots__ = ("_done", "_go", "_started", "provider")
 
     def __init__(self, provider: Any) -> None:
         self.provider = provider
         self.renew()
 
-    def renew(self) -> None:
-        """Start the thread, again in a forked child where it is gone."""
+    def renew(self, *, start: bool = True) -> None:
+        """Start the thread, again in a forked child where it is gone; or leave that to the shutdown."""
         self._go = threading.Event()
         self._done = threading.Event()
+        self._started = start
+        if start:
+            self._start()
+
+    def _start(self) -> None:
+        self._started = True
         with without_signals():
             threading.Thread(target=self._run, args=(self._go, self._done), name="ravi-otel-closer", daemon=True).start()
 
     def begin(self) -> None:
         """Let the shutdown begin."""
+        if not self._started:
+            self._start()
         self._go.set()
 
     def finished(self, timeout_s: float) -> bool:

@@ -9,14 +9,14 @@ import time
 from typing import Any, Final
 
 from opentelemetry.sdk._logs import LogRecordProcessor
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult, MetricReader, MetricsData, PeriodicExportingMetricReader
+from opentelemetry.sdk.metrics.export import MetricReader, MetricsData
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
 from ravi_otel._telemetry import names
 from ravi_otel.local._otlp import Signal, batch, metrics_batch
 from ravi_otel.local._writer import Batch, Lost, Writer, insert
 
-_METRICS_EVERY_MS: Final = 60_000
+_METRICS_EVERY_S: Final = 60.0
 _ROW: Final = insert("otlp")
 _WHOSE: Final = (names.RUN_ID, names.USER_ID, names.TENANT_ID, names.SESSION_ID)
 
@@ -27,7 +27,15 @@ class Sink:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self._waiting: dict[tuple[Any, ...], list[Any]] = {}
+        self._readers: list[MetricReader] = []
+        self._read_at = time.monotonic() + _METRICS_EVERY_S
         writer.before.append(self._write)
+
+    @classmethod
+    def of(cls, writer: Writer) -> Sink:
+        """Return the one sink of a writer: who asks again, asks for the same."""
+        found = _sinks.get(writer)
+        return _sinks.setdefault(writer, cls(writer)) if found is None else found
 
     @property
     def lost(self) -> Lost:
@@ -47,8 +55,15 @@ class Sink:
         return _Logs(self)
 
     def metric_reader(self) -> MetricReader:
-        """Return what to build a meter provider with: it writes every minute, and when it is shut down."""
-        return PeriodicExportingMetricReader(_Metrics(self), export_interval_millis=_METRICS_EVERY_MS)
+        """Return what to build a meter provider with: it is read every minute while there is work, and when it is shut down."""
+        reader = _Metrics(self)
+        self._readers.append(reader)
+        return reader
+
+    def let_go(self, reader: MetricReader) -> None:
+        """Read it no more: its provider is shut down."""
+        if reader in self._readers:
+            self._readers.remove(reader)
 
     def put(self, signal: Signal, record: Any) -> None:
         """Take a span or a log record, if it is ours."""
@@ -83,11 +98,18 @@ class Sink:
         for (signal, *whose), records in waiting.items():
             text, lost = batch(signal, records)
             rows.add(_ROW, (now, signal, process, *whose, len(records) - lost, text))
+        if time.monotonic() > self._read_at:
+            self._read_at = time.monotonic() + _METRICS_EVERY_S
+            for reader in tuple(self._readers):
+                reader.collect()
         return False
 
     def _add_metrics(self, rows: Batch, told: tuple[int, str, int]) -> None:
         at, text, records = told
         rows.add(_ROW, (at, "metrics", self._writer.process, None, None, None, None, records, text))
+
+
+_sinks: Final[dict[Writer, Sink]] = {}
 
 
 class _Spans(SpanProcessor):
@@ -123,19 +145,23 @@ class _Logs(LogRecordProcessor):
         return self._sink.flush(timeout_millis / 1000)
 
 
-class _Metrics(MetricExporter):
+class _Metrics(MetricReader):
+    """Read metrics when it is asked to: the SDK's periodic reader starts a thread in every forked child, where greenlets must not run."""
+
     def __init__(self, sink: Sink) -> None:
         super().__init__()
         self._sink = sink
 
-    def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
+    def _receive_metrics(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> None:
         del timeout_millis, kwargs
         self._sink.put_metrics(metrics_data)
-        return MetricExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: float = 10_000) -> bool:
+        self.collect(timeout_millis)
         return self._sink.flush(timeout_millis / 1000)
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
-        del timeout_millis, kwargs
+        del kwargs
+        self._sink.let_go(self)
+        self.collect(timeout_millis)
         self._sink.flush(1.0)

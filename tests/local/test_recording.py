@@ -149,7 +149,11 @@ def test_neither_a_sampler_nor_a_level_of_detail_nor_the_lack_of_an_sdk_takes_an
 
 
 def test_a_program_that_has_no_providers_keeps_its_runs(tmp_path):
-    missing = "import sys, ravi_otel._telemetry.providers\nfor name in ('trace', 'metrics', '_logs'): sys.modules[f'opentelemetry.sdk.{name}'] = None\n"
+    missing = """
+import ravi_otel._telemetry.providers
+for name in ("trace", "metrics", "_logs"):
+    sys.modules[f"opentelemetry.sdk.{name}"] = None
+"""
     run(tmp_path / "store", missing + STORY)
     assert len(rows(tmp_path / "store", "calls")) == 4
 
