@@ -7,7 +7,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -251,7 +251,7 @@ def erase(
 
 
 @contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection, *, dry_run: bool) -> Iterator[None]:
+def _transaction(connection: sqlite3.Connection, *, dry_run: bool) -> Generator[None]:
     """Do it as one, or with `dry_run` not at all."""
     connection.execute("BEGIN IMMEDIATE")
     try:
