@@ -9,7 +9,7 @@ from ravi_otel._extras import load
 
 if TYPE_CHECKING:
     from ravi_otel.local.live import _figures as figures
-    from ravi_otel.local.live._client import ANSWER_S, DIRECTORY, Following, Session, Watch, Watched, check_directory, entries
+    from ravi_otel.local.live._client import ANSWER_S, DIRECTORY, Following, Row, Session, Watch, Watched, check_directory, entries, rows
     from ravi_otel.local.live._protocol import (
         CommandError,
         Happened,
@@ -21,13 +21,9 @@ if TYPE_CHECKING:
         ScopeState,
         as_fields,
     )
-    from ravi_otel.local.live._rows import Row, rows
 
-_HOMES = {
-    **dict.fromkeys(("ANSWER_S", "DIRECTORY", "Following", "Session", "Watch", "Watched", "check_directory", "entries"), "_client"),
-    **dict.fromkeys(("Row", "rows"), "_rows"),
-}
-"""The module of each name; all others are in `_protocol`."""
+_CLIENT = ("ANSWER_S", "DIRECTORY", "Following", "Row", "Session", "Watch", "Watched", "check_directory", "entries", "rows")
+"""The names that are in `_client`; all others are in `_protocol`."""
 
 __all__ = [
     "ANSWER_S",
@@ -58,6 +54,6 @@ def __getattr__(name: str) -> Any:
     if name == "figures":
         return load(f"{__name__}._figures")
     if name in __all__:
-        return getattr(load(f"{__name__}.{_HOMES.get(name, '_protocol')}"), name)
+        return getattr(load(f"{__name__}.{'_client' if name in _CLIENT else '_protocol'}"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"
     raise AttributeError(msg)
