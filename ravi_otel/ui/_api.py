@@ -370,6 +370,13 @@ class Call(Model):
     raw: str
 
 
+class Exported(Model):
+    """Be one run with its calls by their ids, for a page in one file."""
+
+    run: Run
+    calls: dict[str, Call]
+
+
 class SpendRow(Model):
     """Be one group of what was spent; widths are percents of the dearest."""
 

@@ -18,6 +18,7 @@ from ravi_otel.ui import _api as api
 
 _MS: Final = 1_000_000
 _MOST_NODES: Final = 100_000
+_MOST_EXPORTED: Final = 2_000
 _MOST_NAME: Final = 200
 _MOST_PART: Final = 200_000
 _MOST_CURVES: Final = 8
@@ -88,10 +89,21 @@ def run(store: Store, run_id: str) -> api.Run:
     )
 
 
+def export(store: Store, run_id: str) -> api.Exported:
+    """Return one run whole, with its calls: what a page in one file shows."""
+    whole = run(store, run_id)
+    ids = [row[0] for row in whole.rows if row[2] in ("call", "tool")][:_MOST_EXPORTED]
+    with queries.Queries(store) as ask:
+        return api.Exported(run=whole, calls={each: _call(ask.call(each)) for each in ids})
+
+
 def call(store: Store, call_id: str) -> api.Call:
     """Return one model call or tool call."""
     with queries.Queries(store) as ask:
-        view = ask.call(call_id)
+        return _call(ask.call(call_id))
+
+
+def _call(view: answers.CallView) -> api.Call:
     node, refusal = view.node, view.refusal or {}
     facts = [("began", time.strftime("%H:%M:%S", time.localtime(node.began / NANO))), ("took", f"{node.ms_text} ms")]
     facts += [("in", node.in_text), ("out", node.out_text), ("cost", node.cost_text)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+from base64 import b64encode
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -148,6 +149,13 @@ def run(desk: At, run_id: str) -> api.Run:
     return _stored.run(desk.stored(), run_id)
 
 
+@router.get("/api/runs/{run_id}/export", include_in_schema=False)
+def export(desk: At, run_id: str) -> Response:
+    """Return one run as a page in one file, which asks nobody for anything."""
+    content = _in_one_file(desk, _stored.export(desk.stored(), run_id).model_dump_json())
+    return Response(content, media_type="text/html", headers={"content-disposition": 'attachment; filename="run.html"'})
+
+
 @router.get("/api/calls/{call_id}")
 def call(desk: At, call_id: str) -> api.Call:
     """Return one model call or tool call."""
@@ -179,6 +187,20 @@ def page(desk: At, request: Request, path: str) -> Response:
     if request.headers.get("if-none-match") == etag:
         return Response(status_code=304, headers=headers)
     return Response(content, media_type=kind, headers=headers)
+
+
+def _in_one_file(desk: Desk, told: str) -> str:
+    """Put style, script and data into one page. A policy names each by its hash, and nothing in the data can end its element."""
+    style, script = (desk.files[name][0].decode() for name in ("style.css", "app.js"))
+    script = script.replace("</script", "<\\/script")
+    allowed = {name: b64encode(hashlib.sha256(text.encode()).digest()).decode() for name, text in (("style", style), ("script", script))}
+    policy = "; ".join(["default-src 'none'", *(f"{name}-src 'sha256-{digest}'" for name, digest in allowed.items())])
+    data = told.replace("<", "\\u003c")
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{policy}">'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>ravi</title><style>{style}</style></head>'
+        f'<body><script type="application/json" id="told">{data}</script><script type="module">{script}</script></body></html>'
+    )
 
 
 def create(desk: Desk) -> FastAPI:

@@ -1,11 +1,11 @@
 import { render } from "preact";
 import { Route, Switch } from "wouter-preact";
-import { begin } from "./api.ts";
+import { begin, told } from "./api.ts";
 import { listen } from "./live.ts";
 import { ApprovalsPage } from "./pages/approvals/Approvals.tsx";
 import { AuditPage } from "./pages/audit/Audit.tsx";
 import { LimitsPage } from "./pages/limits/Limits.tsx";
-import { RunPage } from "./pages/run/Run.tsx";
+import { ExportedRun, RunPage } from "./pages/run/Run.tsx";
 import { RunsPage } from "./pages/runs/Runs.tsx";
 import { SpendPage } from "./pages/spend/Spend.tsx";
 import { NowPage } from "./pages/now/Now.tsx";
@@ -14,10 +14,15 @@ import { Nowhere } from "./pages/Nowhere.tsx";
 import "./tokens.css";
 import "./base.css";
 
-holdTheme();
-listen();
-begin().catch(() => undefined); // the page says itself that it is not live
+if (told === null) {
+  holdTheme();
+  listen();
+  begin().catch(() => undefined); // the page says itself that it is not live
+}
 render(
+  told !== null ? (
+    <ExportedRun data={told.run} />
+  ) : (
   <Switch>
     <Route path="/">
       <NowPage />
@@ -39,6 +44,7 @@ render(
     <Route>
       <Nowhere />
     </Route>
-  </Switch>,
+  </Switch>
+  ),
   document.body,
 );

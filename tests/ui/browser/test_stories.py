@@ -174,6 +174,37 @@ def test_an_id_of_an_error_or_a_trace_leads_to_the_run(served, looking):
     expect(page).to_have_url(f"{served.origin}/runs/{run_id}")
 
 
+def test_a_run_is_exported_as_one_file_that_opens_anywhere_and_asks_nobody(served, looking, browser, tmp_path):
+    with program(served, AGENT) as started:
+        for _ in range(5):
+            asks(started, "</script><img src=x onerror=alert(1)>")
+    page = looking.open("/runs")
+    page.get_by_role("link", name="triage-42").click()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Export HTML").click()
+    file = tmp_path / "run.html"
+    download.value.save_as(file)
+    context = browser.new_context(offline=True, viewport={"width": 1440, "height": 900})
+    there = context.new_page()
+    wrong = []
+    there.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    there.on("pageerror", lambda error: wrong.append(str(error)))
+    there.on("request", lambda asked: wrong.append(asked.url) if not asked.url.startswith("file:") else None)
+    there.goto(file.as_uri())
+    expect(there.get_by_role("heading", level=1)).to_have_text("triage-42")
+    panel = there.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text("researcher · turns · said no")).to_be_visible()
+    expect(panel.get_by_text("Ticket 4: </script><img src=x onerror=alert(1)>")).to_be_visible()
+    there.keyboard.press("k")
+    expect(panel.get_by_text("Ticket 3: </script>")).to_be_visible()
+    there.keyboard.press("2")
+    expect(panel.get_by_text("settled")).to_be_visible()
+    if os.environ.get("RAVI_PICTURES"):
+        there.screenshot(path=Path(os.environ["RAVI_PICTURES"]) / "exported.png")
+    context.close()
+    assert wrong == []
+
+
 def test_the_command_prints_the_url_and_serves_the_page(tmp_path: Path, browser):
     import socket
 

@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
-import type { Run, TreeRow } from "../../api.ts";
-import { useGet, useKeys, useMedia } from "../../hooks.ts";
+import { type Run, told, type TreeRow } from "../../api.ts";
+import { useGet, useKeys, useMedia, useTitle } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
@@ -64,6 +64,23 @@ export function RunPage({ id }: { id: string }) {
   );
 }
 
+/** A run in a file of its own: no other page, and nothing that changes. */
+export function ExportedRun({ data }: { data: Run }) {
+  const name = data.run.name ?? data.run.run;
+  useTitle(name);
+  return (
+    <div class="frame fixed">
+      <header class="top">
+        <span class="brand">ravi</span>
+        <span class="nav soft exported">One run, exported: nothing here changes any more.</span>
+      </header>
+      <main class="main">
+        <Whole data={data} name={name} />
+      </main>
+    </div>
+  );
+}
+
 function Whole({ data, name }: { data: Run; name: string }) {
   const search = useSearch();
   const [, go] = useLocation();
@@ -85,7 +102,7 @@ function Whole({ data, name }: { data: Run; name: string }) {
   const choose = (next: number) => {
     setAt(next);
     const row = lines[next]?.row;
-    if (row && row[0]) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
+    if (row && row[0] && told === null) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
   };
   const move = (step: number) => {
     const next = Math.max(0, Math.min(lines.length - 1, at + step));
@@ -112,16 +129,29 @@ function Whole({ data, name }: { data: Run; name: string }) {
     <>
       <div class="runhead">
         <div class="line1">
-          <Link href="/runs" class="soft">
-            Runs
-          </Link>
-          <span class="dim">/</span>
+          {told === null && (
+            <>
+              <Link href="/runs" class="soft">
+                Runs
+              </Link>
+              <span class="dim">/</span>
+            </>
+          )}
           <h1 class="cut" title={name}>
             {name}
           </h1>
           <State tone={data.tone} title={data.word}>
             {data.word}
           </State>
+          {told === null && (
+            <>
+              <span class="grow" />
+              <Copied what="Link" text={() => location.href} />
+              <a class="btn" href={`/api/runs/${encodeURIComponent(data.run.run)}/export`} download={`${data.run.run}.html`}>
+                Export HTML
+              </a>
+            </>
+          )}
         </div>
         <div class="facts">
           {data.facts.map(([label, text]) => (
@@ -187,6 +217,21 @@ function Whole({ data, name }: { data: Run; name: string }) {
         <Item row={selected} notes={data.notes} />
       </div>
     </>
+  );
+}
+
+function Copied({ what, text }: { what: string; text: () => string }) {
+  const [done, setDone] = useState(false);
+  const copy = async () => {
+    await navigator.clipboard.writeText(text());
+    setDone(true);
+    setTimeout(() => setDone(false), 2000);
+  };
+  return (
+    <button type="button" class="btn" onClick={copy}>
+      <Icon name="link" />
+      <span aria-live="polite">{done ? "Copied" : what}</span>
+    </button>
   );
 }
 
