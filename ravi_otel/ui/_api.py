@@ -168,10 +168,19 @@ class Inbox(Model):
 
 
 class Asked(Model):
-    """Be one request, and what became of the same before."""
+    """Be one request, what became of the same before, and the link by which one other person may decide it."""
 
     ask: Ask
     earlier: list[Ask]
+    link: str | None = None
+
+
+class Linked(Model):
+    """Be one request for whoever was given the link to it, and in whose name they decide."""
+
+    asked: Asked
+    user: str | None
+    read_only: bool
 
 
 class Answer(Model):

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,10 +26,15 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.sentences import login
 
+LINK: Final = "/a/"
+_LINK_PATHS: Final = (LINK, "/assets/", "/api/links/")
+"""What whoever has a link to one request is shown: the page, and that request."""
+
 CHANGE_HEADER: Final = "x-ravi-token"
 _LEAST_TOKEN: Final = 16
 _MOST_TOKEN: Final = 4_096
 _MOST_NAME: Final = 200
+_MOST_DIGITS: Final = 12
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _LOCAL: Final = ("127.0.0.1", "localhost", "[::1]")
 _PORTS: Final = {"http": 80, "https": 443}
@@ -93,6 +99,26 @@ class Access:
     def derived(self, purpose: str) -> str:
         """Return a secret made of the token for one purpose, which does not give the token away."""
         return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
+
+    def link(self, request_id: str, expires_at: float, seal: str) -> str | None:
+        """Return the URL that lets whoever has it decide one request, as it was shown; None where nobody outside reaches the page."""
+        return None if self.public_url is None else f"{self.public_url.rstrip('/')}{LINK}{self._signed(request_id, int(expires_at), seal)}"
+
+    def is_link(self, given: str, seal: str) -> bool:
+        """Whether it was made for exactly this request, and counts still."""
+        request_id, expires_at = self.read_link(given)
+        return time.time() < expires_at and hmac.compare_digest(given.encode(), self._signed(request_id, expires_at, seal).encode())
+
+    @staticmethod
+    def read_link(given: str) -> tuple[str, int]:
+        """Return what a link says it is for: the request, and until when it counts; nothing of it is believed yet."""
+        request_id, _, rest = given.partition("~")
+        until = rest.partition("~")[0]
+        return request_id, int(until) if until.isascii() and until.isdigit() and len(until) < _MOST_DIGITS else 0
+
+    def _signed(self, request_id: str, expires_at: int, seal: str) -> str:
+        digest = self.derived(f"link {request_id} {expires_at} {seal}")
+        return f"{request_id}~{expires_at}~{digest}"
 
     def is_token(self, given: str) -> bool:
         """Whether it is the token, told in a time that gives nothing away."""
@@ -200,11 +226,12 @@ class Guard:
         arrived = self._by_token(scope)
         if arrived is not None:
             return arrived
-        if not any(self._access.is_cookie(each) for each in _cookies(headers, self._access.cookie_name)):
+        by_link = self._access.public_url is not None and scope["path"].startswith(_LINK_PATHS)
+        if not by_link and not any(self._access.is_cookie(each) for each in _cookies(headers, self._access.cookie_name)):
             return _no(401, "This page needs the URL that `ravi-otel ui` printed when it started, with its token: open that one.")
         if scope["method"] in _SAFE_METHODS:
             return None
-        return self._change(headers, scope)
+        return self._change(headers, scope, by_link=by_link)
 
     def _by_token(self, scope: Scope) -> Response | None:
         """Turn the token of the printed URL into a cookie, and take it out of the address."""
@@ -221,12 +248,12 @@ class Guard:
         answer.set_cookie(self._access.cookie_name, self._access.derived("cookie"), path="/", httponly=True, samesite="lax", secure=secure)
         return answer
 
-    def _change(self, headers: Headers, scope: Scope) -> Response | None:
+    def _change(self, headers: Headers, scope: Scope, *, by_link: bool) -> Response | None:
         if self._access.read_only:
             return _no(403, "This page only shows: it was started with --read-only.")
         if headers.getlist("origin") not in ([each] for each in self._access.origins):
             return _no(403, "A change must come from this page itself.")
-        if not hmac.compare_digest(headers.get(CHANGE_HEADER, "").encode(), self._access.derived("change").encode()):
+        if not by_link and not hmac.compare_digest(headers.get(CHANGE_HEADER, "").encode(), self._access.derived("change").encode()):
             return _no(403, "A change must bring this page's token: load the page again.")
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             return _no(415, "A change is written as JSON.")

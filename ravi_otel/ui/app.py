@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import time
 from base64 import b64encode
 from dataclasses import dataclass, field
 from importlib import resources
@@ -27,6 +28,8 @@ from ravi_otel.ui._safety import Access, Guard, peer_of
 
 _STOP_S: Final = 1
 _PING_S: Final = 15
+_LINK_S: Final = 86_400
+_HOLDER: Final = "whoever has the link"
 
 router = APIRouter()
 
@@ -116,7 +119,10 @@ def approvals(desk: At) -> api.Inbox:
 @router.get("/api/approvals/{request_id}")
 def approval(desk: At, request_id: str) -> api.Asked:
     """Return one request."""
-    return desk.inbox.asked(request_id)
+    asked = desk.inbox.asked(request_id)
+    until = time.time() + _LINK_S if asked.ask.expires_at is None else asked.ask.expires_at
+    link = desk.access.link(asked.ask.id, until, asked.ask.seal) if asked.ask.can else None
+    return asked.model_copy(update={"link": link})
 
 
 @router.post("/api/approvals/{request_id}")
@@ -129,6 +135,33 @@ def answer(desk: At, who: Who, request_id: str, given: api.Answer) -> api.Asked:
 def edit(desk: At, request_id: str, given: api.Edit) -> api.Edited:
     """Return what an edit would run, and change nothing."""
     return desk.inbox.edited(request_id, given)
+
+
+def _linked(desk: Desk, link: str) -> str:
+    """Return the id of the request that a link is for; ConfigurationError for one that is not ours, or does not count any more."""
+    request_id, _ = desk.access.read_link(link)
+    if not desk.access.is_link(link, desk.inbox.find(request_id).seal):
+        raise ConfigurationError("This link does not count: it has expired, or is not for what is asked now.")
+    return request_id
+
+
+@router.get("/api/links/{link}")
+def linked(desk: At, who: Who, link: str) -> api.Linked:
+    """Return the request that a link is for; looking changes nothing, since chat programs look before their readers do."""
+    user = who if desk.access.user_header else _HOLDER
+    return api.Linked(asked=desk.inbox.asked(_linked(desk, link)), user=user, read_only=desk.access.read_only)
+
+
+@router.post("/api/links/{link}")
+def answer_by_link(desk: At, who: Who, link: str, given: api.Answer) -> api.Asked:
+    """Decide the request that a link is for, once: after that it shows what was decided."""
+    return desk.inbox.answer(_linked(desk, link), given, who if desk.access.user_header else _HOLDER)
+
+
+@router.post("/api/links/{link}/edit")
+def edit_by_link(desk: At, link: str, given: api.Edit) -> api.Edited:
+    """Return what an edit would run, and change nothing."""
+    return desk.inbox.edited(_linked(desk, link), given)
 
 
 @router.get("/api/audit")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import time
 import urllib.parse
 from pathlib import Path
 
@@ -306,6 +307,78 @@ def test_a_command_for_what_is_not_open_reaches_nobody(inside, served):
     actor = served.actor(run("r1"))
     assert inside.change(body={"process": str(actor.entry.socket), "scope": "r1", "op": "cancel"})[0] == 409
     assert actor.heard == []
+
+
+# -- links to one request -----------------------------------------------------------------------------------------
+
+
+def linked(served, amount=1200):
+    """Have one request wait; returns it, and the path of the link to it."""
+    at = desk(served.queue, time.time)
+    asked = requested({"user_id": 42, "amount_usd": amount}, requested_at=time.time(), expires_at=time.time() + 600)
+    at.enter(asked, rows.seal_of(asked))
+    client = Client(served)
+    client.arrive()
+    url = json.loads(client(f"/api/approvals/{asked.id}")[2])["link"]
+    return asked, url.removeprefix("http://127.0.0.1:" + str(served.port))
+
+
+@pytest.fixture
+def outside(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with serving(tmp_path, port=port, public_url=f"http://127.0.0.1:{port}") as served:
+        yield served
+
+
+def test_a_link_shows_one_request_and_looking_changes_nothing(outside):
+    asked, path = linked(outside)
+    stranger = Client(outside)
+    api = path.replace("/a/", "/api/links/")
+    for _ in range(3):
+        assert stranger(path)[0] == 200
+        assert json.loads(stranger(api)[2])["asked"]["ask"]["id"] == asked.id
+    assert desk(outside.queue, time.time).find(asked.id).state == "pending"
+    for other in ("/", "/approvals", "/api/now", "/api/approvals", f"/api/approvals/{asked.id}", "/api/session", "/api/audit"):
+        assert stranger(other)[0] == 401
+
+
+def test_a_link_decides_once_and_then_shows_what_was_decided(outside):
+    asked, path = linked(outside)
+    stranger = Client(outside)
+    api = path.replace("/a/", "/api/links/")
+    answer = {"seal": rows.seal_of(asked), "approved": True}
+    told = {"origin": outside.origin, **JSON}
+    assert stranger(api, "POST", answer, **{**told, "origin": "http://evil.example"})[0] == 403
+    assert stranger(api, "POST", answer, **told)[0] == 200
+    assert stranger(api, "POST", answer, **told)[0] == 409
+    assert "approved by whoever has the link" in json.loads(stranger(api)[2])["asked"]["ask"]["word"]
+    assert desk(outside.queue, time.time).find(asked.id).login == login()
+
+
+def test_a_link_that_was_changed_or_has_expired_or_is_for_other_arguments_opens_nothing(outside):
+    asked, path = linked(outside)
+    other, _ = linked(outside, 1300)
+    stranger = Client(outside)
+    link = path.removeprefix("/a/")
+    request_id, until, digest = link.split("~")
+    signed = outside.access.link(asked.id, time.time() - 1, rows.seal_of(asked)).partition("/a/")[2]
+    of_others = outside.access.link(asked.id, time.time() + 60, "another seal").partition("/a/")[2]
+    longer, forged = f"{request_id}~{int(until) + 9}~{digest}", f"{other.id}~{until}~{digest}"
+    bad = [longer, forged, f"{link[:-1]}{'0' if link[-1] != '0' else '1'}", request_id, "~~", signed, of_others, "nobody~9~x"]
+    for each in bad:
+        status, _, text = stranger(f"/api/links/{urllib.parse.quote(each)}")
+        assert (status, text.count("\n")) == (400, 1), each
+
+
+def test_without_a_public_url_there_are_no_links(inside, served):
+    at = desk(served.queue, time.time)
+    asked = requested(requested_at=time.time(), expires_at=time.time() + 600)
+    at.enter(asked, rows.seal_of(asked))
+    assert json.loads(inside(f"/api/approvals/{asked.id}")[2])["link"] is None
+    assert Client(served)("/api/links/x~1~y")[0] == 401
+    assert Client(served)("/a/x~1~y")[0] == 401
 
 
 # -- the command --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ export type Ask = Schemas["Ask"];
 export type Asked = Schemas["Asked"];
 export type Argument = Schemas["Argument"];
 export type Edited = Schemas["Edited"];
+export type Linked = Schemas["Linked"];
 export type Inbox = Schemas["Inbox"];
 export type Audit = Schemas["Audit"];
 export type AuditEntry = Schemas["AuditEntry"];

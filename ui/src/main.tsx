@@ -3,6 +3,7 @@ import { Route, Switch } from "wouter-preact";
 import { begin, told } from "./api.ts";
 import { listen } from "./live.ts";
 import { ApprovalsPage } from "./pages/approvals/Approvals.tsx";
+import { ByLink } from "./pages/approvals/ByLink.tsx";
 import { AuditPage } from "./pages/audit/Audit.tsx";
 import { LimitsPage } from "./pages/limits/Limits.tsx";
 import { ExportedRun, RunPage } from "./pages/run/Run.tsx";
@@ -14,14 +15,17 @@ import { Nowhere } from "./pages/Nowhere.tsx";
 import "./tokens.css";
 import "./base.css";
 
-if (told === null) {
-  holdTheme();
+const link = location.pathname.startsWith("/a/") ? decodeURIComponent(location.pathname.slice(3)) : null;
+if (told === null) holdTheme();
+if (told === null && link === null) {
   listen();
   begin().catch(() => undefined); // the page says itself that it is not live
 }
 render(
   told !== null ? (
     <ExportedRun data={told.run} />
+  ) : link !== null ? (
+    <ByLink link={link} />
   ) : (
   <Switch>
     <Route path="/">

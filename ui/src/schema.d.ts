@@ -188,6 +188,50 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/links/{link}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Linked
+         * @description Return the request that a link is for; looking changes nothing, since chat programs look before their readers do.
+         */
+        get: operations["linked_api_links__link__get"];
+        put?: never;
+        /**
+         * Answer By Link
+         * @description Decide the request that a link is for, once: after that it shows what was decided.
+         */
+        post: operations["answer_by_link_api_links__link__post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/links/{link}/edit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Edit By Link
+         * @description Return what an edit would run, and change nothing.
+         */
+        post: operations["edit_by_link_api_links__link__edit_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/now": {
         parameters: {
             query?: never;
@@ -376,12 +420,14 @@ export interface components {
         };
         /**
          * Asked
-         * @description Be one request, and what became of the same before.
+         * @description Be one request, what became of the same before, and the link by which one other person may decide it.
          */
         Asked: {
             ask: components["schemas"]["Ask"];
             /** Earlier */
             earlier: components["schemas"]["Ask"][];
+            /** Link */
+            link?: string | null;
         };
         /**
          * Audit
@@ -681,6 +727,17 @@ export interface components {
             refused: boolean;
             /** Scope */
             scope: string;
+        };
+        /**
+         * Linked
+         * @description Be one request for whoever was given the link to it, and in whose name they decide.
+         */
+        Linked: {
+            asked: components["schemas"]["Asked"];
+            /** Read Only */
+            read_only: boolean;
+            /** User */
+            user: string | null;
         };
         /**
          * Message
@@ -1391,6 +1448,107 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Limits"];
+                };
+            };
+        };
+    };
+    linked_api_links__link__get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                link: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Linked"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    answer_by_link_api_links__link__post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                link: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Answer"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Asked"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    edit_by_link_api_links__link__edit_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                link: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Edit"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Edited"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
 from approval_desk import Asked, desk, requested
-from page_stage import HOSTILE
+from page_stage import HOSTILE, Looking, serving
 from playwright.sync_api import expect
 
 from ravi_otel.supervisor.approval import rows
@@ -170,3 +171,29 @@ def test_a_damaged_queue_is_told_in_one_sentence(served, looking):
     page = looking.open("/approvals")
     expect(page.get_by_role("alert").first).to_contain_text("cannot be used")
     looking.wrong.clear()  # the browser tells of every answer that is an error
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_link_is_opened_on_a_phone_decides_once_and_shows_what_was_decided(tmp_path, browser, theme):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with serving(tmp_path, port=port, public_url=f"http://127.0.0.1:{port}") as served:
+        asked = ask(served)
+        link = served.access.link(asked.id, asked.expires_at, rows.seal_of(asked))
+        looking = Looking(browser, served, theme=theme, width=390, height=844)
+        page = looking.page
+        page.goto(link)
+        expect(page.get_by_text("as whoever has the link", exact=True)).to_be_visible()
+        expect(page.get_by_role("link")).to_have_count(0)
+        looking.picture(f"link-{theme}")
+        assert looking.accessible() == []
+        page.get_by_role("button", name="Edit…").click()
+        page.get_by_label("New value of amount").fill("80")
+        page.get_by_role("button", name="Approve with amount 80").click()
+        expect(page.get_by_text("edited and approved by whoever has the link")).to_be_visible()
+        page.goto(link)
+        expect(page.get_by_text("edited and approved by whoever has the link")).to_be_visible()
+        expect(page.get_by_role("button", name="Approve")).to_have_count(0)
+        looking.context.close()
+        assert looking.wrong == []

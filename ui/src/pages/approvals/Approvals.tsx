@@ -72,7 +72,7 @@ export function ApprovalsPage({ id }: { id: string | undefined }) {
         <div class={alone ? "inbox alone" : "inbox"}>
           {!alone && <List data={data} shown={shown} />}
           {shown !== undefined && one.data?.ask.id === shown && (
-            <Request key={shown} asked={one.data} onDone={() => setTurn((before) => before + 1)} />
+            <Request key={shown} asked={one.data} path={`/api/approvals/${encodeURIComponent(shown)}`} onDone={() => setTurn((before) => before + 1)} />
           )}
           {one.error !== null && <Failed error={one.error} />}
         </div>

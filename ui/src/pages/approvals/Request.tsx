@@ -4,7 +4,7 @@ import { useKeys, useSeconds } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Confirm } from "../../parts/Confirm.tsx";
 import { Failed } from "../../parts/Empty.tsx";
-import { State } from "../../parts/Icon.tsx";
+import { Icon, State } from "../../parts/Icon.tsx";
 import { LimitBar } from "../../parts/LimitBar.tsx";
 import { moment, span } from "../../words.ts";
 
@@ -19,7 +19,7 @@ function whole(asked: readonly Argument[], drafts: Drafts): string {
   return `{${parts.join(", ")}}`;
 }
 
-export function Request({ asked, onDone }: { asked: Asked; onDone: () => void }) {
+export function Request({ asked, path, onDone }: { asked: Asked; path: string; onDone: () => void }) {
   const { ask, earlier } = asked;
   const at = useSeconds();
   const [editing, setEditing] = useState(false);
@@ -29,6 +29,7 @@ export function Request({ asked, onDone }: { asked: Asked; onDone: () => void })
   const [error, setError] = useState<string | null>(null);
   const [rejecting, setRejecting] = useState(false);
   const [busy, setBusy] = useState(false);
+  const [copied, setCopied] = useState(false);
   const note = useId();
   const isOpen = ask.can.includes("approve") && !session.value?.read_only;
   const mayReject = ask.can.includes("reject") && !session.value?.read_only;
@@ -42,7 +43,7 @@ export function Request({ asked, onDone }: { asked: Asked; onDone: () => void })
     }
     let wanted = true;
     const timer = setTimeout(() => {
-      post<Edited>(`/api/approvals/${encodeURIComponent(ask.id)}/edit`, { arguments: whole(ask.arguments, drafts) }).then(
+      post<Edited>(`${path}/edit`, { arguments: whole(ask.arguments, drafts) }).then(
         (answer) => {
           if (!wanted) return;
           setEdited(answer);
@@ -59,11 +60,11 @@ export function Request({ asked, onDone }: { asked: Asked; onDone: () => void })
       wanted = false;
       clearTimeout(timer);
     };
-  }, [drafts, changes, ask.id, ask.arguments]);
+  }, [drafts, changes, path, ask.arguments]);
 
   const send = async (approved: boolean, why: string) => {
     const body = { seal: ask.seal, approved, comment: why, arguments: approved && changes ? whole(ask.arguments, drafts) : null };
-    await post<Asked>(`/api/approvals/${encodeURIComponent(ask.id)}`, body);
+    await post<Asked>(path, body);
     onDone();
   };
   const approve = async () => {
@@ -188,6 +189,15 @@ export function Request({ asked, onDone }: { asked: Asked; onDone: () => void })
               {isOpen ? "Reject…" : "Take it back…"}
             </button>
           </div>
+        )}
+        {isOpen && asked.link != null && (
+          <p>
+            <button type="button" class="btn" onClick={() => navigator.clipboard.writeText(asked.link ?? "").then(() => setCopied(true))}>
+              <Icon name="link" />
+              <span aria-live="polite">{copied ? "Copied" : "Link for one other person"}</span>
+            </button>{" "}
+            <span class="dim">Whoever has it may decide this request, until it expires.</span>
+          </p>
         )}
         {isOpen && session.value?.user && (
           <p class="dim as-who">
