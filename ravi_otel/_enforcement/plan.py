@@ -74,13 +74,13 @@ class Estimate:
             given = call.input_estimate
             made = per_choice * call.choices if call.turn else 0
             if card is not None:
-                cost, least = card.estimate_nano(given, made), card.estimate_nano(given, 1)
+                cost, least = card.estimates_nano(given, made)
         else:
             given, made = known.input_tokens, known.output_tokens
             if card is not None:
                 cost, least = card.cost_nano(known), card.cost_nano(cls._sent(known, min(1, made)))
-        if cost is not None and least is not None:
-            least = min(cost, least)
+                if cost is not None and least is not None:
+                    least = min(cost, least)
         return cls(given, made, cost, least, known, sure=known is None and learned is not None, card=card)
 
     @staticmethod
@@ -117,31 +117,31 @@ class Estimate:
         """
         given, made, turn = self.input_tokens, self.output_tokens, call.turn
         least = given + turn or 1
-        asked: dict[str, tuple[int, int]] = {
-            _REQUESTS: (1, 1),
-            _TOKENS: (max(given + made, least), least),
-            _INPUT_TOKENS: (max(given, 1), max(given, 1)),
-        }
-        if turn:
-            asked[_TURNS] = 1, 1
-        if self.cost is not None and self.least_cost is not None:
-            # A model that costs nothing passes an empty purse; any other needs at least what its request costs.
-            asked[_COST] = max(self.cost, self.least_cost), self.least_cost
-        if call.operation != "embeddings":
-            asked[_OUTPUT_TOKENS] = max(made, 1), 1
-        if call.messages is not None:
-            asked[_MESSAGES] = call.messages + call.choices, call.messages + call.choices
         lines: list[Line] = []
         for account in accounts:
-            amounts = asked.get(account.kind)
-            if amounts is not None:
-                lines.append(Line(account, *amounts))
-            elif account.kind == _COST:
-                lines.append(self._unpriced_line(account, call))
+            kind = account.kind
+            if kind == _TOKENS:
+                line = Line(account, max(given + made, least), least)
+            elif kind == _REQUESTS or (kind == _TURNS and turn):
+                line = Line(account, 1, 1)
+            elif kind == _COST:
+                if self.cost is None or self.least_cost is None:
+                    line = self._unpriced_line(account, call)
+                else:  # a model that costs nothing passes an empty purse; any other needs at least what its request costs
+                    line = Line(account, max(self.cost, self.least_cost), self.least_cost)
+            elif kind == _INPUT_TOKENS:
+                line = Line(account, given or 1, given or 1)
+            elif kind == _OUTPUT_TOKENS and call.operation != "embeddings":
+                line = Line(account, made or 1, 1)
+            elif kind == _MESSAGES and call.messages is not None:
+                line = Line(account, call.messages + call.choices, call.messages + call.choices)
             elif account.limit.count != ALL:
                 formula = formula_of(account.limit.count)
-                least = formula.of(Usage(given, int(turn)))
-                lines.append(Line(account, max(least, formula.of(Usage(given, made))), least))
+                fewest = formula.of(Usage(given, int(turn)))
+                line = Line(account, max(fewest, formula.of(Usage(given, made))), fewest)
+            else:
+                continue
+            lines.append(line)
         return lines
 
     def _unpriced_line(self, account: Account, call: Call) -> Line:
