@@ -40,13 +40,13 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat, settings_of
-from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
+from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, Settings, TextCollector, WireFormat
+from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
-_SAME_NAMES: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
-_SETTINGS: Final = (
+_SETTINGS: Final = Settings(
+    ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"),
     ("max_tokens", "max_completion_tokens"),
     ("max_tokens", "max_tokens"),
     ("stop_sequences", "stop"),
@@ -55,7 +55,6 @@ _SETTINGS: Final = (
     ("output_type", "modalities"),
     ("output_type", "response_format", "type"),
 )
-"""Settings that have other names in the convention, and where they are."""
 
 _INPUT_FIELDS: Final = ("messages", "tools", "functions", "response_format")
 """What of a request counts as input."""
@@ -102,22 +101,29 @@ class ChatCompletions(WireFormat):
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
-        body = request.body
-        messages = body.get("messages")
+        body, host = request.body, request.host
+        model, messages = body.get("model"), body.get("messages")
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
-        cap = None
+        cap, given = None, [body[name] for name in _INPUT_FIELDS if name in body]
         for name in _CAPS:
-            if cap is None and body.get(name) is not None:
+            if cap is None and name in body:
                 cap = count(body[name])
-        return request.describe(
+        # Nearly every call is one of these: it is made without `describe`, which would gather and spread the fields.
+        return Call(
             "chat",
             "chat.completions",
-            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_MESSAGE + _PER_REQUEST),
+            host.provider,
+            host.assumed,
+            model if isinstance(model, str) else None,
+            stream=request.stream,
+            size=partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
-            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
+            server_address=host.address,
+            server_port=host.port,
+            parameters=_SETTINGS.of(body),
             offers_tools="tools" in body,
         )
 
@@ -128,14 +134,15 @@ class ChatCompletions(WireFormat):
         choices = cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
         reasons: list[str] = []
         for choice in choices:
-            reason = as_mapping(choice).get("finish_reason")
+            reason = get(choice, "finish_reason")
             if isinstance(reason, str):
                 reasons.append(reason)
         names: dict[str, str] = {}
         for name in _NAMES:
             if isinstance(known := told.get(name), str):
                 names[name] = known
-        return Reply(**names, usage=usage(told.get("usage")), finish_reasons=tuple(reasons), answers=len(choices))  # type: ignore[arg-type]  # texts
+        used = usage_of(told.get("usage"), *_USAGE)
+        return Reply(**names, usage=used, finish_reasons=tuple(reasons), answers=len(choices))  # type: ignore[arg-type]  # texts
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""
@@ -234,14 +241,13 @@ def _choices(body: Mapping[str, Any]) -> tuple[int, str | None]:
     return choices, unread
 
 
-usage: Final = partial(
-    usage_of,
-    inputs="prompt_tokens",
-    outputs="completion_tokens",
-    input_details="prompt_tokens_details",
-    output_details="completion_tokens_details",
-)
-"""Read the usage object of a chat completion."""
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details")
+"""What a usage object calls its input, its output and the details of both."""
+
+
+def usage(told: Any) -> Usage | None:
+    """Read the usage object of a chat completion."""
+    return usage_of(told, *_USAGE)
 
 
 # -- streams ------------------------------------------------------------------------------------------------------------

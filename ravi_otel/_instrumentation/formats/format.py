@@ -272,21 +272,36 @@ _READ_AS: Final[Mapping[str, Callable[[Any], Any]]] = {
 """How the values of some settings are read."""
 
 
-def settings_of(body: Mapping[str, Any], same: frozenset[str], others: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-    """Return a body's settings under their neutral names: those of `same`, and of `others` (name, where it is) the first that is told."""
-    found: dict[str, Any] = {}
-    for name in same.intersection(body):
-        if body[name] is not None:
-            found[name] = body[name]
-    for name, first, *further in others:
-        if first in body and name not in found:
-            told = body[first]
-            for step in further:
-                told = get(told, step)
-            told = _READ_AS[name](told) if name in _READ_AS else told
-            if told is not None:
-                found[name] = told
-    return found
+class Settings:
+    """The settings that an API's requests may have: those of the `same` names as ours, and the others as (our name, where it is).
+
+    Of two places of one setting the first that is told counts.
+    """
+
+    __slots__ = ("_others", "_places", "_same")
+
+    def __init__(self, same: Iterable[str], *others: tuple[str, ...]) -> None:
+        self._same = frozenset(same)
+        self._others = others
+        self._places = self._same.union(place[1] for place in others)
+
+    def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a request's body, by our names."""
+        found: dict[str, Any] = {}
+        if self._places.isdisjoint(body):
+            return found
+        for name in self._same.intersection(body):
+            if body[name] is not None:
+                found[name] = body[name]
+        for name, first, *further in self._others:
+            if first in body and name not in found:
+                told = body[first]
+                for step in further:
+                    told = get(told, step)
+                told = _READ_AS[name](told) if name in _READ_AS else told
+                if told is not None:
+                    found[name] = told
+        return found
 
 
 # -- what an answer is called: whoever answers may write a key into any field, so that only what is shaped like a name passes --------
