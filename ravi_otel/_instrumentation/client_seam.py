@@ -68,6 +68,9 @@ _ON_OWN_DATA: Final = "data_sources"
 
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
 _PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
+_SUCCESS: Final = range(200, 300)
+"""What the client says of a response by two calls."""
+
 _SLACK: Final = 256
 """Bytes by which the client's own additions make a body longer."""
 
@@ -96,8 +99,8 @@ class ClientSeam:
         """Wrap the methods of the client's base module."""
         base = self._base_client
         for owner, name, wrapper in (
-            (base.SyncAPIClient, "request", partial(self.request, awaits=False)),
-            (base.AsyncAPIClient, "request", partial(self.request, awaits=True)),
+            (base.SyncAPIClient, "request", self.request),
+            (base.AsyncAPIClient, "request", self.request_awaited),
             (base.BaseClient, "_build_request", self.build_request),
             (base.BaseClient, "_calculate_retry_timeout", self.retry_timeout),
             (base.SyncAPIClient, "_process_response", self.process_response),
@@ -113,18 +116,28 @@ class ClientSeam:
 
     # -- the wrappers -------------------------------------------------------------------------------------------------
 
-    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs, *, awaits: bool) -> Any:
-        """Wrap `request` of either colour; the awaiting one returns its coroutine, as the method itself does.
+    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+        """Wrap `SyncAPIClient.request`."""
+        sent = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
 
-        One that is not watched, or has no options, goes as it is: the client raises its own TypeError. So does that of no client, which
+    def request_awaited(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+        """Wrap `AsyncAPIClient.request`, which returns its coroutine, as the method itself does."""
+        sent = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
+
+    def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
+        """Read what is sent; None for what goes as it is.
+
+        That is one that is not watched, or has no options: the client raises its own TypeError. So does that of no client, which
         something else than a method answers, such as a mock. What cannot be read is still counted as a request.
         """
         watched = self.active and client is not None and (len(args) > 1 or "options" in kwargs)
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
-            return wrapped(*args, **kwargs)
+            return None
         options, around = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
         if around is not None and around.sends and around.options is options:  # somebody's wrapper is between two of ours
-            return wrapped(*args, **kwargs)
+            return None
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
             sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
@@ -137,7 +150,7 @@ class ClientSeam:
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("prepare", error)
             sent = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
-        return named_like(send_call_async(sent.call, sent), wrapped) if awaits else send_call(sent.call, sent)
+        return sent
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -159,7 +172,7 @@ class ClientSeam:
             sent, response = SENDING.get(), kwargs["response"]
             if sent is None:
                 RAW_REQUESTS.answered(response)
-            elif sent.live is not None and (STATE.options.full or sent.live.record.retries or not response.is_success):
+            elif sent.live is not None and (STATE.options.full or sent.live.record.retries or response.status_code not in _SUCCESS):
                 record = sent.live.record
                 record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
