@@ -164,6 +164,19 @@ def test_what_was_held_in_a_file_that_was_lost_is_not_taken_off_what_is_used_in_
     assert (shared.used, shared.held) == (65, 0)
 
 
+@pytest.mark.parametrize(("end", "used"), [("settle", 2), ("release", 1)])
+@pytest.mark.parametrize("lose", [remove, replace])
+def test_what_was_counted_in_a_file_that_was_lost_is_not_given_back_in_the_one_begun_anew(path, ledger, lose, end, used):
+    shared = Account(Limit(kind=Kind.REQUESTS, value=100, on_store_failure="open"), RUN, origin="requests=100")
+    op, _ = ask(ledger, shared)
+    lose(path)
+    again, _ = ask(ledger, shared)
+    run_sync(ledger.settle(again, None))
+    run_sync(ledger.settle(op, None) if end == "settle" else ledger.release(op))
+    ledger.read(shared)
+    assert shared.used == used
+
+
 def test_rows_that_vanished_are_noticed(path, ledger):
     shared = account()
     ask(ledger, shared)
