@@ -166,6 +166,24 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     following.close()
 
 
+def test_the_end_of_a_process_in_an_outage_names_what_the_store_does_not_hold(caplog):
+    facts = ScopeFacts(scope_id="one", kind=ScopeKind.RUN, run_name="triage")
+    held, after, cheap = (
+        Account(Limit(kind=kind, value=10**12, admission=admission), facts, origin=kind)
+        for kind, admission in ((Kind.TOKENS, None), (Kind.OUTPUT_TOKENS, "after"), (Kind.COST, None))
+    )
+    op, used = new_op_id(), {Kind.TOKENS: 70, Kind.OUTPUT_TOKENS: 20, Kind.COST: 5}
+    with redis_servers.server() as server:
+        ledger = SharedLedger(RedisStore(RedisClient(server.url)))
+        run_sync(ledger.reserve(Reservation(op, [Line(held, 50, 50), Line(after, 0, 0), Line(cheap, 10**9, 10**9)])))
+        server.kill()
+        run_sync(ledger.settle(op, used))
+        with caplog.at_level(logging.WARNING, "ravi_otel"):
+            ledger.close()
+    (said,) = re.findall(r"1 messages could not be sent, and it lacks (.*); what it held counts at its grant", caplog.text)
+    assert said == "20 tokens of run 'triage', 20 output_tokens of run 'triage'"
+
+
 ENDING = """
 import sys
 from ravi_otel._flow import run_sync

@@ -1,6 +1,7 @@
 """What becomes of calls when the ledger's file cannot be used: refused in one sentence, and nothing lost."""
 
 import os
+import re
 import resource
 import shutil
 import sqlite3
@@ -366,6 +367,18 @@ def test_an_end_that_could_not_be_written_is_written_at_the_close(path, ledger, 
     fresh = account(Kind.TOKENS, 100)
     assert SqliteLedger(path).read(fresh)
     assert (fresh.used, fresh.held) == (7, 0)
+
+
+def test_a_close_that_cannot_write_what_is_owed_lets_the_file_go_and_says_what_it_lacks(path, ledger, locked, caplog):
+    held, after = account(Kind.TOKENS, 100), Account(Limit(kind=Kind.COST, value=9, admission="after"), RUN, origin="cost=9")
+    op, _ = ask(ledger, held, after, account(), want=1)
+    unlock = locked()
+    run_sync(ledger.settle(op, {Kind.TOKENS: 7, Kind.COST: 5 * 10**9, Kind.REQUESTS: 1}))
+    ledger.close()
+    unlock()
+    (lacks,) = re.findall(r"1 messages could not be sent, and it lacks (.*); what it held counts at its grant", caplog.text)
+    assert lacks == "6 tokens of run 'triage', 5 cost of run 'triage'"
+    assert not [one for one in Path("/dev/fd").iterdir() if str(one.resolve()).startswith(str(path))]
 
 
 def test_what_was_spent_elsewhere_is_never_refused_and_written_later(ledger, locked):
