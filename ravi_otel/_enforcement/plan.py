@@ -117,11 +117,12 @@ class Estimate:
         """
         given, made, turn = self.input_tokens, self.output_tokens, call.turn
         least = given + turn or 1
+        most = max(given + made, least)
         lines: list[Line] = []
         for account in accounts:
             kind = account.kind
             if kind == _TOKENS:
-                line = Line(account, max(given + made, least), least)
+                line = Line(account, most, least)
             elif kind == _REQUESTS or (kind == _TURNS and turn):
                 line = Line(account, 1, 1)
             elif kind == _COST:

@@ -449,13 +449,12 @@ class ModelCall(UnderWay):
             if (reply.pending or reply.awaited) and self._defer(reply, status, reply.error_type):
                 return
             record = self.record
-            spent = reply.usage
-            if spent is None and record.call.expected is not None and record.call.expected.characters:
-                spent = self._spoken(record.call.expected.characters)
-            if spent is None and self._held and not record.call.job:  # what a job will use is not what was held of it
+            call, spent = record.call, reply.usage
+            if spent is None and call.expected is not None and call.expected.characters:
+                spent = self._spoken(call.expected.characters)
+            record.usage = spent
+            if spent is None and self._held and not call.job:  # what a job will use is not what was held of it
                 record.usage = self.expectation().usage()
-            else:
-                record.usage = spent
             self._close(status, reply, spent, reply.error_type)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)

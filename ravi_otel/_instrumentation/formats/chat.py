@@ -90,8 +90,6 @@ _UNCAPPED: Final = ("prediction",)
 
 _REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
 _CAPS: Final = ("max_completion_tokens", "max_tokens")
-_NAMES: Final = ("id", "model", "service_tier", "system_fingerprint")
-"""What an answer is called and made by: fields of a `Reply` under the same names."""
 
 
 class ChatCompletions(WireFormat):
@@ -137,12 +135,16 @@ class ChatCompletions(WireFormat):
             reason = get(choice, "finish_reason")
             if isinstance(reason, str):
                 reasons.append(reason)
-        names: dict[str, str] = {}
-        for name in _NAMES:
-            if isinstance(known := told.get(name), str):
-                names[name] = known
-        used = usage_of(told.get("usage"), *_USAGE)
-        return Reply(**names, usage=used, finish_reasons=tuple(reasons), answers=len(choices))  # type: ignore[arg-type]  # texts
+        known, model, tier, fingerprint = told.get("id"), told.get("model"), told.get("service_tier"), told.get("system_fingerprint")
+        return Reply(
+            known if isinstance(known, str) else None,
+            model if isinstance(model, str) else None,
+            usage_of(told.get("usage"), *_USAGE),
+            tuple(reasons),
+            tier if isinstance(tier, str) else None,
+            fingerprint if isinstance(fingerprint, str) else None,
+            answers=len(choices),
+        )
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""
