@@ -38,7 +38,7 @@ from ravi_otel._instrumentation.http_library import (
     read_headers,
     shut_down_request,
 )
-from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response, observed_parser
+from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.patching import Wraps, named_like
@@ -143,8 +143,7 @@ class ClientSeam:
             sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
             if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
                 sent.leave_span_to(profile, client)
-            if callable(sent.options.post_parser):
-                sent.observe_parser()
+            sent.is_judged = callable(options.post_parser)
             if stream:
                 sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
@@ -172,9 +171,12 @@ class ClientSeam:
             sent, response = SENDING.get(), kwargs["response"]
             if sent is None:
                 RAW_REQUESTS.answered(response)
-            elif sent.live is not None and (STATE.options.full or sent.live.record.retries or response.status_code not in _SUCCESS):
+            elif sent.live is not None:
                 record = sent.live.record
-                record.request_id, record.rate_limits = read_headers(response.headers)
+                if sent.is_judged:
+                    sent.answer = response
+                if STATE.options.full or record.retries or response.status_code not in _SUCCESS:
+                    record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
             swallow("answer", error)
         return wrapped(*args, **kwargs)
@@ -252,8 +254,10 @@ class ClientCall:
     last_error: BaseException | None = None
     seen_leaving: bool = False
     """Whether the bytes of the request that is on its way were seen leaving."""
-    _unparsed: Any = None
-    """The answer as a post-parser was given it."""
+    is_judged: bool = False
+    """Whether a post-parser of the program's or of the client's may refuse the answer."""
+    answer: Any = None
+    """The HTTP response with the answer that such a parser is given."""
     _attempts: int = 0
     _client: Any = None
     _built: Any = None
@@ -402,6 +406,7 @@ class ClientCall:
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `Transport.read`."""
+        self.answer = None  # nobody has refused it
         if type(result) in COMPLETE:
             return read_result(self.format, result, self.call)
         follows = FollowedStream.begin(live, result, self.format, hides_usage=self.hides_usage)
@@ -423,7 +428,8 @@ class ClientCall:
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
             last = self._outcome or AttemptOutcome(self._last_status, None, sent=True)
             return Ending(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
-        seen = None if self._unparsed is None else self._reply(self._unparsed)
+        unparsed = self._unparsed()
+        seen = None if unparsed is None else self._reply(unparsed)
         return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def send(self, live: ModelCall | None) -> Any:
@@ -438,6 +444,7 @@ class ClientCall:
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
+            self._note_refused()
             late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
             if late is None:
                 raise
@@ -461,6 +468,7 @@ class ClientCall:
                 return await self._wrapped(*self._args, **self._kwargs)
             return await stoppable(live, self._wrapped, self._args, self._kwargs)
         except Exception as error:
+            self._note_refused()
             late = self._refusal_behind(error, stopped=False)
             if late is None:
                 raise
@@ -561,16 +569,20 @@ class ClientCall:
         live.retrying(retry, sent=failed.sent)
         return wait_s
 
-    def observe_parser(self) -> None:
-        """Send a copy of the options whose post-parser notes its input; the caller's object stays as it is."""
-        self.options = copy.copy(self.options)
-        self.options.post_parser = observed_parser(self.options.post_parser, self._note_unparsed)
+    def _unparsed(self) -> Any:
+        """Return the JSON of the answer that a post-parser was given and has refused; None where none came whole."""
+        try:
+            return None if self.answer is None else json.loads(self.answer.content)
+        except Exception:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
+            return None
 
-    def _note_unparsed(self, raw: Any) -> None:
-        """Note the answer that a post-parser is about to judge."""
-        self._unparsed = raw
-        if self.live is not None and self.live.capped is not None:
-            self.live.capped.judged(self._reply(raw).finish_reasons, self._text_of(raw))
+    def _note_refused(self) -> None:
+        """Tell the cap of a strict limit of an answer that a post-parser has refused: the cap may have cut it."""
+        capped = None if self.live is None else self.live.capped
+        unparsed = None if capped is None else self._unparsed()
+        if capped is not None and unparsed is not None:
+            with Guarded("judged"):  # our own bug never hides the parser's error
+                capped.judged(self._reply(unparsed).finish_reasons, self._text_of(unparsed))
 
     def _text_of(self, answer: Any) -> str | None:
         """Return the text of an answer, None where it has none that can be read."""

@@ -758,17 +758,6 @@ class StreamHelpers:
                 followed.read_by(helper)
 
 
-def observed_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """Return a post-parser like `parser` that passes on what it is given to `saw` before it may refuse it."""
-
-    @functools.wraps(parser)  # the client writes it into its debug log
-    def observed(raw: Any) -> Any:
-        saw(raw)
-        return parser(raw)
-
-    return observed
-
-
 def hide_usage(chunk: Any) -> bool:
     """Take the usage out of a chunk as if it had not been asked for; True for the chunk that would not have come at all."""
     # Nearly every chunk is the client's and has none; this stands between the network and the user.
