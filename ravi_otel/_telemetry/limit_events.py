@@ -364,7 +364,6 @@ def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span, *, as_js
 _COUNTED: Final[dict[Counted, str]] = {
     "denied": names.LIMIT_DENIED,
     "contended": names.LIMIT_CONTENDED,
-    "overage": names.LIMIT_OVERAGE,
     "unpriced": names.LIMIT_UNPRICED,
     "truncated": names.LIMIT_TRUNCATED,
     "unscoped": names.LIMIT_UNSCOPED,
@@ -385,10 +384,14 @@ class Counts(Listener):
 
     def counted(self, event: CountEvent) -> None:
         """Count one thing, by scope and kind where they are known."""
-        instruments = self._pipeline.signals().instruments
-        if not self._pipeline.metered:
+        settled = self._pipeline.settled
+        instruments = (settled or self._pipeline.signals()).instruments
+        if settled is None and not self._pipeline.metered:
             return
         kind = None if event.limit_kind is None else self._cardinality.admit(text(event.limit_kind))[0]
+        if event.what == "overage":  # of every call that is larger than was thought
+            instruments.overages.add(kind, event.scope, event.amount)
+            return
         attributes = {
             names.LIMIT_KIND: kind,
             names.LIMIT_SCOPE: None if event.scope is None else event.scope.value,
