@@ -355,19 +355,27 @@ class Scope(LimitedScope):
         self.refuse_closed()
         key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
         memory = None if key is None else self.remembered
-        lines, op = self.plan.counted_lines((kind,), amount), new_op_id()
+        lines, op, left = self.plan.counted_lines((kind,), amount), new_op_id(), [*self.tallies]
+        answer: Grant | Denied | None = None
+
+        def count() -> None:
+            add_charged(left, kind, amount)
+            if memory is not None and key is not None:
+                memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+
         try:
             with whole():  # no charge is a model call's
                 if memory is not None and key in memory:
                     return
                 answer = run_sync(self.engine.ledger.reserve(Reservation(op, lines)))
                 if not isinstance(answer, Denied):
-                    add_charged(self.tallies, kind, amount)
-                    if memory is not None and key is not None:
-                        memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+                    count()
             self._accept_charge(answer, None)
             self.engine.settle(op, None)
         except BaseException as error:
+            if isinstance(answer, Grant):
+                with whole():
+                    count()  # the rest, where it was interrupted
             self._end_charge(op, error, keeps=memory is None or key in memory)
             raise
 

@@ -114,13 +114,16 @@ def add_consumed(tallies: Tallies, own: UsageCounters, amounts: Mapping[str, int
         own.consumed = (before[0] + tokens, before[1] + cost_nano, before[2] + turns)
 
 
-def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
-    """Add to a kind that the program charges itself."""
+def add_charged(left: list[UsageCounters], kind: str, amount: int) -> None:
+    """Add to a kind that the program charges itself, in each that is `left`, and take it out: after an interruption the rest is left."""
     with _lock.own:
-        for tally in tallies:
+        while left:
+            tally = left[-1]
             known = tally.charged
             name = kind if kind in known or len(known) < _MOST_KINDS else OTHER
-            tally.charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other
+            charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other
+            # One statement: it changes together with the note that it did.
+            tally.charged, left[-1:] = charged, ()
 
 
 # -- work that was charged before -------------------------------------------------------------------------------------
