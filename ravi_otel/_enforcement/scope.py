@@ -43,8 +43,8 @@ from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.hooks._events import CallRecord, Spend, Status, ToolRecord
-from ravi_otel.hooks._listeners import Entered
+from ravi_otel.hooks._events import CallRecord, LimitReading, Spend, Status, ToolRecord, Totals
+from ravi_otel.hooks._listeners import Entered, swallow
 from ravi_otel.hooks._manager import HookManager, merged
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
@@ -464,6 +464,16 @@ class Scope(LimitedScope):
 
     stats = spend
 
+    def totals(self) -> Totals:
+        """Return what was used in it and where its limits stand, for all that tell of its end; no limit where they cannot be read."""
+        readings: Sequence[LimitReading] = ()
+        if self.accounts or self.series:
+            try:
+                readings = self.readings()
+            except Exception as bug:  # noqa: BLE001 - our own bug: the end is told without them
+                swallow("scope.readings", bug)
+        return Totals(self.spend(), readings)
+
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
 
@@ -694,7 +704,7 @@ class WrapUp:
         entered.leave()
         attachment.restore()
         inner.end(error)
-        inner.engine.listeners.scope_closed(inner)
+        inner.engine.listeners.scope_closed(inner, inner.totals())
         inner.error = None
 
     async def __aenter__(self) -> Self:

@@ -249,12 +249,13 @@ class ScopeHandle:
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     swallowed = scope.leave(error, catch=catch)
-    if scope.node is not None:
-        scope.node.leave(scope)
     if scope.facts.kind is ScopeKind.RUN:
         STATE.left(scope)
         INFERRING.closed(scope)
-    scope.engine.listeners.scope_closed(scope)
+    totals = scope.totals()
+    if scope.node is not None:
+        scope.node.leave(scope, totals.spend)
+    scope.engine.listeners.scope_closed(scope, totals)
     scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
     return swallowed
 

@@ -28,7 +28,7 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, optional_text, present, text
-from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, usual_s
 
@@ -112,13 +112,13 @@ class LimitGauges(Listener):
         if self._pipeline.decided:
             self._touch_waiting()
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Forget the scope and record how full its limits were; those around it are read for a while yet."""
         self._active.pop(scope.facts.scope_id, None)
         for outer in _outer(scope):
             if len(self._left) < _MOST_WAITING:
                 self._left[outer.facts.scope_id] = (outer, None)
-        for reading in scope.readings():
+        for reading in totals.readings:
             ratio = finite(reading.ratio)
             if ratio is not None:
                 agent, kind = self._ratio_cardinality.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))

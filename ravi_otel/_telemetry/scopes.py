@@ -32,6 +32,7 @@ from ravi_otel.hooks._events import (
     SpawnEvent,
     StepEvent,
     ToolRecord,
+    Totals,
 )
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._limits import NANO, Kind, ScopeKind
@@ -109,7 +110,7 @@ class Scopes(Listener):
         """List those that were opened and not closed yet."""
         return [scope for state in list(self._states.values()) if (scope := state.view()) is not None]
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """End the span with the budget's last state and record the durations."""
         state = self._states.pop(scope.facts.scope_id, None)
         if state is None:
@@ -127,7 +128,7 @@ class Scopes(Listener):
                 attributes: dict[str, AttributeValue] = {}
                 try:
                     if state.open.span.is_recording():
-                        attributes = _ending(state.open.span, scope)
+                        attributes = _ending(state.open.span, scope, totals)
                 finally:
                     spans.end(state.open.span, attributes, error)
         finally:
@@ -291,13 +292,13 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     return Open(span, trace.set_span_in_context(span, parent))
 
 
-def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
+def _ending(span: Span, scope: ScopeView, totals: Totals) -> dict[str, AttributeValue]:
     """Add where each of its limits stands, and return how it ended."""
-    readings = scope.readings()
+    readings = totals.readings
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))
     attributes = _budget_attributes(readings) if readings and scope.facts.kind is ScopeKind.AGENT else {}
-    for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True):
+    for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), totals.spend.consumed, strict=True):
         if amount:
             attributes[name] = amount
     if scope.status != "ok":

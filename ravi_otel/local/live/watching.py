@@ -17,7 +17,7 @@ from typing import Final
 
 from ravi_otel._enforcement.ledger.front import refresh
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, Notice, RetryRecord, ScopeView, SpawnEvent, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.local.live.protocol import (
     KINDS,
@@ -94,7 +94,7 @@ class Watch(Listener):
         if facts.kind is ScopeKind.RUN:
             self._runs[str(facts.run_id)] = facts.scope_id
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:  # noqa: ARG002 - the listener's signature
         """Forget it; who is around is told how it ended, and keeps its calls of the last seconds."""
         facts = scope.facts
         gone = self._open.pop(facts.scope_id, None)
