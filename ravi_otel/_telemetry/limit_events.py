@@ -108,8 +108,11 @@ class LimitGauges(Listener):
             self._active[scope.facts.scope_id] = weakref.ref(scope)
         elif self._pipeline.decided:
             self._pipeline.dropped("too_many_open_scopes")
-        self._waiting.append(weakref.ref(scope))
         if self._pipeline.decided:
+            self._touch_all(scope)
+            return
+        self._waiting.append(weakref.ref(scope))
+        if self._pipeline.decided:  # by now
             self._touch_waiting()
 
     def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
@@ -135,15 +138,19 @@ class LimitGauges(Listener):
 
         Not before the pipeline is decided: a process's own scope opens while the application may still set its global.
         """
-        counter = self._pipeline.signals().instruments.counters[names.LIMIT_EVENTS]
         while self._waiting:
             try:
                 scope = self._waiting.popleft()()
             except IndexError:
                 return
-            for each in () if scope is None else (scope, *_outer(scope)):
-                for reading in _readings(each):
-                    self._touch(counter, optional_text(each.facts.agent_name), reading)
+            if scope is not None:
+                self._touch_all(scope)
+
+    def _touch_all(self, scope: ScopeView) -> None:
+        for each in (scope, *_outer(scope)):
+            for reading in _readings(each):
+                counter = self._pipeline.signals().instruments.counters[names.LIMIT_EVENTS]
+                self._touch(counter, optional_text(each.facts.agent_name), reading)
 
     def _touch(self, counter: Counter | UpDownCounter, agent: str | None, reading: LimitReading) -> None:
         """Show each event with each decision that it can come with."""
