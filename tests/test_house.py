@@ -67,7 +67,7 @@ def test_the_share_of_public_names_with_a_docstring_is_counted(tree: Path):
 
 
 # What each road came down to, functions and files entered: more is asked for here, with its reason.
-LONGEST = {"chat": (99, 28), "tool": (42, 15), "gated": (138, 24), "spawn": (60, 15), "agent": (189, 28), "sqlite": (152, 33)}
+LONGEST = {"chat": (99, 28), "tool": (42, 15), "gated": (138, 24), "spawn": (60, 15), "agent": (174, 28), "sqlite": (152, 33)}
 
 
 @pytest.mark.timeout(600)  # six processes, on a machine that may have other work

@@ -89,8 +89,7 @@ class Scopes(Listener):
         kind = scope.facts.kind
         tracer = (self._pipeline.settled or self._pipeline.signals()).tracer if kind in {ScopeKind.RUN, ScopeKind.AGENT} else None
         opened = None if tracer is None else _start(tracer, scope, self._pipeline.parent())
-        around = scope.parent
-        parent = None if around is None else self._states.get(around.facts.scope_id)
+        parent = self._states.get(scope.parent_id or "")
         kept = None if opened is None else Open(opened.span, without_leaf(opened.context))
         state = _State(scope, kept, None if parent is None else parent.agent, is_agent=kind is ScopeKind.AGENT)
         if len(self._states) < _MOST_OPEN:
