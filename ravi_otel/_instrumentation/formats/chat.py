@@ -40,7 +40,7 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, Settings, TextCollector, WireFormat
+from ravi_otel._instrumentation.formats.format import HEAVIEST, MOST_TEXT, Request, Settings, TextCollector, WireFormat
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
@@ -304,13 +304,12 @@ class ChatCollector(TextCollector):
                 and not (delta.tool_calls or delta.function_call or delta.refusal)
                 and not (delta.__pydantic_extra__ and any(delta.__pydantic_extra__.values()))  # such as thoughts
             ):
-                if len(content) > self._longest_piece:
-                    return self._add_text(content)
-                pieces = self._pieces
-                pieces.append(content)
-                if len(pieces) >= MOST_PIECES:
-                    self._measure()
-                return True
+                heaviest = len(content) * HEAVIEST
+                if heaviest <= self._may_wait:
+                    self._may_wait -= heaviest
+                    self._pieces.append(content)
+                    return True
+                return self._wait(content) or self._add_text(content)
         except Exception:  # noqa: BLE001, S110 - none of those: read with care below
             pass
         self._add(as_mapping(event))
@@ -318,6 +317,7 @@ class ChatCollector(TextCollector):
 
     def _add(self, event: Mapping[str, Any]) -> None:
         self._count_pieces()
+        self._may_wait = 0  # until it is worked out again: what else an event brings weighs, too
         if not self._named:
             # A chunk of prompt filter results may come first, whose id and model are empty.
             self._named = bool(as_text(event.get("id")))

@@ -16,12 +16,11 @@ from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, token
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
-MOST_PIECES: Final = 32
 MOST_TEXT: Final = 1_000_000
 """Characters of one stream that are kept; what is told of them is cut far shorter."""
-_LONGEST_PIECE: Final = 4_096
-_HEAVIEST: Final = 16
-"""What a character weighs at most (`fields.weight_of`)."""
+HEAVIEST: Final = 16
+"""What a character weighs at most (`fields.weight_of`): more than `TOKEN`, so that a piece never counts as more than its heaviest."""
+_MOST_WAITING: Final = 4_096 * HEAVIEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,11 @@ class Collector:
 class TextCollector(Collector):
     """Follow a stream of text: count what comes, and keep the text where somebody asks for it.
 
-    Pieces that cannot reach what `be_quiet_until` allows, however they are counted, may wait in `_pieces` to be counted together.
+    Pieces that cannot reach what `be_quiet_until` allows, however they are counted, wait in `_pieces` to be weighed together:
+    as many as weigh `_may_wait` if every character of theirs is the heaviest there is.
     """
 
-    __slots__ = ("_call", "_chunks", "_longest_piece", "_pieces", "_quiet_until", "_room", "_texts", "_waits", "_weight")
+    __slots__ = ("_call", "_chunks", "_may_wait", "_pieces", "_quiet_until", "_room", "_texts", "_waits", "_weight")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -139,7 +139,7 @@ class TextCollector(Collector):
         self._quiet_until = -1
         self._waits = False  # pieces may wait
         self._pieces: list[str] = []
-        self._longest_piece = 0  # that may wait now, in characters
+        self._may_wait = 0
         self._texts: list[str] = []
         self._room = 0
 
@@ -169,6 +169,16 @@ class TextCollector(Collector):
         self._quiet_until = min(produced, _MOST_QUIET)
         self._measure()
 
+    def _wait(self, piece: str) -> bool:
+        """Have a piece of plain text wait, after those that do have been weighed; whether it could."""
+        self._measure()
+        heaviest = len(piece) * HEAVIEST
+        if heaviest > self._may_wait:
+            return False
+        self._may_wait -= heaviest
+        self._pieces.append(piece)
+        return True
+
     def _add_text(self, piece: str, *, is_text: bool = True) -> bool:
         """Count a piece of an answer, which is kept where it `is_text`; whether nobody has to look at it."""
         if piece:
@@ -177,8 +187,7 @@ class TextCollector(Collector):
             if is_text and self._room > 0:
                 self._texts.append(piece[: self._room])
                 self._room -= len(piece)
-            if self._waits:
-                self._measure()
+            self._may_wait = 0  # until it is worked out again
         return self._chunks <= self._quiet_until and self._weight <= self._quiet_until * TOKEN
 
     def _counted(self) -> Usage:
@@ -186,12 +195,11 @@ class TextCollector(Collector):
         return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
     def _measure(self) -> None:
-        """Work out how long each of the next pieces may be to wait: the longest characters weigh 16."""
+        """Work out how much may wait from here on: most texts are far lighter than the heaviest that they were taken for."""
         self._count_pieces()
-        left = 0
-        if self._waits and self._chunks + MOST_PIECES <= self._quiet_until:
-            left = (self._quiet_until * TOKEN - self._weight) // (MOST_PIECES * _HEAVIEST)
-        self._longest_piece = min(left, _LONGEST_PIECE)
+        self._may_wait = 0
+        if self._waits:
+            self._may_wait = min(self._quiet_until * TOKEN - max(self._weight, self._chunks * TOKEN), _MOST_WAITING)
 
     def _count_pieces(self) -> None:
         pieces = self._pieces
