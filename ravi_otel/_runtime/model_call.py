@@ -441,7 +441,7 @@ class ModelCall(UnderWay):
         """Settle with what the provider reported; when it reported nothing, at what was held."""
         me = object()
         try:
-            if not self._end(me):
+            if self._first.setdefault(None, me) is not me:  # `_end`, without the call
                 return
             if self.attempts is not None:
                 self.attempts.settle()

@@ -103,7 +103,7 @@ class ChatCompletions(WireFormat):
         model, messages = body.get("model"), body.get("messages")
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
-        cap, given = None, [body[name] for name in _INPUT_FIELDS if name in body]
+        cap = None
         for name in _CAPS:
             if cap is None and name in body:
                 cap = count(body[name])
@@ -115,7 +115,7 @@ class ChatCompletions(WireFormat):
             host.assumed,
             model if isinstance(model, str) else None,
             stream=request.stream,
-            size=partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
