@@ -113,6 +113,18 @@ def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, 
     ]
 
 
+def test_what_was_under_way_when_a_store_forgot_is_told_though_the_counter_has_begun_anew(ledger, redis_server, caplog):
+    limit = Account(Limit(kind=Kind.REQUESTS, value=9, on_store_failure="open"), ScopeFacts(kind=ScopeKind.RUN, scope_id="r"), origin="r")
+    end = hold(ledger, 1, limit)
+    redis_server.say("FLUSHALL")
+    ask(ledger, limit)
+    assert ledger.debts.lost == 0
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        end()
+    assert ledger.debts.lost == 1
+    assert "it has forgotten what was counted in it" in caplog.text
+
+
 def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
     with ledger.pulse.beating:
         owe(ledger, refusing, 1, account())

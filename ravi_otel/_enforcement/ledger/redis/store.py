@@ -452,7 +452,8 @@ class RedisStore:
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
         reply, whole = yield from self._end("settle", operation, asks)
-        return Settled(reply.crossings("settle"), over if reply.letter == "S" else (), not whole)
+        known = reply.letter == "S"
+        return Settled(reply.crossings("settle"), over if known else (), not whole or (operation.forgotten and not known))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -576,6 +577,8 @@ class RedisStore:
             return False
         with self.lock:
             account.begin_anew()
+            for operation in self.operations.values():
+                operation.forgotten = operation.forgotten or account in operation.encoded.accounts
             view.known, view.revision, view.used = False, 0, 0
         warn_begun_anew(account, why, self.client.address.shown)
         return True
