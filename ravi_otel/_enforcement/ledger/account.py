@@ -650,11 +650,11 @@ class Account:
         Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
         leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
         """
-        if self.limit.per is None or (needed or 0) > self.value - self.kept_back or not self.value:
+        if self.limit.per is None or (needed or 0) > self.value or not self.value:
             return None
         if self.ends_s is not None:
             return datetime.fromtimestamp(self.ends_s, UTC)
-        most = self.warn_value - 1 if needed is None else self.value - self.kept_back - needed
+        most = self.warn_value - 1 if needed is None else self.value - needed
         if self.draining:
             most = min(most, self.warn_value - 1)
         after_ns = self.leaves_after_ns(most)
