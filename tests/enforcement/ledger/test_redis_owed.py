@@ -19,7 +19,7 @@ from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 
 
@@ -182,7 +182,7 @@ def test_the_end_of_a_process_in_an_outage_names_what_the_store_does_not_hold(ca
     facts = ScopeFacts(scope_id="one", kind=ScopeKind.RUN, run_name="triage")
     held, after, cheap = (
         Account(Limit(kind=kind, value=10**12, admission=admission), facts, origin=kind)
-        for kind, admission in ((Kind.TOKENS, None), (Kind.OUTPUT_TOKENS, "after"), (Kind.COST, None))
+        for kind, admission in ((Kind.TOKENS, None), (Kind.OUTPUT_TOKENS, Admission.AFTER), (Kind.COST, None))
     )
     op, used = new_op_id(), {Kind.TOKENS: 70, Kind.OUTPUT_TOKENS: 20, Kind.COST: 5}
     with redis_servers.server() as server:

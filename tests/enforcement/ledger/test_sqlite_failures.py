@@ -19,7 +19,7 @@ from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import ManualClock
 
@@ -370,7 +370,7 @@ def test_an_end_that_could_not_be_written_is_written_at_the_close(path, ledger, 
 
 
 def test_a_close_that_cannot_write_what_is_owed_lets_the_file_go_and_says_what_it_lacks(path, ledger, locked, caplog):
-    held, after = account(Kind.TOKENS, 100), Account(Limit(kind=Kind.COST, value=9, admission="after"), RUN, origin="cost=9")
+    held, after = account(Kind.TOKENS, 100), Account(Limit(kind=Kind.COST, value=9, admission=Admission.AFTER), RUN, origin="cost=9")
     op, _ = ask(ledger, held, after, account(), want=1)
     unlock = locked()
     run_sync(ledger.settle(op, {Kind.TOKENS: 7, Kind.COST: 5 * 10**9, Kind.REQUESTS: 1}))
