@@ -75,6 +75,7 @@ _FAILED: Final = "x_groq_error"
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 """Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
 
+_NO_WEIGHT: Final = frozenset({"role"})
 _PART_TEXTS: Final = ("text", "summary", "thinking", "data")
 _SOUND_TOKEN: Final = 3_200
 """Characters of base64 to a token of sound: 50 ms of 16 bits at 24 kHz, as streams of sound are sent."""
@@ -290,19 +291,23 @@ class ChatCollector(TextCollector):
     def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
         # One more piece of plain text is what nearly all chunks are; it stands between the network and the user.
+        # Fields are read from the models' dictionaries, since a model's class is slow to give an attribute.
         try:
-            (choice,) = event.choices
-            delta = choice.delta
-            content = delta.content
+            told = event.__dict__
+            (choice,) = told["choices"]
+            ended = choice.__dict__
+            delta = ended["delta"]
+            said = delta.__dict__
+            content = said["content"]
             if (
                 type(content) is str
                 and content
-                and choice.finish_reason is None
-                and event.usage is None
+                and ended["finish_reason"] is None
+                and told["usage"] is None
                 and self._waits
-                and not (self._numbered and choice.index)
-                and not (delta.tool_calls or delta.function_call or delta.refusal)
-                and not (delta.__pydantic_extra__ and any(delta.__pydantic_extra__.values()))  # such as thoughts
+                and not (self._numbered and ended["index"])
+                and not (said["tool_calls"] or said["function_call"] or said["refusal"])
+                and not ((besides := delta.__pydantic_extra__) and any(besides.values()))  # such as thoughts
             ):
                 heaviest = len(content) * HEAVIEST
                 if heaviest <= self._may_wait:
@@ -388,6 +393,8 @@ class CompletionsCollector(ChatCollector):
 
 
 def _other_weight(delta: Mapping[str, Any]) -> int:
+    if not any(map(delta.get, delta.keys() - _NO_WEIGHT)):  # as in nearly every chunk without text
+        return 0
     size = _text_weight(delta.get("refusal")) + _text_weight(delta.get("content"))
     size += max([_text_weight(delta.get(name)) for name in _THOUGHTS])  # hosts send the same in two of them
     for each in as_list(delta.get("tool_calls")):
