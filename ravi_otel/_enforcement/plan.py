@@ -38,6 +38,9 @@ _REQUESTS: Final = Kind.REQUESTS.value
 _TURNS: Final = Kind.TURNS.value
 _TOOL_CALLS: Final = Kind.TOOL_CALLS.value
 
+COUNTED_AGENTS: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
+"""Kinds that are asked before an agent comes."""
+
 OUTPUT_GUESS = 1_024
 """Output tokens held per choice when the caller stated no cap, and too few answers came to know better."""
 
@@ -280,6 +283,7 @@ class Plan:
     are the kinds that are set aside here, and `carved` the parts of the agents around: nothing in here waits for what they hold.
     `formulas` are what is counted besides all tokens, the input and the output. `priced` says that cost is limited, `sized` that cost or
     tokens of any kind are, so that a call has to be estimated, and `strict` that the worst case is held for some limit.
+    `counts_agents` says that a limit here or around is asked before an agent comes.
     """
 
     revision: int = field(compare=False)
@@ -292,6 +296,7 @@ class Plan:
     priced: bool
     sized: bool
     strict: bool
+    counts_agents: bool
     fixed: tuple[Account, ...] | None  # the whole chain, where none of its limits has several counters
 
     @classmethod
@@ -302,6 +307,8 @@ class Plan:
         chain: tuple[Account | Series, ...],
         clocks: tuple[tuple[Account, ScopeClock], ...],
         rules: Iterable[ChargingRules],
+        *,
+        counts_agents: bool = False,
     ) -> Plan:
         """Compile the plan of a scope with these `facts`; `rules` are its own and those of all scopes around."""
         suspended, carved = set[str](), list[CarveOut]()
@@ -331,6 +338,7 @@ class Plan:
             priced=priced,
             sized=sized,
             strict=strict,
+            counts_agents=counts_agents,
             fixed=tuple(fixed) if len(fixed) == len(chain) else None,
         )
 

@@ -30,9 +30,6 @@ from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, Priority, ScopeFac
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds whose refusal is a denied spawn, as one for want of a slot is."""
 
-_ASKED: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
-"""Kinds that are asked before an agent comes."""
-
 
 # -- one agent's way in ------------------------------------------------------------------------------------------------
 
@@ -67,9 +64,9 @@ class AgentAdmission:
     @classmethod
     def of(cls, scope: LimitedScope, priority: Priority) -> AgentAdmission | None:
         """Return the way in of an agent whose scope is being opened; None where there is no limit to ask."""
-        around = scope.upwards()
-        if not _count_agents(around):
+        if not scope.plan.counts_agents:
             return None
+        around = scope.upwards()
         parent, supervision = agent_among(around[1:]), scope.facts.supervision
         depth = 0 if supervision is None else supervision.depth
         return cls(scope, scope.facts, priority, parent, depth, scope.plan.accounts(), _fans(around, parent))
@@ -80,9 +77,9 @@ class AgentAdmission:
 
         Without `children`, who lives under one agent is not looked at: some may end while it waits.
         """
-        places = around.upwards()
-        if not _count_agents(places):
+        if not around.plan.counts_agents:
             return None
+        places = around.upwards()
         charged = [account for place in places if place.facts.kind is not ScopeKind.AGENT for account in tuple(place.accounts)]
         for_it = [account for account in charged if account.limit.agent in (None, agent_id)]
         facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id, scope_id=new_op_id())
@@ -193,15 +190,6 @@ class AgentAdmission:
                 brood.discard(self._scope_id)
                 if not brood:
                     owner.broods.pop(self._brood, None)
-
-
-def _count_agents(places: Sequence[LimitedScope]) -> bool:
-    """Whether a limit of these places is asked before an agent comes."""
-    for place in places:
-        for account in place.accounts:
-            if account.kind in _ASKED:
-                return True
-    return False
 
 
 def _fans(places: Sequence[LimitedScope], parent: LimitedScope | None) -> list[tuple[LimitedScope, Account]]:
