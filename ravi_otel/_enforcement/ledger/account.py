@@ -587,7 +587,7 @@ class Account:
         if not self.rolled:
             return None
         buckets = dict(self.buckets)
-        buckets[self.rolled] = buckets.get(self.rolled, 0) + max(0, self.used - sum(buckets.values()))
+        buckets.setdefault(self.rolled, 0)  # what was charged since the last look is of its part, and leaves last
         left, until = self.used, self.rolled
         for at, amount in sorted(buckets.items()):
             if left <= most:

@@ -352,6 +352,17 @@ def test_a_call_is_granted_on_what_others_count_in_and_on_its_own_in_the_order_i
     ledger.close()
 
 
+def test_a_call_is_granted_what_is_left_of_what_others_count_in_though_all_of_its_own_is_there(tmp_path):
+    ledger = SqliteLedger(tmp_path / "ledger.db", shares=Account.is_shareable)
+    mine, ours, again = account(100, scope="agent"), account(40), account(40)
+    granted = run_sync(ledger.reserve(Reservation("1", [Line(mine, 50, 10), Line(ours, 50, 10)])))
+    assert [hold for _, hold in granted.holds] == [50, 40]
+    run_sync(ledger.settle("1", {Kind.TOKENS: 1}))
+    twice = run_sync(ledger.reserve(Reservation("2", [Line(mine, 50, 10), Line(ours, 20, 10), Line(again, 30, 10)])))
+    assert sorted((line.want, hold) for line, hold in twice.holds) == [(30, 30), (50, 50)]
+    ledger.close()
+
+
 def test_who_asks_again_in_another_process_hears_what_was_granted_there(tmp_path):
     first, second = (SqliteLedger(tmp_path / "ledger.db", shares=Account.is_shareable) for _ in range(2))
     asks = [Line(account(40), 50, 10), Line(account(100, scope="agent"), 50, 10)]
