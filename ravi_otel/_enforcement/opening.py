@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import named
-from ravi_otel._enforcement.kept_slot import KeptSlot, find_kept_slot
 from ravi_otel._enforcement.ledger.account import Account, Crossing, Nature
 from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
@@ -20,7 +19,7 @@ from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shared_slots import SharedSlots
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn_limits import AgentAdmission, AgentLimits
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, AgentLimits, KeptSlot, find_kept_slot
 from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts

@@ -29,7 +29,6 @@ from ravi_otel._enforcement.ending import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.kept_slot import KeptSlot
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
@@ -37,7 +36,7 @@ from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules, LastCall, 
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, KeptSlot
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole

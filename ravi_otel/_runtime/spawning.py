@@ -13,11 +13,10 @@ from typing import Any, Final, Self, TypeVar, cast, overload
 from ravi_otel import _current
 from ravi_otel._enforcement.ending import Ending, leaves
 from ravi_otel._enforcement.errors_text import named
-from ravi_otel._enforcement.kept_slot import KeptSlot, find_kept_slot
 from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, KeptSlot, find_kept_slot
 from ravi_otel._enforcement.spawn_tracker import Lease
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
