@@ -24,6 +24,8 @@ MESSAGES: Any = [
     {"role": "system", "content": "You are a helpful assistant that answers in one short sentence."},
     {"role": "user", "content": "Say hello to the people who read this, and tell them what the time is in Reykjavik."},
 ]
+NINE_TOKENS = "The quick brown fox jumps over the lazy dog"
+"""What is embedded: as many tokens as the answer tells, so that no limit is passed by more than was asked for."""
 _NAMED = {"id": "chatcmpl-1", "created": 1, "model": "gpt-4o-mini-2024-07-18"}
 _USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 _CHOICE = {"index": 0, "message": {"role": "assistant", "content": "Hello!"}, "finish_reason": "stop"}
@@ -210,7 +212,7 @@ def response(bot: openai.OpenAI) -> Callable[[], Any]:
 
 def embedding(bot: openai.OpenAI) -> Callable[[], Any]:
     """Give one embedding."""
-    return lambda: bot.embeddings.create(model="text-embedding-3-small", input="hello world")
+    return lambda: bot.embeddings.create(model="text-embedding-3-small", input=NINE_TOKENS)
 
 
 def stream(bot: openai.OpenAI) -> Callable[[], Any]:

@@ -113,9 +113,12 @@ def kept_slot() -> Any:
     return otel_context.get_value(_KEPT_SLOT)
 
 
-def with_kept_slot(kept: object) -> Context:
-    """Return the current context with `kept` as the slot that an agent may take."""
-    return otel_context.set_value(_KEPT_SLOT, kept)
+def with_kept_slot(kept: Any) -> Context:
+    """Return the current context with `kept` as the slot that an agent may take, before what is kept around it."""
+    current = otel_context.get_current()
+    if kept is not None:
+        kept.outer = current.get(_KEPT_SLOT)
+    return otel_context.set_value(_KEPT_SLOT, kept, current)
 
 
 def trace_id() -> str | None:

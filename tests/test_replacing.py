@@ -63,7 +63,7 @@ class Asking(Listener):
         self.client = client
         self.asked = 0
 
-    def scope_closed(self, scope: Any) -> None:
+    def scope_closed(self, scope: Any, totals: Any) -> None:
         self.asked += refused(self.client)
 
 

@@ -8,8 +8,8 @@ Where what is:
   and by user.
 * refusing: `errors_text` writes the errors.
 * time: `clock` reads it, `deadlines` measures scopes by it and looks at their limits when they are due.
-* agents: `spawn_tracker` gives out the slots of a run, `shared_slots` shares them among processes, `kept_slot` keeps one for an agent to
-  come; `spawn_limits` holds the other limits of agents.
+* agents: `spawn_tracker` gives out the slots of a run, `shared_slots` shares them among processes; `spawn_limits` holds the other
+  limits of agents, and keeps a slot for an agent to come.
 * shared budgets: `shares` splits what is left, `tracker` is what an agent has spent.
 * going on later: `snapshot` photographs a run.
 """

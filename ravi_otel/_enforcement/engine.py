@@ -66,7 +66,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         """Give a ledger of this process alone the same clock."""
-        self.deadlines = Deadlines(self.clock, self.now_ns, self._write_elapsed, self.emit_crossings, self.stopped)
+        self.deadlines = Deadlines(self.clock, self.clock.monotonic_ns, self._write_elapsed, self.emit_crossings, self.stopped)
         if isinstance(self.ledger, MemoryLedger):
             self.ledger.clock = self.clock
 

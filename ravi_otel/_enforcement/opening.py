@@ -11,7 +11,6 @@ from weakref import WeakValueDictionary
 
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.errors_text import named
-from ravi_otel._enforcement.kept_slot import KeptSlot, find_kept_slot
 from ravi_otel._enforcement.ledger.account import Account, Crossing, Nature
 from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules
@@ -20,7 +19,7 @@ from ravi_otel._enforcement.series import how_it_renews
 from ravi_otel._enforcement.shared_slots import SharedSlots
 from ravi_otel._enforcement.shares import OWN, POOL, WEIGHTED, CarveOut, Share, WeightedShare
 from ravi_otel._enforcement.snapshot import SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn_limits import AgentAdmission, AgentLimits
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, AgentLimits, KeptSlot, find_kept_slot
 from ravi_otel._enforcement.spawn_tracker import SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_counts
@@ -29,6 +28,7 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind, time_limit
 from ravi_otel.policy._runs import (
     UNLIMITED_AGENTS,
+    AgentId,
     CancellationToken,
     ExecutionBudget,
     HistoryRetention,
@@ -103,31 +103,30 @@ class Opening:
             parent, also = self._joined(parent)
         for outer in (parent, *also):
             outer.refuse_closed()
-        scope = self._with_kept_slot(parent)._open(parent, also)  # noqa: SLF001 - another opening of this class
+        ask, scope = self._with_kept_slot(parent), None
+        try:
+            scope = ask._make(parent, also)
+            ask._fill(scope)  # noqa: SLF001 - another opening of this class
+        except BaseException:
+            if scope is not None:
+                ask._take_back(scope)  # noqa: SLF001 - another opening of this class
+            if ask.kept_slot is not None:
+                ask.kept_slot.leave()
+            raise
         if parent.engine.when_opened is not None:
             parent.engine.when_opened(scope.facts)
         return scope
 
-    def _open(self, parent: Scope, also: tuple[Scope, ...]) -> Scope:
-        """Make the scope and give it what it has, or take all of that back."""
-        scope: Scope | None = None
-        try:
-            scope = self._make(parent, also)
-            self._fill(scope)
-        except BaseException:
-            if scope is not None:
-                scope.clock.forget()
-                scope.give_back_share(opened=False)
-                if scope.admission is not None:
-                    scope.admission.undo()
-                if scope.lease is not None and self.kept_slot is None:
-                    scope.lease.leave()
-                if scope.tracker is not None:
-                    scope.tracker.unbind(scope)
-            if self.kept_slot is not None:
-                self.kept_slot.leave()
-            raise
-        return scope
+    def _take_back(self, scope: Scope) -> None:
+        """Take back all that a scope was given which is not opened after all."""
+        scope.clock.forget()
+        scope.give_back_share(opened=False)
+        if scope.admission is not None:
+            scope.admission.undo()
+        if scope.lease is not None and self.kept_slot is None:
+            scope.lease.leave()
+        if scope.tracker is not None:
+            scope.tracker.unbind(scope)
 
     # -- who it is ----------------------------------------------------------------------------------------------------
 
@@ -227,7 +226,8 @@ class Opening:
         budget = _UNLIMITED if tracker is None else tracker.budget
         if self.kind is ScopeKind.AGENT:
             if outer.supervision is not None and outer.agent_id is not None:
-                return outer.supervision.spawn_child(outer.agent_id, self.retention, self.priority, budget)
+                node, parent_id = outer.supervision, AgentId.checked(outer.agent_id)
+                return node._below(parent_id, self.retention, self.priority, budget)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]  # checked
             run = parent.innermost(ScopeKind.RUN)
             root = (run.first_agent if run is not None else None) or self.agent_id or self.name or "agent"
         return Supervision(
@@ -348,7 +348,9 @@ class Opening:
 
     def _enter_agent(self, scope: Scope) -> None:
         facts, kept_slot = scope.facts, self.kept_slot
-        admission = scope.admission = AgentAdmission.of(scope, self.priority)
+        parent, admission = scope.parent, None
+        if scope.accounts or parent is None or parent.plan.counts_agents:
+            admission = scope.admission = AgentAdmission.of(scope, self.priority)
         if admission is not None:
             admission.admit()
         if kept_slot is not None:
@@ -365,7 +367,7 @@ class Opening:
         if admission is not None:
             admission.confirm()
         add_counts(scope.tallies, agents=1)
-        run = scope.innermost(ScopeKind.RUN)
+        run = scope.innermost(ScopeKind.RUN) if parent is None or parent.facts.agent_id is None else None
         if run is not None and run.first_agent is None:
             run.first_agent = facts.agent_id  # its root
 

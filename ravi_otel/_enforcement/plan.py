@@ -38,6 +38,9 @@ _REQUESTS: Final = Kind.REQUESTS.value
 _TURNS: Final = Kind.TURNS.value
 _TOOL_CALLS: Final = Kind.TOOL_CALLS.value
 
+COUNTED_AGENTS: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
+"""Kinds that are asked before an agent comes."""
+
 OUTPUT_GUESS = 1_024
 """Output tokens held per choice when the caller stated no cap, and too few answers came to know better."""
 
@@ -74,13 +77,13 @@ class Estimate:
             given = call.input_estimate
             made = per_choice * call.choices if call.turn else 0
             if card is not None:
-                cost, least = card.estimate_nano(given, made), card.estimate_nano(given, 1)
+                cost, least = card.estimates_nano(given, made)
         else:
             given, made = known.input_tokens, known.output_tokens
             if card is not None:
                 cost, least = card.cost_nano(known), card.cost_nano(cls._sent(known, min(1, made)))
-        if cost is not None and least is not None:
-            least = min(cost, least)
+                if cost is not None and least is not None:
+                    least = min(cost, least)
         return cls(given, made, cost, least, known, sure=known is None and learned is not None, card=card)
 
     @staticmethod
@@ -117,31 +120,32 @@ class Estimate:
         """
         given, made, turn = self.input_tokens, self.output_tokens, call.turn
         least = given + turn or 1
-        asked: dict[str, tuple[int, int]] = {
-            _REQUESTS: (1, 1),
-            _TOKENS: (max(given + made, least), least),
-            _INPUT_TOKENS: (max(given, 1), max(given, 1)),
-        }
-        if turn:
-            asked[_TURNS] = 1, 1
-        if self.cost is not None and self.least_cost is not None:
-            # A model that costs nothing passes an empty purse; any other needs at least what its request costs.
-            asked[_COST] = max(self.cost, self.least_cost), self.least_cost
-        if call.operation != "embeddings":
-            asked[_OUTPUT_TOKENS] = max(made, 1), 1
-        if call.messages is not None:
-            asked[_MESSAGES] = call.messages + call.choices, call.messages + call.choices
+        most = max(given + made, least)
         lines: list[Line] = []
         for account in accounts:
-            amounts = asked.get(account.kind)
-            if amounts is not None:
-                lines.append(Line(account, *amounts))
-            elif account.kind == _COST:
-                lines.append(self._unpriced_line(account, call))
+            kind = account.kind
+            if kind == _TOKENS:
+                line = Line(account, most, least)
+            elif kind == _REQUESTS or (kind == _TURNS and turn):
+                line = Line(account, 1, 1)
+            elif kind == _COST:
+                if self.cost is None or self.least_cost is None:
+                    line = self._unpriced_line(account, call)
+                else:  # a model that costs nothing passes an empty purse; any other needs at least what its request costs
+                    line = Line(account, max(self.cost, self.least_cost), self.least_cost)
+            elif kind == _INPUT_TOKENS:
+                line = Line(account, given or 1, given or 1)
+            elif kind == _OUTPUT_TOKENS and call.operation != "embeddings":
+                line = Line(account, made or 1, 1)
+            elif kind == _MESSAGES and call.messages is not None:
+                line = Line(account, call.messages + call.choices, call.messages + call.choices)
             elif account.limit.count != ALL:
                 formula = formula_of(account.limit.count)
-                least = formula.of(Usage(given, int(turn)))
-                lines.append(Line(account, max(least, formula.of(Usage(given, made))), least))
+                fewest = formula.of(Usage(given, int(turn)))
+                line = Line(account, max(fewest, formula.of(Usage(given, made))), fewest)
+            else:
+                continue
+            lines.append(line)
         return lines
 
     def _unpriced_line(self, account: Account, call: Call) -> Line:
@@ -279,6 +283,7 @@ class Plan:
     are the kinds that are set aside here, and `carved` the parts of the agents around: nothing in here waits for what they hold.
     `formulas` are what is counted besides all tokens, the input and the output. `priced` says that cost is limited, `sized` that cost or
     tokens of any kind are, so that a call has to be estimated, and `strict` that the worst case is held for some limit.
+    `counts_agents` says that a limit here or around is asked before an agent comes.
     """
 
     revision: int = field(compare=False)
@@ -291,6 +296,7 @@ class Plan:
     priced: bool
     sized: bool
     strict: bool
+    counts_agents: bool
     fixed: tuple[Account, ...] | None  # the whole chain, where none of its limits has several counters
 
     @classmethod
@@ -301,6 +307,8 @@ class Plan:
         chain: tuple[Account | Series, ...],
         clocks: tuple[tuple[Account, ScopeClock], ...],
         rules: Iterable[ChargingRules],
+        *,
+        counts_agents: bool = False,
     ) -> Plan:
         """Compile the plan of a scope with these `facts`; `rules` are its own and those of all scopes around."""
         suspended, carved = set[str](), list[CarveOut]()
@@ -330,6 +338,7 @@ class Plan:
             priced=priced,
             sized=sized,
             strict=strict,
+            counts_agents=counts_agents,
             fixed=tuple(fixed) if len(fixed) == len(chain) else None,
         )
 

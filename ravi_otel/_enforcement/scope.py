@@ -29,7 +29,6 @@ from ravi_otel._enforcement.ending import (
 )
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
-from ravi_otel._enforcement.kept_slot import KeptSlot
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
@@ -37,14 +36,14 @@ from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules, LastCall, 
 from ravi_otel._enforcement.scope_limits import LimitedScope
 from ravi_otel._enforcement.shares import CarveOut, WeightedShare
 from ravi_otel._enforcement.snapshot import MOST_ENTRIES, SHARED_SCOPES, Counter, Snapshot
-from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, KeptSlot
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.hooks._events import CallRecord, Spend, Status, ToolRecord
-from ravi_otel.hooks._listeners import Entered
+from ravi_otel.hooks._events import CallRecord, LimitReading, Spend, Status, ToolRecord, Totals
+from ravi_otel.hooks._listeners import Entered, swallow
 from ravi_otel.hooks._manager import HookManager, merged
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO, Kind, Limit, Outcome, ScopeKind, is_built_in
@@ -356,19 +355,27 @@ class Scope(LimitedScope):
         self.refuse_closed()
         key = None if op_id is None else (kind, checks.name("charge(op_id)", op_id))
         memory = None if key is None else self.remembered
-        lines, op = self.plan.counted_lines((kind,), amount), new_op_id()
+        lines, op, left = self.plan.counted_lines((kind,), amount), new_op_id(), [*self.tallies]
+        answer: Grant | Denied | None = None
+
+        def count() -> None:
+            add_charged(left, kind, amount)
+            if memory is not None and key is not None:
+                memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+
         try:
             with whole():  # no charge is a model call's
                 if memory is not None and key in memory:
                     return
                 answer = run_sync(self.engine.ledger.reserve(Reservation(op, lines)))
                 if not isinstance(answer, Denied):
-                    add_charged(self.tallies, kind, amount)
-                    if memory is not None and key is not None:
-                        memory.add(key)  # last: what is remembered was counted, whatever interrupts this
+                    count()
             self._accept_charge(answer, None)
             self.engine.settle(op, None)
         except BaseException as error:
+            if isinstance(answer, Grant):
+                with whole():
+                    count()  # the rest, where it was interrupted
             self._end_charge(op, error, keeps=memory is None or key in memory)
             raise
 
@@ -456,6 +463,16 @@ class Scope(LimitedScope):
         return spend if self.clock.waits == NO_WAITS else replace(spend, waited_s=self.clock.waited_ns(until_ns) / NANO)
 
     stats = spend
+
+    def totals(self) -> Totals:
+        """Return what was used in it and where its limits stand, for all that tell of its end; no limit where they cannot be read."""
+        readings: Sequence[LimitReading] = ()
+        if self.accounts or self.series:
+            try:
+                readings = self.readings()
+            except Exception as bug:  # noqa: BLE001 - our own bug: the end is told without them
+                swallow("scope.readings", bug)
+        return Totals(self.spend(), readings)
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.
@@ -687,7 +704,7 @@ class WrapUp:
         entered.leave()
         attachment.restore()
         inner.end(error)
-        inner.engine.listeners.scope_closed(inner)
+        inner.engine.listeners.scope_closed(inner, inner.totals())
         inner.error = None
 
     async def __aenter__(self) -> Self:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, Self, TypeVar
 
 from ravi_otel._enforcement import errors_text
@@ -16,7 +17,7 @@ from ravi_otel._enforcement.ledger.account import Account, Nature
 from ravi_otel._enforcement.ledger.front import as_of, is_unknown, refresh, store_id
 from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
-from ravi_otel._enforcement.plan import DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
+from ravi_otel._enforcement.plan import COUNTED_AGENTS, DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part
 from ravi_otel._enforcement.sleeper import on_event_loop
@@ -39,6 +40,8 @@ _COUNT_AGENTS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
 _OF_A_RUN: Final = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL})
 _INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
 """Of these the innermost is the parent agent of what is opened inside, or says that there is none."""
+
+_USAGE_OF: Final = attrgetter("usage")
 
 CHILDREN: Final = ForkLock()  # one thread may come again, in a signal handler: the count it finds is never too low
 """Keeps counting the children of an agent, and asking whether one more fits, one step."""
@@ -106,7 +109,7 @@ class LimitedScope:
         self._remembered = Remembered()
         self._plan: Plan | None = None
         self._outer: tuple[Self, ...] = (*also, *(() if parent is None else (parent, *parent._outer)))  # noqa: SLF001 - of this class
-        self.tallies: Tallies = tuple([scope.usage for scope in self.charged()])
+        self.tallies: Tallies = tuple(map(_USAGE_OF, self.charged()))
 
     # -- where it is ----------------------------------------------------------------------------------------------
 
@@ -174,7 +177,9 @@ class LimitedScope:
             for meter, sources in each.rules.metered:
                 if not sources.isdisjoint(charged_to):
                     chain.append(meter)
-        return Plan.of(self.facts, revision, tuple(chain), tuple(clocks), [each.rules for each in around])
+        counts_agents = any(account.kind in COUNTED_AGENTS for each in around for account in tuple(each.accounts))
+        rules = [each.rules for each in around]
+        return Plan.of(self.facts, revision, tuple(chain), tuple(clocks), rules, counts_agents=counts_agents)
 
     def _charged_limits(self) -> list[tuple[Self, Account | Series]]:
         """Return, root to leaf, the limits that a call made here is charged to, each with the scope it is of; those of time are not."""

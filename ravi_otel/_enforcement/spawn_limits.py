@@ -4,6 +4,8 @@ How many live at once is what the slots say, and the limits are only told of it:
 of the ledger, so that an agent which one of them refuses counts for none. What was counted in all stays counted once the agent has its
 slot, and is given back when it gets none. Who lives under whom is kept where the limit is declared, for as long as the child is open; an
 agent lives in one process, and so does this count.
+
+A slot that `spawn()` or `supervise()` keeps is a `KeptSlot`: agents of its id run on it, one at a time.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
+from ravi_otel import _current
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import NoSlot, owned
@@ -20,18 +23,16 @@ from ravi_otel._enforcement.ledger.account import Account, Crossing
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.scope_limits import CHILDREN, LimitedScope, agent_among, brood_of
+from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel._enforcement.usage_counters import Tallies, add_counts
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetError, BudgetExhaustedError, SpawnDeniedError
 from ravi_otel.hooks._events import SpawnEvent
 from ravi_otel.policy._limits import Kind, ScopeKind
-from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, Priority, ScopeFacts
+from ravi_otel.policy._runs import UNLIMITED_AGENTS, AgentId, HistoryRetention, Priority, ScopeFacts
 
 _SPAWNS: Final = frozenset({Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds whose refusal is a denied spawn, as one for want of a slot is."""
-
-_ASKED: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
-"""Kinds that are asked before an agent comes."""
 
 
 # -- one agent's way in ------------------------------------------------------------------------------------------------
@@ -67,9 +68,9 @@ class AgentAdmission:
     @classmethod
     def of(cls, scope: LimitedScope, priority: Priority) -> AgentAdmission | None:
         """Return the way in of an agent whose scope is being opened; None where there is no limit to ask."""
-        around = scope.upwards()
-        if not _count_agents(around):
+        if not scope.plan.counts_agents:
             return None
+        around = scope.upwards()
         parent, supervision = agent_among(around[1:]), scope.facts.supervision
         depth = 0 if supervision is None else supervision.depth
         return cls(scope, scope.facts, priority, parent, depth, scope.plan.accounts(), _fans(around, parent))
@@ -80,9 +81,9 @@ class AgentAdmission:
 
         Without `children`, who lives under one agent is not looked at: some may end while it waits.
         """
-        places = around.upwards()
-        if not _count_agents(places):
+        if not around.plan.counts_agents:
             return None
+        places = around.upwards()
         charged = [account for place in places if place.facts.kind is not ScopeKind.AGENT for account in tuple(place.accounts)]
         for_it = [account for account in charged if account.limit.agent in (None, agent_id)]
         facts = replace(around.facts, agent_id=agent_id, agent_name=agent_id, scope_id=new_op_id())
@@ -195,15 +196,6 @@ class AgentAdmission:
                     owner.broods.pop(self._brood, None)
 
 
-def _count_agents(places: Sequence[LimitedScope]) -> bool:
-    """Whether a limit of these places is asked before an agent comes."""
-    for place in places:
-        for account in place.accounts:
-            if account.kind in _ASKED:
-                return True
-    return False
-
-
 def _fans(places: Sequence[LimitedScope], parent: LimitedScope | None) -> list[tuple[LimitedScope, Account]]:
     """List the limits of children around an agent, with who owns each: of its parent agent itself, and of every scope that is none's."""
     if parent is None:
@@ -287,3 +279,81 @@ class AgentLimits:
         account = next((each for each in self._mine() if each.value == asking.most and not each.observe), None)
         error = errors_text.no_slot(asking, account, self._run_id)
         return error if account is None else owned(error, account)
+
+
+# -- the slot that is kept for an agent to come ------------------------------------------------------------------------
+
+
+class KeptSlot:
+    """What an agent that was spawned is given: its slot, priority, budget and retention.
+
+    `lease` is None outside any run, which has no slots. `budget`, an ExecutionBudget or an ExecutionTracker, is passed on as it is, to
+    the agent that brings none. Nothing in it takes a lock, so a finaliser may leave it.
+    """
+
+    __slots__ = ("_quiet", "_ranked", "_released", "agent_id", "budget", "free", "lease", "outer", "priority", "retention", "slots")
+
+    def __init__(
+        self,
+        agent_id: str,
+        priority: Priority,
+        retention: HistoryRetention,
+        *,
+        slots: SpawnTracker | None,
+        lease: Lease | None,
+        budget: Any = None,
+    ) -> None:
+        self.agent_id = agent_id
+        self.priority = priority
+        self.retention = retention
+        self.budget = budget
+        self.lease = lease
+        self.outer: KeptSlot | None = None
+        self.slots = slots
+        self.free = [True]  # whoever pops it has the slot: one step, which no other thread can come between
+        self._ranked: tuple[Priority, Priority] | None = None  # what the agent before was told itself, and the slot's own
+        self._released = self._quiet = False
+
+    def acquire(self) -> bool:
+        """Give it to an agent; False when another agent was faster."""
+        try:
+            self.free.pop()
+        except IndexError:
+            return False
+        return True
+
+    def rank(self, own: Priority | None) -> Priority:
+        """Return the priority of the agent that has it, and make it the slot's: its `own`, else the slot's, as others changed it since."""
+        if self.lease is None or self.slots is None:
+            return self.priority if own is None else own
+        usual = self.lease.priority
+        if self._ranked is not None and self._ranked[0] is usual:  # nobody but the agent before changed it
+            usual = self._ranked[1]
+        priority = usual if own is None else own
+        self._ranked = None if own is None else (own, usual)
+        if priority is not self.lease.priority:
+            self.slots.rank(self.lease, priority)
+        return priority
+
+    def leave(self) -> None:
+        """Note that the agent is over; when it was released meanwhile, the slot goes back."""
+        self.free.append(True)
+        if self._released:
+            self.release(quiet=self._quiet)
+
+    def release(self, *, quiet: bool = False) -> None:
+        """End the lease: now, or when the agent that has it is over, which is counted until then; `quiet` as in `Lease.leave`."""
+        self._released, self._quiet = True, quiet
+        if self.acquire() and self.lease is not None:
+            self.lease.leave(quiet=self._quiet)
+
+
+def find_kept_slot(slots: SpawnTracker | None, agent_id: str | None = None) -> KeptSlot | None:
+    """Return the innermost free slot that the enclosing code keeps for this agent, or for whoever it is; None where there is none."""
+    kept_slot: KeptSlot | None = _current.kept_slot()
+    while kept_slot is not None:
+        lease, is_meant = kept_slot.lease, agent_id in (None, kept_slot.agent_id) and kept_slot.slots is slots
+        if is_meant and kept_slot.free and (lease is None or not lease.ended):
+            return kept_slot
+        kept_slot = kept_slot.outer
+    return None

@@ -236,7 +236,7 @@ class ExecutionTracker:
                 )
             if self._tallies:
                 self._fold()
-            used = self._used()
+            used = self._used() if self._tallies else self._counted
             self._scopes.append(scope)
             self._tallies.append(scope.usage)
             return used
@@ -263,7 +263,10 @@ class ExecutionTracker:
     def unbind(self, scope: LimitedScope) -> None:
         """Stop being this scope's tab; what its open streams still use is counted until the next one."""
         with _lock.own:
-            self._scopes = [each for each in self._scopes if each is not scope]
+            living = self._scopes.copy()  # replaced as a whole: others read it without the lock
+            if scope in living:
+                living.remove(scope)
+            self._scopes = living
 
 
 def _upwards() -> Sequence[Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import heapq
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -80,6 +80,14 @@ def add_counts(tallies: Tallies, **amounts: int) -> None:
                 setattr(tally, name, getattr(tally, name) + amount)
 
 
+def add_request(tallies: Tallies, *, turn: bool) -> None:
+    """Add one request, which is a turn too or is none."""
+    with _lock.own:
+        for tally in tallies:
+            tally.requests += 1
+            tally.turns += turn
+
+
 def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
     """Add one call's tokens and cost; a cost of None counts the call as unpriced."""
     given, made, cached, estimated = usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.source == "estimated"
@@ -87,8 +95,9 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
         for tally in tallies:
             tally.input_tokens += given
             tally.output_tokens += made
-            tally.cached_input_tokens += cached
-            tally.estimated_calls += estimated
+            if cached or estimated:
+                tally.cached_input_tokens += cached
+                tally.estimated_calls += estimated
             if cost_nano is None:
                 tally.unpriced_calls += 1
             else:
@@ -105,13 +114,16 @@ def add_consumed(tallies: Tallies, own: UsageCounters, amounts: Mapping[str, int
         own.consumed = (before[0] + tokens, before[1] + cost_nano, before[2] + turns)
 
 
-def add_charged(tallies: Tallies, kind: str, amount: int) -> None:
-    """Add to a kind that the program charges itself."""
+def add_charged(left: list[UsageCounters], kind: str, amount: int) -> None:
+    """Add to a kind that the program charges itself, in each that is `left`, and take it out: after an interruption the rest is left."""
     with _lock.own:
-        for tally in tallies:
+        while left:
+            tally = left[-1]
             known = tally.charged
             name = kind if kind in known or len(known) < _MOST_KINDS else OTHER
-            tally.charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other
+            charged = {**known, name: known.get(name, 0) + amount}  # replaced whole: readers see one or the other
+            # One statement: it changes together with the note that it did.
+            tally.charged, left[-1:] = charged, ()
 
 
 # -- work that was charged before -------------------------------------------------------------------------------------
@@ -208,7 +220,7 @@ class _Lengths:
         """Count one answer."""
         if tokens > self.longest:
             self.longest, self._largest = min(tokens, self._largest), max(tokens, self._largest)
-        bucket = min(bisect.bisect_left(BOUNDS, tokens), len(BOUNDS) - 1)
+        bucket = bisect_left(BOUNDS, tokens)  # there is one: no answer is that long
         self._counts[bucket] += 1
         self._total += 1
         self._beyond += bucket > self._at

@@ -38,7 +38,7 @@ from ravi_otel._instrumentation.http_library import (
     read_headers,
     shut_down_request,
 )
-from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response, observed_parser
+from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
 from ravi_otel._runtime.patching import Wraps, named_like
@@ -68,6 +68,9 @@ _ON_OWN_DATA: Final = "data_sources"
 
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
 _PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
+_SUCCESS: Final = range(200, 300)
+"""What the client says of a response by two calls."""
+
 _SLACK: Final = 256
 """Bytes by which the client's own additions make a body longer."""
 
@@ -96,8 +99,8 @@ class ClientSeam:
         """Wrap the methods of the client's base module."""
         base = self._base_client
         for owner, name, wrapper in (
-            (base.SyncAPIClient, "request", partial(self.request, awaits=False)),
-            (base.AsyncAPIClient, "request", partial(self.request, awaits=True)),
+            (base.SyncAPIClient, "request", self.request),
+            (base.AsyncAPIClient, "request", self.request_awaited),
             (base.BaseClient, "_build_request", self.build_request),
             (base.BaseClient, "_calculate_retry_timeout", self.retry_timeout),
             (base.SyncAPIClient, "_process_response", self.process_response),
@@ -113,31 +116,40 @@ class ClientSeam:
 
     # -- the wrappers -------------------------------------------------------------------------------------------------
 
-    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs, *, awaits: bool) -> Any:
-        """Wrap `request` of either colour; the awaiting one returns its coroutine, as the method itself does.
+    def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+        """Wrap `SyncAPIClient.request`."""
+        sent = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
 
-        One that is not watched, or has no options, goes as it is: the client raises its own TypeError. So does that of no client, which
+    def request_awaited(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
+        """Wrap `AsyncAPIClient.request`, which returns its coroutine, as the method itself does."""
+        sent = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
+
+    def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
+        """Read what is sent; None for what goes as it is.
+
+        That is one that is not watched, or has no options: the client raises its own TypeError. So does that of no client, which
         something else than a method answers, such as a mock. What cannot be read is still counted as a request.
         """
         watched = self.active and client is not None and (len(args) > 1 or "options" in kwargs)
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
-            return wrapped(*args, **kwargs)
+            return None
         options, around = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
         if around is not None and around.sends and around.options is options:  # somebody's wrapper is between two of ours
-            return wrapped(*args, **kwargs)
+            return None
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
             sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
             if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
                 sent.leave_span_to(profile, client)
-            if callable(sent.options.post_parser):
-                sent.observe_parser()
+            sent.is_judged = callable(options.post_parser)
             if stream:
                 sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("prepare", error)
             sent = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
-        return named_like(send_call_async(sent.call, sent), wrapped) if awaits else send_call(sent.call, sent)
+        return sent
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
@@ -159,9 +171,12 @@ class ClientSeam:
             sent, response = SENDING.get(), kwargs["response"]
             if sent is None:
                 RAW_REQUESTS.answered(response)
-            elif sent.live is not None and (STATE.options.full or sent.live.record.retries or not response.is_success):
+            elif sent.live is not None:
                 record = sent.live.record
-                record.request_id, record.rate_limits = read_headers(response.headers)
+                if sent.is_judged:
+                    sent.answer = response
+                if STATE.options.full or record.retries or response.status_code not in _SUCCESS:
+                    record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
             swallow("answer", error)
         return wrapped(*args, **kwargs)
@@ -239,8 +254,10 @@ class ClientCall:
     last_error: BaseException | None = None
     seen_leaving: bool = False
     """Whether the bytes of the request that is on its way were seen leaving."""
-    _unparsed: Any = None
-    """The answer as a post-parser was given it."""
+    is_judged: bool = False
+    """Whether a post-parser of the program's or of the client's may refuse the answer."""
+    answer: Any = None
+    """The HTTP response with the answer that such a parser is given."""
     _attempts: int = 0
     _client: Any = None
     _built: Any = None
@@ -389,6 +406,7 @@ class ClientCall:
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `Transport.read`."""
+        self.answer = None  # nobody has refused it
         if type(result) in COMPLETE:
             return read_result(self.format, result, self.call)
         follows = FollowedStream.begin(live, result, self.format, hides_usage=self.hides_usage)
@@ -410,7 +428,8 @@ class ClientCall:
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
             last = self._outcome or AttemptOutcome(self._last_status, None, sent=True)
             return Ending(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
-        seen = None if self._unparsed is None else self._reply(self._unparsed)
+        unparsed = self._unparsed()
+        seen = None if unparsed is None else self._reply(unparsed)
         return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def send(self, live: ModelCall | None) -> Any:
@@ -425,6 +444,7 @@ class ClientCall:
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
+            self._note_refused()
             late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
             if late is None:
                 raise
@@ -448,6 +468,7 @@ class ClientCall:
                 return await self._wrapped(*self._args, **self._kwargs)
             return await stoppable(live, self._wrapped, self._args, self._kwargs)
         except Exception as error:
+            self._note_refused()
             late = self._refusal_behind(error, stopped=False)
             if late is None:
                 raise
@@ -548,16 +569,20 @@ class ClientCall:
         live.retrying(retry, sent=failed.sent)
         return wait_s
 
-    def observe_parser(self) -> None:
-        """Send a copy of the options whose post-parser notes its input; the caller's object stays as it is."""
-        self.options = copy.copy(self.options)
-        self.options.post_parser = observed_parser(self.options.post_parser, self._note_unparsed)
+    def _unparsed(self) -> Any:
+        """Return the JSON of the answer that a post-parser was given and has refused; None where none came whole."""
+        try:
+            return None if self.answer is None else json.loads(self.answer.content)
+        except Exception:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
+            return None
 
-    def _note_unparsed(self, raw: Any) -> None:
-        """Note the answer that a post-parser is about to judge."""
-        self._unparsed = raw
-        if self.live is not None and self.live.capped is not None:
-            self.live.capped.judged(self._reply(raw).finish_reasons, self._text_of(raw))
+    def _note_refused(self) -> None:
+        """Tell the cap of a strict limit of an answer that a post-parser has refused: the cap may have cut it."""
+        capped = None if self.live is None else self.live.capped
+        unparsed = None if capped is None else self._unparsed()
+        if capped is not None and unparsed is not None:
+            with Guarded("judged"):  # our own bug never hides the parser's error
+                capped.judged(self._reply(unparsed).finish_reasons, self._text_of(unparsed))
 
     def _text_of(self, answer: Any) -> str | None:
         """Return the text of an answer, None where it has none that can be read."""

@@ -460,17 +460,21 @@ def _is_ours(value: Any) -> bool:
     return kind is MethodType and value.__func__ is _state
 
 
-def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None]) -> None:
+def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None], *, awaits: bool) -> None:
     """Have one method of a response run inside a block, as `patching.wrapper_of` does."""
     method = getattr(response, name)
+    if awaits:
 
-    def surrounded(*args: Any, **kwargs: Any) -> Any:
-        return called_in(block_of(response, args, kwargs), method, args, kwargs)
+        async def surrounded_async(*args: Any, **kwargs: Any) -> Any:
+            return await awaited_in(block_of(response, args, kwargs), method, args, kwargs)
 
-    async def surrounded_async(*args: Any, **kwargs: Any) -> Any:
-        return await awaited_in(block_of(response, args, kwargs), method, args, kwargs)
+        replace_method(response, name, surrounded_async)
+    else:
 
-    replace_method(response, name, surrounded_async if inspect.iscoroutinefunction(method) else surrounded)
+        def surrounded(*args: Any, **kwargs: Any) -> Any:
+            return called_in(block_of(response, args, kwargs), method, args, kwargs)
+
+        replace_method(response, name, surrounded)
 
 
 def restore_methods(response: Any, *names: str) -> None:
@@ -483,7 +487,8 @@ def restore_methods(response: Any, *names: str) -> None:
                 del own[name]
             else:
                 own[name] = ours.ravi_original
-    if _is_ours(own.get(_STATE)) and sum(map(_is_ours, list(own.values()))) == 1:  # nothing else is ours
+    values = list(own.values())
+    if _is_ours(own.get(_STATE)) and (FunctionType not in map(type, values) or sum(map(_is_ours, values)) == 1):  # nothing else is ours
         del own[_STATE]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Generator, Iterator, Sequence
@@ -196,17 +197,18 @@ class FollowedStream:
     def follow(self, stream: Any) -> None:
         """Put ourselves between a client's stream and its iterator; the stream stays the genuine object."""
         self._put_between(stream)
-        self.follow_response(stream.response)
+        self.follow_response(stream.response, (hasattr(stream, "__anext__"),))
 
-    def follow_response(self, response: Any) -> None:
-        """Observe when the HTTP response is read, closed or dropped, by whoever does it."""
+    def follow_response(self, response: Any, colours: Sequence[bool] = (False, True)) -> None:
+        """Observe when the HTTP response is read, closed or dropped, by whoever does it.
+
+        `colours` says whether by methods that are awaited; those of the other colour raise where it is known, and change nothing.
+        """
         before = sys.getrefcount(response)
-        for name in _CLOSERS:
-            surround_method(response, name, self._closing)
-        for name in _READERS:
-            surround_method(response, name, self._reading_whole)
-        for name in _ITERATORS:
-            self._observe_iterator(response, name)
+        for awaits in colours:
+            surround_method(response, _CLOSERS[awaits], self._closing, awaits=awaits)
+            surround_method(response, _READERS[awaits], self._reading_whole, awaits=awaits)
+            self._observe_iterator(response, _ITERATORS[awaits])
         self._references = sys.getrefcount(response) - before
         self._response_ref = weakref.ref(response, self._lost)
         self._opened()
@@ -217,7 +219,7 @@ class FollowedStream:
         if self._was_read(raw.http_response):
             return
         before = sys.getrefcount(raw)
-        surround_method(raw, "parse", self._parsing)
+        surround_method(raw, "parse", self._parsing, awaits=inspect.iscoroutinefunction(raw.parse))
         self._raw, self._raw_references = weakref.ref(raw), sys.getrefcount(raw) - before
         self.follow_response(raw.http_response)
 
@@ -271,7 +273,10 @@ class FollowedStream:
         self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             for item in source:
-                is_last = self._came(item)
+                if self._is_plain(item):
+                    yield item
+                    continue
+                is_last = self._is_last()
                 if is_last:
                     close_all(self._response(), source)
                 if not (self._hides_usage and hide_usage(item)):
@@ -283,7 +288,10 @@ class FollowedStream:
         self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             async for item in source:
-                is_last = self._came(item)
+                if self._is_plain(item):
+                    yield item
+                    continue
+                is_last = self._is_last()
                 if is_last:
                     await close_all_async(source, self._response())
                 if not (self._hides_usage and hide_usage(item)):
@@ -291,16 +299,18 @@ class FollowedStream:
                 if is_last:
                     break
 
-    def _came(self, event: Any) -> bool:
-        """Take in one event; whether the stream ends with it, cut."""
+    def _is_plain(self, event: Any) -> bool:
+        """Take in one event; whether it is only more text, which nobody has to look at: it goes on as it is, but for what we asked for."""
         try:
             self._heard_ns = self._now()
             if self._collector.add(event) and not self._stopped and self._drained == DRAINS.count:
-                return False
+                if self._hides_usage:  # of which it has none
+                    event.__pydantic_fields_set__.discard("usage")
+                return True
         except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
             swallow("stream", error)
         self._drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
-        return self._is_last()
+        return False
 
     def _is_last(self) -> bool:
         """Check what came until now; return whether the stream ends with the latest event, cut."""
@@ -756,17 +766,6 @@ class StreamHelpers:
             followed = locals_of(iterator).get("self") if isinstance(iterator, (GeneratorType, AsyncGeneratorType)) else None
             if isinstance(followed, FollowedStream):
                 followed.read_by(helper)
-
-
-def observed_parser(parser: Callable[[Any], Any], saw: Callable[[Any], None]) -> Callable[[Any], Any]:
-    """Return a post-parser like `parser` that passes on what it is given to `saw` before it may refuse it."""
-
-    @functools.wraps(parser)  # the client writes it into its debug log
-    def observed(raw: Any) -> Any:
-        saw(raw)
-        return parser(raw)
-
-    return observed
 
 
 def hide_usage(chunk: Any) -> bool:

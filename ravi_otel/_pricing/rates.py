@@ -230,6 +230,15 @@ class RateCard:
         rates = self._rates_at(input_tokens) if self.steps else self.rates
         return -(-(rates.request + rates.input * max(input_tokens, 0) + rates.output * max(output_tokens, 0)) // MILLION)
 
+    def estimates_nano(self, input_tokens: int, output_tokens: int) -> tuple[int, int] | tuple[None, None]:
+        """Return the same, and what it costs when it is answered with one of these tokens of output; neither may be negative."""
+        if not self.by_tokens:
+            return None, None
+        rates = self._rates_at(input_tokens) if self.steps else self.rates
+        sent = rates.request + rates.input * input_tokens
+        least = sent + rates.output if output_tokens else sent
+        return -(-(sent + rates.output * output_tokens) // MILLION), -(-least // MILLION)
+
     def worst_nano(self, input_tokens: int, output_tokens: int) -> int:
         """Return the most a call of up to so many tokens can cost in nano-USD: all at their dearest line and step."""
         return -(-self._worst(input_tokens, output_tokens) // MILLION)

@@ -104,14 +104,14 @@ class Node:
     def read(self) -> tuple[str, str, Spend]:
         """Return status, priority and spend, of now or of the end."""
         scope = self._scope()
-        return (self.status, self.priority, self.spend) if scope is None or self.ended else self.read_of(scope)
+        return (self.status, self.priority, self.spend) if scope is None or self.ended else (*self._read_of(scope), scope.spend())
 
-    def read_of(self, scope: Scope) -> tuple[str, str, Spend]:
-        """Return those of its scope, as they are now."""
+    def _read_of(self, scope: Scope) -> tuple[str, str]:
+        """Return status and priority of its scope, as they are now."""
         lease = scope.lease
         status = "paused" if scope.status == "open" and lease is not None and lease.paused else scope.status
         ranked = lease or self.facts.supervision
-        return status, "" if ranked is None else ranked.priority.name.lower(), scope.spend()
+        return status, "" if ranked is None else ranked.priority.name.lower()
 
     @classmethod
     def enter(cls, scope: Scope) -> None:
@@ -129,11 +129,12 @@ class Node:
             if outer is not None:
                 outer.children[node] = None
 
-    def leave(self, scope: Scope) -> None:
+    def leave(self, scope: Scope, spend: Spend) -> None:
         """Note how it has ended, and count those that ended long before."""
         if self.ended:
             return
-        self.status, self.priority, self.spend = self.read_of(scope)
+        self.status, self.priority = self._read_of(scope)
+        self.spend = spend
         self.ended = True
         if self.outer is not None:
             self.family.ended.append(self)

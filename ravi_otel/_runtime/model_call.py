@@ -9,7 +9,6 @@ that ran unseen), `waiting` (agents that wait for their slot).
 from __future__ import annotations
 
 import sys
-import threading
 from asyncio import _get_running_loop  # pyright: ignore[reportPrivateUsage]  # the public one raises where there is none
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -24,7 +23,7 @@ from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.plan import NOTHING, Estimate, LastCallClaim, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.scope_limits import LONGEST_WAIT_S
-from ravi_otel._enforcement.usage_counters import add_counts, add_usage
+from ravi_otel._enforcement.usage_counters import add_counts, add_request, add_usage
 from ravi_otel._flow import Done, Flow, around, owner, run_async, run_sync
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of, write_usage
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
@@ -121,12 +120,11 @@ class ModelCall(UnderWay):
 
     __slots__ = (
         "_asked",
-        "_ended_by",
         "_entered",
         "_expected",
+        "_first",
         "_held",
         "_last_chunk_ns",
-        "_lock",
         "_outer",
         "_plan",
         "_settled",
@@ -162,10 +160,9 @@ class ModelCall(UnderWay):
         self._asked = False  # the ledger may know its operation
         self._held = False
         self._settled = False
-        self._ended_by: object = None  # whoever of several came first, and settles it
+        self._first: dict[None, object] = {}  # whoever of several came first, and settles it
         self._unknown = 0  # how often it was counted as such while it waited for a look
         self._last_chunk_ns = 0
-        self._lock = threading.RLock()
 
     @classmethod
     def start(cls, call: Call) -> Self | None:
@@ -346,14 +343,15 @@ class ModelCall(UnderWay):
             self._held = not isinstance(answer, Denied)
             if isinstance(answer, Denied) or answer.crossings or answer.observed is not None:  # nearly never
                 answer = scope.accept(answer, record)
-            record.granted = answer.granted
             record.reservation = answer
+            if STATE.options.full:
+                record.granted = answer.granted
             if self.capped is not None:
                 self.capped.granted(answer, record)
             if record.call.stream or self.capped is not None:
                 self.holds = answer.holds
         if record.call.generative:
-            add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
+            add_request(scope.tallies, turn=record.call.turn)
         record.decision = record.decision or "admitted"
         self._stage = _ADMITTED
 
@@ -444,7 +442,7 @@ class ModelCall(UnderWay):
         """Settle with what the provider reported; when it reported nothing, at what was held."""
         me = object()
         try:
-            if not self._end(me):
+            if self._first.setdefault(None, me) is not me:  # `_end`, without the call
                 return
             if self.attempts is not None:
                 self.attempts.settle()
@@ -452,18 +450,17 @@ class ModelCall(UnderWay):
             if (reply.pending or reply.awaited) and self._defer(reply, status, reply.error_type):
                 return
             record = self.record
-            spent = reply.usage
-            if spent is None and record.call.expected is not None and record.call.expected.characters:
-                spent = self._spoken(record.call.expected.characters)
-            if spent is None and self._held and not record.call.job:  # what a job will use is not what was held of it
+            call, spent = record.call, reply.usage
+            if spent is None and call.expected is not None and call.expected.characters:
+                spent = self._spoken(call.expected.characters)
+            record.usage = spent
+            if spent is None and self._held and not call.job:  # what a job will use is not what was held of it
                 record.usage = self.expectation().usage()
-            else:
-                record.usage = spent
             self._close(status, reply, spent, reply.error_type)
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
         finally:
-            if self._ended_by is me:  # else `fail` is to come
+            if self._first.get(None) is me:  # else `fail` is to come
                 self._leave_nothing_held()
 
     def failed(self, transport: Transport, error: BaseException) -> Flow[BaseException]:
@@ -528,11 +525,11 @@ class ModelCall(UnderWay):
             self.fail(GeneratorExit("the process was told to end"), Ending(ABANDONED, sent=self.was_sent))
 
     def _end(self, me: object) -> bool:
-        """Whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off."""
-        with self._lock:
-            if self._ended_by is None:
-                self._ended_by = me
-        return self._ended_by is me
+        """Whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off.
+
+        One step of a dict, which no thread and no signal's handler comes into the middle of.
+        """
+        return self._first.setdefault(None, me) is me
 
     def _leave_nothing_held(self, *, unsent: bool = False) -> None:
         """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""

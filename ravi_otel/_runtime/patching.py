@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
+import inspect
 import logging
 import os
 import re
@@ -15,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any, Final, Protocol, cast
 
 import wrapt
@@ -26,6 +28,7 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 """What runs instead: the wrapped method, its instance, positional and keyword arguments."""
 
 _DEEPEST: Final = 32
+_RUNS_LATER: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ class Wraps:
         if place is None or place.original is not current:
             if place is not None and _lies_beneath(place.replacement, current):
                 return
-            place = _Place(owner, name, current, _Wrapper(current, wrapper, owner, name))
+            place = _Place(owner, name, current, _standing_for(current, wrapper, owner, name))
             self._made[owner, name] = place
         setattr(owner, name, place.replacement)
 
@@ -108,6 +111,22 @@ class Wraps:
         for place in self._made.values():
             if place.owner.__dict__.get(place.name) is place.replacement:
                 setattr(place.owner, place.name, place.original)
+
+
+def _standing_for(current: Any, wrapper: Wrapper, owner: type, name: str) -> Any:
+    """Return what stands for a method.
+
+    For a plain function it is one too, which costs a third of wrapt's to call. What is awaited or generates has to be seen to do so.
+    """
+    if type(current) is not FunctionType or current.__code__.co_flags & _RUNS_LATER:  # a wrapper of wrapt's says that it is an instance
+        return _Wrapper(current, wrapper, owner, name)
+
+    @functools.wraps(current)
+    def method(instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+        bound = functools.partial(current, None) if instance is None else MethodType(current, instance)
+        return wrapper(bound, instance, args, kwargs)
+
+    return method
 
 
 def _lies_beneath(ours: Any, current: Any) -> bool:

@@ -30,7 +30,18 @@ from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks._events import CallRecord, CountEvent, LimitEvent, Notice, ReadOnly, RetryRecord, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._events import (
+    CallRecord,
+    CountEvent,
+    LimitEvent,
+    Notice,
+    ReadOnly,
+    RetryRecord,
+    ScopeView,
+    SpawnEvent,
+    ToolRecord,
+    Totals,
+)
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO, ScopeKind
@@ -349,11 +360,11 @@ class _Board(Listener):
         if self._boxes:
             self._tell("scope_opened", scope.facts, _scope(scope.facts))
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Tell how it ended; with its run a reader's events end."""
         if not self._boxes:
             return
-        spend, facts = scope.spend(), scope.facts
+        spend, facts = totals.spend, scope.facts
         ending = {"status": scope.status, "stop_reason": _text(scope.stop_reason)}
         used = {"duration_s": spend.duration_s, "cost_usd": spend.cost_usd}
         error = None if scope.error is None else type(scope.error).__name__

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial, wraps
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Any, Final, Literal, ParamSpec, Self, TypeVar, cast
 
 from ravi_otel import _current
 from ravi_otel._enforcement.ending import ABANDONED, Ending
@@ -249,12 +249,13 @@ class ScopeHandle:
 
 def _finish(scope: Scope, error: BaseException | None, *, catch: bool = False) -> bool:
     swallowed = scope.leave(error, catch=catch)
-    if scope.node is not None:
-        scope.node.leave(scope)
     if scope.facts.kind is ScopeKind.RUN:
         STATE.left(scope)
         INFERRING.closed(scope)
-    scope.engine.listeners.scope_closed(scope)
+    totals = scope.totals()
+    if scope.node is not None:
+        scope.node.leave(scope, totals.spend)
+    scope.engine.listeners.scope_closed(scope, totals)
     scope.error = None  # its traceback would keep every frame alive as long as somebody holds the run
     return swallowed
 
@@ -464,6 +465,7 @@ def _say_nothing_is_suspended(*, others: bool) -> None:
 
 
 Limits = Iterable[Limit | str]
+_NO_LIMITS: Final = ()
 
 
 def scope_name(parameter: str, value: str | None, *, required: bool = False) -> str | None:
@@ -629,7 +631,7 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     agent_id: str | None = None,
     budget: ExecutionBudget | ExecutionTracker | None = None,
     priority: Priority | None = None,
-    limits: Limits = (),
+    limits: Limits = _NO_LIMITS,
     retention: HistoryRetention | None = None,
     share: Share = OWN,
     hooks: Hooks = None,
@@ -651,13 +653,13 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
         kind=ScopeKind.AGENT,
         name=scope_name("agent(name)", name, required=True),
         agent_id=None if agent_id is None else scope_name("agent(agent_id)", agent_id),
-        limits=read_limits("agent(limits)", limits),
+        limits=() if limits is _NO_LIMITS else read_limits("agent(limits)", limits),
         budget=None if budget is None else tab("agent(budget)", budget),
         own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
         own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
-        share=check_share("agent(share)", share),
+        share=share if share is OWN else check_share("agent(share)", share),
         hooks=() if hooks is None else read_hooks("agent(hooks)", hooks),
-        waits=checks.choice("agent(when_paused)", when_paused, ("end", "wait")) == "wait",
+        waits=when_paused != "end" and checks.choice("agent(when_paused)", when_paused, ("end", "wait")) == "wait",
     )
     if not isinstance(share, str):
         watch_parts()

@@ -13,11 +13,10 @@ from typing import Any, Final, Self, TypeVar, cast, overload
 from ravi_otel import _current
 from ravi_otel._enforcement.ending import Ending, leaves
 from ravi_otel._enforcement.errors_text import named
-from ravi_otel._enforcement.kept_slot import KeptSlot, find_kept_slot
 from ravi_otel._enforcement.opening import Opening, inherited_budget
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.sleeper import Sleeper, on_event_loop
-from ravi_otel._enforcement.spawn_limits import AgentAdmission
+from ravi_otel._enforcement.spawn_limits import AgentAdmission, KeptSlot, find_kept_slot
 from ravi_otel._enforcement.spawn_tracker import Lease
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
@@ -115,13 +114,13 @@ class Spawned:
         lease: Lease | None = None
         try:
             if slots is not None:
-                ahead = AgentAdmission.ahead(scope, self.agent_id, rank, children=wait_s == 0)
+                counted = scope.plan.counts_agents
+                ahead = AgentAdmission.ahead(scope, self.agent_id, rank, children=wait_s == 0) if counted else None
                 left_s, instead = wait_s, ""
                 if wait_s != 0:
                     left_s, instead = scope.within_s(wait_s), f"write async with ravi_otel.spawn({named(self.agent_id)}, ...)"
                 lease = yield from slots.admit(self.agent_id, priority, wait_s=left_s, ahead=ahead, stops=scope, instead=instead)
             kept_slot = KeptSlot(self.agent_id, rank, retention, slots=slots, lease=lease, budget=budget)
-            kept_slot.outer = _current.kept_slot()
             self._scope, self._kept_slot = scope, kept_slot
             self._attachment = _current.Attachment(_current.with_kept_slot(kept_slot))
             self._attachment.__enter__()
@@ -157,7 +156,7 @@ def spawn(
         None if priority is None else checks.member("spawn(priority)", priority, Priority),
         None if budget is None else tab("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,
-        checks.member("spawn(retention)", retention, HistoryRetention),
+        retention if retention is HistoryRetention.RUN else checks.member("spawn(retention)", retention, HistoryRetention),
     )
 
 

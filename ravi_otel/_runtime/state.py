@@ -198,7 +198,7 @@ class State:
             if error is not None:  # which nobody swallows: it has ended the process
                 scope.end_as(Ending.of(error))
         if told:
-            scope.engine.listeners.scope_closed(scope)
+            scope.engine.listeners.scope_closed(scope, scope.totals())
         scope.error = None
 
     def warn_uninstrumented(self, given: str = "limits were set", missed: str = "neither counted nor refused") -> None:

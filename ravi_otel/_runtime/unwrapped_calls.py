@@ -20,7 +20,7 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel._enforcement.usage_counters import add_counts
+from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import Flow, Step, cause, run_sync
 from ravi_otel._runtime.model_call import GIVE_WAY, SENT, Ending, ModelCall
 from ravi_otel._runtime.state import STATE
@@ -61,7 +61,7 @@ class UnseenCall(ModelCall):
         except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("unseen", bug)
         finally:
-            if self._ended_by is me:
+            if self._first.get(None) is me:
                 self._leave_nothing_held(unsent=True)
 
     def _emit_ended(self, status: Status) -> None:
@@ -140,7 +140,7 @@ class Unasked(ModelCall):
         if not request:
             record.requests = 0
             return
-        add_counts(scope.tallies, requests=1, turns=int(record.call.turn))
+        add_request(scope.tallies, turn=record.call.turn)
         with Guarded("unasked"):  # our own bug never reaches whoever receives
             scope.absorb({Kind.REQUESTS.value: 1, Kind.TURNS.value: int(record.call.turn)}, record.call.model)
 

@@ -28,7 +28,7 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.providers import Pipeline
 from ravi_otel._telemetry.scopes import Scopes
 from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, optional_text, present, text
-from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord
+from ravi_otel.hooks._events import CallRecord, Counted, CountEvent, LimitEvent, LimitReading, ScopeView, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, usual_s
 
@@ -108,17 +108,20 @@ class LimitGauges(Listener):
             self._active[scope.facts.scope_id] = weakref.ref(scope)
         elif self._pipeline.decided:
             self._pipeline.dropped("too_many_open_scopes")
-        self._waiting.append(weakref.ref(scope))
         if self._pipeline.decided:
+            self._touch_all(scope)
+            return
+        self._waiting.append(weakref.ref(scope))
+        if self._pipeline.decided:  # by now
             self._touch_waiting()
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Forget the scope and record how full its limits were; those around it are read for a while yet."""
         self._active.pop(scope.facts.scope_id, None)
         for outer in _outer(scope):
             if len(self._left) < _MOST_WAITING:
                 self._left[outer.facts.scope_id] = (outer, None)
-        for reading in scope.readings():
+        for reading in totals.readings:
             ratio = finite(reading.ratio)
             if ratio is not None:
                 agent, kind = self._ratio_cardinality.admit(optional_text(scope.facts.agent_name), kind_of(reading.limit))
@@ -135,15 +138,19 @@ class LimitGauges(Listener):
 
         Not before the pipeline is decided: a process's own scope opens while the application may still set its global.
         """
-        counter = self._pipeline.signals().instruments.counters[names.LIMIT_EVENTS]
         while self._waiting:
             try:
                 scope = self._waiting.popleft()()
             except IndexError:
                 return
-            for each in () if scope is None else (scope, *_outer(scope)):
-                for reading in _readings(each):
-                    self._touch(counter, optional_text(each.facts.agent_name), reading)
+            if scope is not None:
+                self._touch_all(scope)
+
+    def _touch_all(self, scope: ScopeView) -> None:
+        for each in (scope, *_outer(scope)):
+            for reading in _readings(each):
+                counter = self._pipeline.signals().instruments.counters[names.LIMIT_EVENTS]
+                self._touch(counter, optional_text(each.facts.agent_name), reading)
 
     def _touch(self, counter: Counter | UpDownCounter, agent: str | None, reading: LimitReading) -> None:
         """Show each event with each decision that it can come with."""
@@ -364,7 +371,6 @@ def _write_line(event: LimitEvent, payload: dict[str, Any], span: Span, *, as_js
 _COUNTED: Final[dict[Counted, str]] = {
     "denied": names.LIMIT_DENIED,
     "contended": names.LIMIT_CONTENDED,
-    "overage": names.LIMIT_OVERAGE,
     "unpriced": names.LIMIT_UNPRICED,
     "truncated": names.LIMIT_TRUNCATED,
     "unscoped": names.LIMIT_UNSCOPED,
@@ -385,10 +391,14 @@ class Counts(Listener):
 
     def counted(self, event: CountEvent) -> None:
         """Count one thing, by scope and kind where they are known."""
-        instruments = self._pipeline.signals().instruments
-        if not self._pipeline.metered:
+        settled = self._pipeline.settled
+        instruments = (settled or self._pipeline.signals()).instruments
+        if settled is None and not self._pipeline.metered:
             return
         kind = None if event.limit_kind is None else self._cardinality.admit(text(event.limit_kind))[0]
+        if event.what == "overage":  # of every call that is larger than was thought
+            instruments.overages.add(kind, event.scope, event.amount)
+            return
         attributes = {
             names.LIMIT_KIND: kind,
             names.LIMIT_SCOPE: None if event.scope is None else event.scope.value,

@@ -16,7 +16,7 @@ from ravi_otel._telemetry import names
 from ravi_otel._telemetry.names import METRICS, RELEASED, Convention
 from ravi_otel._telemetry.spans import MOST_SERIES, OTHER, CardinalityLimit, optional_text, present, short, text
 from ravi_otel.hooks._events import CallRecord
-from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._limits import NANO, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Usage
 
@@ -71,29 +71,70 @@ class Series:
 
 
 class _Sum:
-    """One sum of costs, what it was when it was told last, and the context of the latest call since, for an exemplar."""
+    """One sum, what it was when it was told last, and the context of the latest call since, for an exemplar."""
 
-    __slots__ = ("attributes", "context", "nano", "told")
+    __slots__ = ("attributes", "context", "told", "total")
 
     def __init__(self, attributes: Attributes) -> None:
         self.attributes = attributes
-        self.nano = self.told = 0
+        self.total: float = 0
+        self.told: float = 0
         self.context: Context | None = None
 
 
-class CostSums:
-    """Sum up what model calls cost, by agent, model, provider, tenant and tags, for an observable counter.
+class Sums:
+    """Sum up by attribute set what grows as often as there are calls, for an observable counter that tells it in `unit`s.
 
-    A call adds a whole number under a lock, and nothing is recorded for it.
+    A call adds a number under a lock, and nothing is recorded for it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, unit: int = 1) -> None:
+        self._unit = unit
         self._sums: dict[tuple[tuple[str, AttributeValue], ...], _Sum] = {}
+        self._lock = ForkLock()
+        renew_while_alive(self, Sums._leave_to_the_parent)
+
+    def observe(self, options: CallbackOptions) -> Iterator[Observation]:  # noqa: ARG002 - the callback's signature
+        """Yield every sum there is."""
+        for one in list(self._sums.values()):
+            one.told, context, one.context = one.total, one.context, None
+            if one.told:
+                yield Observation(one.told if self._unit == 1 else one.told / self._unit, one.attributes, context)
+
+    def _leave_to_the_parent(self) -> None:
+        """Take back, in a forked child, what the parent has not told yet: it will."""
+        for one in self._sums.values():
+            one.total, one.context = one.told, None
+
+
+class OverageSums(Sums):
+    """Sum up what was spent beyond what was granted, by the kind and the scope of the limit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kept: dict[tuple[str | None, ScopeKind | None], _Sum] = {}
+
+    def add(self, kind: str | None, scope: ScopeKind | None, amount: float) -> None:
+        """Add what one limit was passed by; names come admitted."""
+        found = self._kept.get((kind, scope)) or self._keep(kind, scope)
+        with self._lock.own:
+            found.total += amount
+
+    def _keep(self, kind: str | None, scope: ScopeKind | None) -> _Sum:
+        attributes = present({names.LIMIT_KIND: kind, names.LIMIT_SCOPE: None if scope is None else scope.value})
+        with self._lock.own:
+            found = self._kept[kind, scope] = self._sums.setdefault(tuple(attributes.items()), _Sum(attributes))
+        return found
+
+
+class CostSums(Sums):
+    """Sum up what model calls cost, by agent, model, provider, tenant and tags."""
+
+    def __init__(self) -> None:
+        super().__init__(NANO)
         self._kept: dict[tuple[str, str, str | None, bool], tuple[ScopeFacts, _Sum]] = {}
         self._cardinality = CardinalityLimit()
         self._tenants = CardinalityLimit(_MOST_TENANTS)
-        self._lock = ForkLock()
-        renew_while_alive(self, CostSums._leave_to_the_parent)
 
     def add(self, record: CallRecord, cost_nano: int, context: Context | None) -> None:
         """Add what a call cost; where that is, is found once per scope and model: the guards never change their mind about a name."""
@@ -102,15 +143,8 @@ class CostSums:
         kept = self._kept.get((facts.scope_id, call.provider, call.model, estimated))
         found = kept[1] if kept is not None and kept[0] is facts else self._keep(record, estimated=estimated)
         with self._lock.own:
-            found.nano += cost_nano
+            found.total += cost_nano
             found.context = context
-
-    def observe(self) -> Iterator[Observation]:
-        """Yield every sum there is."""
-        for one in list(self._sums.values()):
-            one.told, context, one.context = one.nano, one.context, None
-            if one.told:
-                yield Observation(one.told / NANO, one.attributes, context)
 
     def _keep(self, record: CallRecord, *, estimated: bool) -> _Sum:
         facts, call = record.facts, record.call
@@ -138,17 +172,12 @@ class CostSums:
         }
         return present(known)
 
-    def _leave_to_the_parent(self) -> None:
-        """Take back, in a forked child, what the parent has not told yet: it will."""
-        for one in self._sums.values():
-            one.nano, one.context = one.told, None
-
 
 class Collection:
     """What the metrics of one provider call when they are collected: OpenTelemetry never lets go of a callback, so this one stays.
 
-    `observe` gives the callbacks of the gauges by metric name, of whoever tells now. The sums of `costs` go on when another one comes:
-    what only grows may not begin again.
+    `observe` gives the callbacks of the gauges by metric name, of whoever tells now. Its sums go on when another one comes: what only
+    grows may not begin again.
     """
 
     _of: ClassVar[weakref.WeakKeyDictionary[Any, dict[str, Collection]]] = weakref.WeakKeyDictionary()
@@ -157,6 +186,7 @@ class Collection:
     def __init__(self) -> None:
         self.observe: Mapping[str, Observe] = {}
         self.costs = CostSums()
+        self.overages = OverageSums()
 
     @classmethod
     def of(cls, provider: object, schema_url: str, *, is_global: bool) -> Collection:
@@ -174,25 +204,22 @@ class Collection:
         observe = self.observe.get(name)
         return () if observe is None else observe(options)
 
-    def read_costs(self, options: CallbackOptions) -> Iterable[Observation]:  # noqa: ARG002 - the callback's signature
-        """Return the sums of costs."""
-        return self.costs.observe()
-
 
 class Instruments:
     """One instrument per metric of a convention, by its name, each made from its row in the table; gauges ask `collection`."""
 
-    __slots__ = ("costs", "counters", "histograms", "latest", "released")
+    __slots__ = ("costs", "counters", "histograms", "latest", "overages", "released")
 
     def __init__(self, meter: Meter, collection: Collection, convention: Convention = RELEASED) -> None:
         self.released, self.latest = convention.released, convention.latest
-        self.costs = collection.costs
+        self.costs, self.overages = collection.costs, collection.overages
+        sums: dict[str, Sums] = {names.COST: self.costs, names.LIMIT_OVERAGE: self.overages}
         self.counters: dict[str, Counter | UpDownCounter] = {}
         self.histograms: dict[str, Histogram] = {}
         for row in METRICS.values():
             name, about = row.name, {"unit": row.unit, "description": row.description}
-            if name == names.COST:
-                meter.create_observable_counter(name, [collection.read_costs], **about)
+            if name in sums:
+                meter.create_observable_counter(name, [sums[name].observe], **about)
             elif row.kind == "gauge":
                 if name in collection.observe:
                     meter.create_observable_gauge(name, [partial(collection.read, name)], **about)

@@ -379,7 +379,9 @@ class ModelCallTelemetry(Listener):
         told = record.marks.pop(SUPPRESSION, None)
         if told is Suppression.SUPPRESSED:
             return
-        mark, call = record.marks.pop(MARK, None), record.call
+        mark, call, pipeline = record.marks.pop(MARK, None), record.call, self._pipeline
+        if mark is None and record.status == "ok" and call.content is None and pipeline.settled is None and not pipeline.metered:
+            return  # there is nobody to tell
         span, context = mark if isinstance(mark, Open) else (None, None)
         plain = record.status == "ok" and record.error_type is None and (record.reply is None or record.reply.error_type is None)
         error = None if plain else spans.error_of(record)
@@ -387,8 +389,8 @@ class ModelCallTelemetry(Listener):
             if told is not Suppression.TOLD:
                 self._finish(span, context, record, error, said=told is None and call.content is not None)
         finally:
-            signals = self._pipeline.settled or self._pipeline.signals()
-            heard = self._pipeline.settled is not None or self._pipeline.metered
+            signals = pipeline.settled or pipeline.signals()
+            heard = pipeline.settled is not None or pipeline.metered
             if heard and (call.generative or call.fetches) and not call.session and record.status != "refused":  # which was never sent
                 if record.cost_nano:
                     signals.instruments.costs.add(record, record.cost_nano, context)

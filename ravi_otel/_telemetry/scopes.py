@@ -20,7 +20,7 @@ from ravi_otel._telemetry import names, spans
 from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, identity, integer, optional_text, present, text
+from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, identity, integer, optional_text, present, short, text
 from ravi_otel.hooks._events import (
     CallRecord,
     CountEvent,
@@ -32,6 +32,7 @@ from ravi_otel.hooks._events import (
     SpawnEvent,
     StepEvent,
     ToolRecord,
+    Totals,
 )
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._limits import NANO, Kind, ScopeKind
@@ -77,6 +78,7 @@ class Scopes(Listener):
         self._lock = ForkLock()
         self._timed = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
         self._ended = {ScopeKind.RUN: CardinalityLimit(), ScopeKind.AGENT: CardinalityLimit()}
+        self._end_series: dict[tuple[ScopeKind, str | None, str | None, str, str | None], tuple[Attributes, Attributes]] = {}
         self._handed = CardinalityLimit()
         self._reasons = spans.StopReasons()
         self._tools = CardinalityLimit()
@@ -109,7 +111,7 @@ class Scopes(Listener):
         """List those that were opened and not closed yet."""
         return [scope for state in list(self._states.values()) if (scope := state.view()) is not None]
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """End the span with the budget's last state and record the durations."""
         state = self._states.pop(scope.facts.scope_id, None)
         if state is None:
@@ -127,7 +129,7 @@ class Scopes(Listener):
                 attributes: dict[str, AttributeValue] = {}
                 try:
                     if state.open.span.is_recording():
-                        attributes = _ending(state.open.span, scope)
+                        attributes = _ending(state.open.span, scope, totals)
                 finally:
                     spans.end(state.open.span, attributes, error)
         finally:
@@ -257,16 +259,12 @@ class Scopes(Listener):
             at = at.parent
 
     def _record(self, instruments: Instruments, scope: ScopeView, state: _State, error: str | None, context: Context | None) -> None:
-        """Record how long it took, and count its end: status and reason stay what they are however many names there are."""
+        """Record how long it took, and count its end."""
         facts, histograms, counters = scope.facts, instruments.histograms, instruments.counters
         seconds = (time.perf_counter_ns() - state.started_ns) / NANO
         is_run = facts.kind is ScopeKind.RUN
-        key, name = (names.WORKFLOW_NAME, facts.name) if is_run else (names.AGENT_NAME, facts.agent_name)
-        called, reason = optional_text(name), self._reasons.admit(scope.stop_reason)
-        timed_as, failed = self._timed[facts.kind].admit(called, error)
-        ended_as, _ = self._ended[facts.kind].admit(called, reason)
-        timed = present({key: timed_as, names.ERROR_TYPE: failed})
-        ended = present({names.STATUS: scope.status, names.STOP_REASON: reason, key: ended_as})
+        series = (facts.kind, facts.name if is_run else facts.agent_name, error, scope.status, short(scope.stop_reason))
+        timed, ended = self._end_series.get(series) or self._series_of_end(*series)
         if is_run:
             histograms[names.WORKFLOW_DURATION].record(seconds, timed, context)
             counters[names.RUN_ENDS].add(1, ended, context)
@@ -275,6 +273,21 @@ class Scopes(Listener):
             histograms[names.AGENT_INFERENCE_CALLS].record(state.calls, timed, context)
             histograms[names.AGENT_TOOL_CALLS].record(state.tools, timed, context)
             counters[names.AGENT_ENDS].add(1, ended, context)
+
+    def _series_of_end(
+        self, kind: ScopeKind, name: str | None, error: str | None, status: str, stop_reason: str | None
+    ) -> tuple[Attributes, Attributes]:
+        """Return how its time and its end are told, and keep that: status and reason stay what they are however many names there are."""
+        key = names.WORKFLOW_NAME if kind is ScopeKind.RUN else names.AGENT_NAME
+        called, reason = optional_text(name), self._reasons.admit(stop_reason)
+        timed_as, failed = self._timed[kind].admit(called, error)
+        ended_as, _ = self._ended[kind].admit(called, reason)
+        timed = present({key: timed_as, names.ERROR_TYPE: failed})
+        ended = present({names.STATUS: status, names.STOP_REASON: reason, key: ended_as})
+        if len(self._end_series) >= _MOST_KEPT:
+            self._end_series.clear()
+        self._end_series[kind, name, error, status, stop_reason] = timed, ended
+        return timed, ended
 
 
 def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
@@ -287,22 +300,21 @@ def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:
     if facts.agent_id is not None and facts.supervision is not None:
         attributes[names.AGENT_DEPTH] = facts.supervision.depth
         attributes[names.AGENT_PRIORITY] = facts.supervision.priority.name.lower()
-    named = facts.name if is_run else facts.agent_name or facts.name
-    name = operation
-    if named is not None:
-        known = attributes[names.WORKFLOW_NAME if is_run else names.AGENT_NAME] = text(named)
-        name = f"{operation} {known}"
-    span = tracer.start_span(name, parent, SpanKind.INTERNAL, attributes)
+    key = names.WORKFLOW_NAME if is_run else names.AGENT_NAME
+    name = None if is_run else attributes.get(key)
+    if name is None and facts.name is not None:
+        name = attributes[key] = text(facts.name)
+    span = tracer.start_span(operation if name is None else f"{operation} {name}", parent, SpanKind.INTERNAL, attributes)
     return Open(span, trace.set_span_in_context(span, parent))
 
 
-def _ending(span: Span, scope: ScopeView) -> dict[str, AttributeValue]:
+def _ending(span: Span, scope: ScopeView, totals: Totals) -> dict[str, AttributeValue]:
     """Add where each of its limits stands, and return how it ended."""
-    readings = scope.readings()
+    readings = totals.readings
     for reading in readings[:_MOST_READINGS]:
         span.add_event(names.STATE_EVENT, _state_attributes(reading))
     attributes = _budget_attributes(readings) if readings and scope.facts.kind is ScopeKind.AGENT else {}
-    for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), scope.spend().consumed, strict=True):
+    for name, amount in zip((names.CONSUMED_TOKENS, names.CONSUMED_COST, names.CONSUMED_TURNS), totals.spend.consumed, strict=True):
         if amount:
             attributes[name] = amount
     if scope.status != "ok":
@@ -357,7 +369,7 @@ Key = tuple[str, int]
 
 
 class AgentSteps(Listener):
-    """Add events to the span that is current; a step has a span of its own where `RAVI_STEP_SPANS` asks for that."""
+    """Add events to the span that is current."""
 
     def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
         self._pipeline = pipeline
@@ -365,8 +377,6 @@ class AgentSteps(Listener):
         self._cardinality = CardinalityLimit()
         self._agents = CardinalityLimit()
         self._guardrails = CardinalityLimit()
-        self._spans = names.spans_steps()
-        self._open: dict[Key, tuple[Span, Attachment]] = {}
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -376,48 +386,13 @@ class AgentSteps(Listener):
             (name,) = self._agents.admit(optional_text(event.facts.agent_name))
             counted = present({names.STATUS: event.status or "ok", names.AGENT_NAME: name})
             (self._pipeline.settled or self._pipeline.signals()).instruments.counters[names.STEP_COUNT].add(1, counted)
-        if not self._spans:
-            span = trace.get_current_span()
-            if span.is_recording():
-                attributes = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what, names.STATUS: event.status}
-                span.add_event(names.STEP_EVENT, present(attributes))
-        elif event.what == "start":
-            self._begin(event)
-        else:
-            self._end((event.facts.scope_id, event.step), event.status)
+        self._show(event)
 
-    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
-        """End the steps that nobody ended before their agent's span is left: the last in is the first out."""
-        if not self._spans:
-            return None
-        leaving = ExitStack()
-        leaving.callback(self._end_all, scope)
-        return leaving
-
-    def _end_all(self, scope: ScopeView) -> None:
-        if self._open:
-            scope_id = scope.facts.scope_id
-            for key in reversed([key for key in list(self._open) if key[0] == scope_id]):
-                self._end(key, None if scope.status in ("ok", "open") else scope.status)
-
-    def _begin(self, event: StepEvent) -> None:
-        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
-        if tracer is None or len(self._open) >= _MOST_STEPS:
-            return
-        parent = self._pipeline.parent()
-        span = tracer.start_span(names.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), names.STEP_NUMBER: event.step})
-        attachment = Attachment(trace.set_span_in_context(span, parent))
-        attachment.__enter__()
-        self._open[event.facts.scope_id, event.step] = (span, attachment)
-
-    def _end(self, key: Key, how: str | None) -> None:
-        span, attachment = self._open.pop(key, (None, None))
-        if span is None or attachment is None:
-            return
-        attachment.restore()
-        failed = None if how in (None, "ok") else how
-        attributes: dict[str, AttributeValue] = {} if failed is None else {names.STATUS: failed}
-        spans.end(span, attributes, None if failed is None else spans.error_type_of(failed))
+    def _show(self, event: StepEvent) -> None:
+        span = trace.get_current_span()
+        if span.is_recording():
+            attributes = {names.STEP_NUMBER: event.step, names.STEP_PHASE: event.what, names.STATUS: event.status}
+            span.add_event(names.STEP_EVENT, present(attributes))
 
     # -- reviews -------------------------------------------------------------------------------------------------------
 
@@ -459,6 +434,51 @@ class AgentSteps(Listener):
             said = None if event.reason is None or not self._content.on_spans else self._content.argument(event.reason)
             attributes = present({names.GUARDRAIL_NAME: text(event.guardrail), **where, names.GUARDRAIL_REASON: said})
             span.add_event(names.GUARDRAIL_EVENT, attributes)
+
+
+class StepSpans(AgentSteps):
+    """The same, with a span of its own for each step: `RAVI_STEP_SPANS` asks for that."""
+
+    def __init__(self, pipeline: Pipeline, content: Content = NO_CONTENT) -> None:
+        super().__init__(pipeline, content)
+        self._open: dict[Key, tuple[Span, Attachment]] = {}
+
+    def _show(self, event: StepEvent) -> None:
+        if event.what == "start":
+            self._begin(event)
+        else:
+            self._end((event.facts.scope_id, event.step), event.status)
+
+    def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
+        """End the steps that nobody ended before their agent's span is left: the last in is the first out."""
+        leaving = ExitStack()
+        leaving.callback(self._end_all, scope)
+        return leaving
+
+    def _end_all(self, scope: ScopeView) -> None:
+        if self._open:
+            scope_id = scope.facts.scope_id
+            for key in reversed([key for key in list(self._open) if key[0] == scope_id]):
+                self._end(key, None if scope.status in ("ok", "open") else scope.status)
+
+    def _begin(self, event: StepEvent) -> None:
+        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
+        if tracer is None or len(self._open) >= _MOST_STEPS:
+            return
+        parent = self._pipeline.parent()
+        span = tracer.start_span(names.STEP_EVENT, parent, SpanKind.INTERNAL, {**identity(event.facts), names.STEP_NUMBER: event.step})
+        attachment = Attachment(trace.set_span_in_context(span, parent))
+        attachment.__enter__()
+        self._open[event.facts.scope_id, event.step] = (span, attachment)
+
+    def _end(self, key: Key, how: str | None) -> None:
+        span, attachment = self._open.pop(key, (None, None))
+        if span is None or attachment is None:
+            return
+        attachment.restore()
+        failed = None if how in (None, "ok") else how
+        attributes: dict[str, AttributeValue] = {} if failed is None else {names.STATUS: failed}
+        spans.end(span, attributes, None if failed is None else spans.error_type_of(failed))
 
 
 _MOST_LEASES: Final = 10_000

@@ -9,7 +9,7 @@ from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.limit_events import Counts, LimitEvents, LimitGauges
 from ravi_otel._telemetry.model_calls import ModelCallTelemetry
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots
+from ravi_otel._telemetry.scopes import AgentSteps, Scopes, Slots, StepSpans
 from ravi_otel.hooks._events import ScopeView
 from ravi_otel.hooks._listeners import Listener
 
@@ -33,7 +33,7 @@ class Telemetry:
             ModelCallTelemetry(pipeline, content),
             LimitEvents(pipeline, scopes, gauges),
             Slots(pipeline, scopes),
-            AgentSteps(pipeline, content),
+            StepSpans(pipeline, content) if names.spans_steps() else AgentSteps(pipeline, content),
             Counts(pipeline),
         )
 

@@ -64,4 +64,4 @@ def tally(scope: Scope, amounts: Mapping[str, int]) -> None:
     add_counts(scope.tallies, **{kind.value: known[kind] for kind in _COUNTS})
     for kind, amount in amounts.items():
         if not is_built_in(kind) and not kind.startswith("tool."):
-            add_charged(scope.tallies, kind, amount)
+            add_charged([*scope.tallies], kind, amount)

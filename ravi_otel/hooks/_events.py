@@ -468,7 +468,14 @@ class ScopeView(Protocol):
         ...
 
 
-def scope_payload(event: HookEvent, scope: ScopeView) -> Payload:
+class Totals(NamedTuple):
+    """What a scope had used, and where each limit that it owns stood, when it was closed: all that tell of its end tell this."""
+
+    spend: Spend
+    readings: Sequence[LimitReading]
+
+
+def scope_payload(event: HookEvent, scope: ScopeView, totals: Totals | None = None) -> Payload:
     """Say which run or agent begins, or how it ended and what was used in it."""
     facts = scope.facts
     payload: Payload = {"flow_name": facts.name} if event in {HookEvent.FLOW_START, HookEvent.FLOW_END} else {}
@@ -479,9 +486,9 @@ def scope_payload(event: HookEvent, scope: ScopeView) -> Payload:
             priority=facts.supervision.priority.name.lower(),
             attempt=facts.attempt,
         )
-    if event in {HookEvent.FLOW_START, HookEvent.RUN_START}:
+    if totals is None:
         return payload
-    spend, error = scope.spend(), scope.error
+    spend, error = totals.spend, scope.error
     least = None if spend.unsplit_tokens else 0
     payload.update(
         status=scope.status,

@@ -27,6 +27,7 @@ from ravi_otel.hooks._events import (
     SpawnEvent,
     StepEvent,
     ToolRecord,
+    Totals,
 )
 
 _log = logging.getLogger("ravi_otel")
@@ -117,8 +118,8 @@ class Listener:
     def scope_opened(self, scope: ScopeView) -> AbstractContextManager[object] | None:
         """Hear that a run, agent or block was entered."""
 
-    def scope_closed(self, scope: ScopeView) -> None:
-        """Hear that it was left; its counters may still move when a stream outlives it."""
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
+        """Hear that it was left, with `totals` in it; its counters may still move when a stream outlives it."""
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Hear that a model call begins, before it is admitted."""
@@ -269,7 +270,7 @@ class Listeners:
     __slots__ = ("_all", "bridged", *_WAYS)
 
     scope_opened: Callable[[ScopeView], Entered]
-    scope_closed: Callable[[ScopeView], None]
+    scope_closed: Callable[[ScopeView, Totals], None]
     call_started: Callable[[CallRecord], Entered]
     chunk_came: Callable[[CallRecord, int], None]
     call_retried: Callable[[CallRecord, RetryRecord], None]

@@ -33,6 +33,7 @@ from ravi_otel.hooks._events import (
     ScopeView,
     SpawnEvent,
     ToolRecord,
+    Totals,
     read_only,
     scope_payload,
 )
@@ -475,11 +476,12 @@ class Bridge(Listener):
             self._open[facts.scope_id] = (facts, trace)
         self._tell(_event("scope_opened", scope), managers, facts, lambda event: scope_payload(event, scope), trace)
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Tell that a run or an agent is over."""
         facts = scope.facts
         _, trace = self._open.pop(facts.scope_id, (facts, _NOWHERE))
-        self._tell(_event("scope_closed", scope), self._those(facts.hooks), facts, lambda event: scope_payload(event, scope), trace)
+        ended = _event("scope_closed", scope)
+        self._tell(ended, self._those(facts.hooks), facts, lambda event: scope_payload(event, scope, totals), trace)
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Tell the hooks of the scope that owns the limit, and of the operation that brought it there."""

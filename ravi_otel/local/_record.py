@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord
+from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._limits import NANO, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -94,12 +94,12 @@ class LiveView:
         self._readings: Sequence[LimitReading] = ()
         self._spend = Spend()
 
-    def close(self, scope: Scope) -> None:
-        """Keep what it says now."""
+    def close(self, scope: Scope, totals: Totals) -> None:
+        """Keep how it ended."""
         self.is_closed = True
         self._scope = weakref.ref(scope)  # anew: a collection cuts what refers weakly to what it has found
         self.status, self.stop_reason = scope.status, scope.stop_reason
-        self._readings, self._spend = tuple(scope.readings()), scope.spend()
+        self._spend, self._readings = totals
 
     @property
     def scope(self) -> Scope | None:
@@ -199,11 +199,11 @@ class RunRecord(Listener):
             for view in reversed(chain):
                 self._keep_scope(view)
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Keep how it ended, with what was used."""
         branch = self._branches.get(scope.facts.scope_id)
         if branch is not None and isinstance(branch.view, LiveView) and isinstance(scope, Scope):
-            branch.view.close(scope)
+            branch.view.close(scope, totals)
 
     def call_started(self, record: CallRecord) -> None:
         """Keep a call that begins."""
@@ -274,7 +274,7 @@ class RunRecord(Listener):
         for scope in view.scope.upwards():
             around = self._branches.get(scope.facts.scope_id)
             if around is not None and isinstance(around.view, LiveView) and around.view.is_closed:
-                around.view.close(scope)
+                around.view.close(scope, scope.totals())
 
     # -- keeping, under the lock ----------------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from ravi_otel.hooks._events import (
     SpawnEvent,
     StepEvent,
     ToolRecord,
+    Totals,
 )
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.local._store import SUMS, TABLES, Store, limit_fields
@@ -200,13 +201,13 @@ class Recorder(Listener):
             around = around.parent
         self._writer.put(self._add_scopes, (now, span, new))
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Take how it ended, where its limits stand, and what was used in it."""
         error = scope.error
         failed = None if error is None else type(error).__name__
         said = None if error is None else _refusal_of(error)
         self._writer.put(
-            self._end_scope, (time.time_ns(), scope.facts, scope.status, scope.stop_reason, failed, said, scope.readings(), scope.spend())
+            self._end_scope, (time.time_ns(), scope.facts, scope.status, scope.stop_reason, failed, said, totals.readings, totals.spend)
         )
 
     def call_started(self, record: CallRecord) -> None:

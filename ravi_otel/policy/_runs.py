@@ -205,14 +205,21 @@ class Supervision:
         A budget that is given stands instead of this one, larger or smaller: it loosens nothing, since each agent has its own
         tab, and what holds for the whole tree (limits of the run, the deadlines around) holds for the child besides.
         """
-        child = copy(self)  # what it has from this one is checked
-        object.__setattr__(child, "parent_id", AgentId.checked(parent_id, "parent_id"))
-        object.__setattr__(child, "depth", self.depth + 1)
-        object.__setattr__(child, "retention", checks.member("retention", retention, HistoryRetention))
-        object.__setattr__(child, "priority", checks.member("priority", priority, Priority))
+        retention = checks.member("retention", retention, HistoryRetention)
+        priority = checks.member("priority", priority, Priority)
         if execution_budget is not None:
             checks.instance("execution_budget", execution_budget, ExecutionBudget, "ExecutionBudget()")
-            object.__setattr__(child, "execution_budget", execution_budget)
+        budget = self.execution_budget if execution_budget is None else execution_budget
+        return self._below(AgentId.checked(parent_id, "parent_id"), retention, priority, budget)
+
+    def _below(self, parent_id: AgentId, retention: HistoryRetention, priority: Priority, budget: ExecutionBudget) -> Supervision:
+        """Place an agent one level below like `spawn_child`, by values that were checked before."""
+        child = copy(self)  # what it has from this one is checked
+        object.__setattr__(child, "parent_id", parent_id)
+        object.__setattr__(child, "depth", self.depth + 1)
+        object.__setattr__(child, "retention", retention)
+        object.__setattr__(child, "priority", priority)
+        object.__setattr__(child, "execution_budget", budget)
         return child
 
     @property

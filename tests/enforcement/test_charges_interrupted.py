@@ -9,7 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import _flow
-from ravi_otel._enforcement import engine, scope, shared_slots, shares
+from ravi_otel._enforcement import engine, scope, shared_slots, shares, usage_counters
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger import front, memory
 from ravi_otel._enforcement.ledger.contract import new_op_id
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (scope, engine, memory, front, sqlite_ledger, tool_call, shared_slots, shares)}
+FILES = {module.__file__ for module in (scope, engine, memory, front, sqlite_ledger, tool_call, shared_slots, shares, usage_counters)}
 ANSWERS = [each.__code__ for each in (MemoryLedger.reserve, MemoryLedger.charge, front.SharedLedger.reserve, front.SharedLedger.charge)]
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
@@ -120,6 +120,7 @@ def test_a_piece_of_work_that_is_charged_again_after_an_interruption_counts_once
         before = account.used
         run.charge("rows", 1, op_id=f"work {moment}")
         assert more + account.used - before == 1
+        assert [tally.charged["rows"] for tally in run.tallies] == [moment] * len(run.tallies)
 
 
 @LEDGERS

@@ -16,7 +16,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
-from ravi_otel.hooks._events import SpawnEvent
+from ravi_otel.hooks._events import SpawnEvent, Totals
 from ravi_otel.hooks._manager import Bridge
 from ravi_otel.policy._limits import ScopeKind
 
@@ -136,7 +136,7 @@ def test_an_agent_that_comes_while_another_of_its_id_goes_is_told_of_its_slot(ho
         bridge, old, new = Bridge(), worker(), worker()
         bridge.scope_opened(old)
         log.clear()
-        acts = [lambda: bridge.scope_closed(old), lambda: bridge.scope_opened(new)]
+        acts = [lambda: bridge.scope_closed(old, Totals(old.spend(), old.readings())), lambda: bridge.scope_opened(new)]
         work, act = acts if first == "goes" else reversed(acts)
         calls = interrupted_after(work, at, files, act)
         bridge.spawn_event(SpawnEvent("resumed", "worker", "normal", run.facts.run_id, 1, 0, 2))

@@ -111,8 +111,8 @@ def test_nothing_of_ours_is_left_on_a_response_that_ended(make: Any, instrumente
 
 
 def test_what_stands_before_a_method_looks_like_it(make: Any, http: Any, instrumented: Any) -> None:
-    response = make(EVENTS, SSE).chat.completions.create(**STREAM).response
-    plain = http.Response(200)
+    raw = make(EVENTS, SSE).chat.completions.with_raw_response.create(**STREAM)
+    response, plain = raw.http_response, http.Response(200)
     for name in METHODS:
         ours, theirs = getattr(response, name), getattr(plain, name)
         assert name in vars(response)
@@ -120,6 +120,12 @@ def test_what_stands_before_a_method_looks_like_it(make: Any, http: Any, instrum
         assert inspect.signature(ours) == inspect.signature(theirs)
         assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)
         assert ours.__self__ is response
+    response.close()
+
+
+def test_only_what_can_be_read_in_its_colour_is_watched_of_a_stream(make: Any, instrumented: Any) -> None:
+    response = make(EVENTS, SSE).chat.completions.create(**STREAM).response
+    assert set(METHODS) & set(vars(response)) == {"iter_raw", "read", "close"}
     response.close()
 
 

@@ -67,6 +67,16 @@ def test_tools_are_refused_inside_and_run_again_after(client):
     assert (caught.value.reason, run.stats().refused, run.stats().tool_calls) == ("wrapping_up", 1, 1)
 
 
+def test_what_is_refused_in_the_block_is_counted_for_the_limit_that_keeps_it_back(client, ask, heard):
+    with ravi_otel.run("r", limits=["requests=3:on=final", "tokens=10000:on=final"]) as run, run.wrap_up():
+        with pytest.raises(BudgetExhaustedError):
+            search()
+        ask(client, max_tokens=1)
+        with pytest.raises(BudgetExhaustedError):
+            ask(client, max_tokens=1)
+    assert [count for count in heard.counts if count[0] == "denied"] == [("denied", "requests")] * 2
+
+
 def test_other_limits_hold_inside(stage, client, ask):
     with ravi_otel.run("r", limits=["requests=3:on=final", "turns=0"]) as run, run.wrap_up(), pytest.raises(BudgetExhaustedError) as caught:
         ask(client)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import pickle
 from collections.abc import Iterator
 from typing import Any
@@ -71,4 +73,33 @@ def test_what_was_pickled_with_us_can_be_had_without_us() -> None:
         assert pickle.loads(data) is Greeter.greet
     finally:
         Greeter.greet = ours  # type: ignore[method-assign]  # as it was
+        wraps.restore()
+
+
+class Slow:
+    def at_once(self, word: str, *, loud: bool = False) -> str:
+        return word.upper() if loud else word
+
+    async def awaited(self) -> str:
+        return "slowly"
+
+    def one_by_one(self) -> Iterator[int]:
+        yield 1
+
+
+def test_what_stands_for_a_method_can_be_told_from_it_by_nobody_who_asks_what_it_is() -> None:
+    questions = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.signature)
+    names = ("at_once", "awaited", "one_by_one")
+    before = [[ask(getattr(Slow, name)) for ask in questions] for name in names]
+    wraps = Wraps()
+    for name in names:
+        wraps.wrap(Slow, name, lambda wrapped, _instance, args, kwargs: wrapped(*args, **kwargs))
+    try:
+        assert [[ask(getattr(Slow, name)) for ask in questions] for name in names] == before
+        assert inspect.isfunction(Slow.at_once)
+        assert Slow().at_once("a", loud=True) == Slow.at_once(Slow(), "a", loud=True) == "A"
+        assert Slow.at_once(None, "a") == "a"  # type: ignore[arg-type]  # whoever asks it of nothing gets what the method says
+        assert asyncio.run(Slow().awaited()) == "slowly"
+        assert list(Slow().one_by_one()) == [1]
+    finally:
         wraps.restore()

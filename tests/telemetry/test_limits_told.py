@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from opentelemetry._logs import SeverityNumber
 
-from ravi_otel.hooks._events import CountEvent, SpawnEvent
+from ravi_otel.hooks._events import CountEvent, SpawnEvent, Totals
 from ravi_otel.policy._limits import Outcome, ScopeKind
 
 EVENTS = ("limit_nearing", "limit_exceeded")
@@ -251,7 +251,7 @@ def test_a_timer_without_context_finds_the_span_of_the_scope_that_owns_the_limit
     telemetry.scope_opened(agent)  # not entered: this thread is elsewhere
     telemetry.limit_event(make.limit_event(scope_id=agent.facts.scope_id, phase="timer"), None)
     agent.status = "ok"
-    telemetry.scope_closed(agent)
+    telemetry.scope_closed(agent, Totals(agent.spend(), agent.readings()))
     assert [event.name for event in backend.span().events] == ["ravi.limit.nearing"]
 
 
@@ -287,7 +287,7 @@ def test_the_gauges_show_the_fullest_active_scope_and_a_pair_from_one_scope(tele
     assert [point.value for point in metrics["ravi.limit.used"]] == [150]
     assert [point.value for point in metrics["ravi.limit.threshold"]] == [200]
     fuller.status = "ok"
-    telemetry.scope_closed(fuller)
+    telemetry.scope_closed(fuller, Totals(fuller.spend(), fuller.readings()))
     metrics = backend.metrics()
     assert [point.value for point in metrics["ravi.limit.used"]] == [100]
     assert [point.value for point in metrics["ravi.limit.threshold"]] == [1000]
@@ -302,7 +302,7 @@ def test_a_closing_scope_records_how_full_each_limit_was(telemetry, backend, mak
     scope = make.scope(limits=[make.reading("tokens", 100, 90, denied=2), make.reading("turns", 10, 1)])
     telemetry.scope_opened(scope)
     scope.status = "ok"
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
     points = {point.attributes["ravi.limit.kind"]: point for point in backend.points("ravi.limit.final_ratio")}
     assert points["tokens"].sum == pytest.approx(0.9)
     assert points["tokens"].attributes["ravi.limit.decision"] == "denied"
@@ -322,7 +322,7 @@ def test_limits_set_aside_are_told_on_the_span_of_their_run_with_the_reason_in_b
     telemetry.scope_opened(scope)
     telemetry.counted(CountEvent("suspended", 1, "turns", reason="sum\x00mary" + "x" * 9_000, scope_id=scope.facts.scope_id))
     scope.status = "ok"
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
     event = next(event for event in backend.spans()[0].events if event.name == "ravi.limit.suspended")
     assert event.attributes["ravi.limit.kind"] == "turns"
     assert event.attributes["ravi.limit.reason"].startswith("sum")
@@ -389,7 +389,7 @@ def test_what_a_run_used_of_a_window_is_on_its_span(telemetry, backend, make):
     scope = make.scope(ScopeKind.RUN, limits=[reading], user_id="ann")
     with telemetry.scope_opened(scope):
         pass
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
 
     span = backend.span()
     assert span.attributes["user.id"] == "ann"

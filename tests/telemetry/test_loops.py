@@ -11,7 +11,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
 from ravi_otel._telemetry.content import Content
-from ravi_otel.hooks._events import GuardrailEvent, ReviewEvent, StepEvent
+from ravi_otel.hooks._events import GuardrailEvent, ReviewEvent, StepEvent, Totals
 from ravi_otel.policy._limits import ScopeKind
 
 SHA = "ab" * 32
@@ -51,7 +51,7 @@ def in_agent(telemetry, backend, make):
             for one in tellings:
                 one(by, scope)
         scope.status = "ok"
-        by.scope_closed(scope)
+        by.scope_closed(scope, Totals(scope.spend(), scope.readings()))
         return backend.span("invoke_agent researcher")
 
     return tell

@@ -5,12 +5,13 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from ravi_otel.errors import BudgetExhaustedError, StopRun, ToolDeniedError
+from ravi_otel.hooks._events import Totals
 from ravi_otel.policy._limits import ScopeKind
 
 
 def _close(telemetry, scope, status="ok", error=None):
     scope.status, scope.error = status, error
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
 
 
 def test_a_run_and_its_agent_are_nested_internal_spans(telemetry, backend, make):
@@ -170,7 +171,7 @@ def test_a_closing_agent_tells_where_each_of_its_limits_stands(backend, telemetr
     scope = make.scope(limits=[reading, make.reading("tool_calls", 1, 1, detail="search")])
     telemetry.scope_opened(scope)
     scope.status = "ok"
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
     first, second = [event for event in backend.span().events if event.name == "ravi.limit.state"]
     assert dict(first.attributes) == {
         "ravi.limit.label": "tokens",
@@ -190,7 +191,7 @@ def test_a_scope_that_did_not_end_well_says_how(backend, telemetry, make):
     scope = make.scope()
     telemetry.scope_opened(scope)
     scope.status, scope.stop_reason = "stopped", "limit_tokens"
-    telemetry.scope_closed(scope)
+    telemetry.scope_closed(scope, Totals(scope.spend(), scope.readings()))
     attributes = backend.span().attributes
     assert (attributes["ravi.status"], attributes["ravi.stop_reason"]) == ("stopped", "limit_tokens")
     assert attributes["ravi.scope.id"] == scope.facts.scope_id

@@ -587,7 +587,7 @@ class Account:
         if not self.rolled:
             return None
         buckets = dict(self.buckets)
-        buckets[self.rolled] = buckets.get(self.rolled, 0) + max(0, self.used - sum(buckets.values()))
+        buckets.setdefault(self.rolled, 0)  # what was charged since the last look is of its part, and leaves last
         left, until = self.used, self.rolled
         for at, amount in sorted(buckets.items()):
             if left <= most:
@@ -650,11 +650,11 @@ class Account:
         Of a window of the calendar that is its end, and of a rolling one when enough has left it; where its store does not tell what
         leaves when, it is when everything has. A limit that is draining has no room before it is below its warning level, either.
         """
-        if self.limit.per is None or (needed or 0) > self.value - self.kept_back or not self.value:
+        if self.limit.per is None or (needed or 0) > self.value or not self.value:
             return None
         if self.ends_s is not None:
             return datetime.fromtimestamp(self.ends_s, UTC)
-        most = self.warn_value - 1 if needed is None else self.value - self.kept_back - needed
+        most = self.warn_value - 1 if needed is None else self.value - needed
         if self.draining:
             most = min(most, self.warn_value - 1)
         after_ns = self.leaves_after_ns(most)

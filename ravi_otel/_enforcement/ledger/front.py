@@ -261,12 +261,12 @@ class SharedLedger:
         what the store knows to be held is settled at its grant with the lease.
         """
         self.store.pulse.end()
-        try:
+        with self._passing():
             run_sync(self.debts.pay(for_s=_PAID_AT_THE_END_S))
+        with self._passing():
             run_sync(self.store.sign_off(for_s=_PAID_AT_THE_END_S / 2))
+        with self._passing():
             self.store.close()
-        except StoreError:
-            self.failed()
         self._tell_owed()
 
     # -- operators ------------------------------------------------------------------------------------------------
@@ -539,10 +539,8 @@ class SharedLedger:
 
     def _pay_and_tell(self, own: Settled) -> Flow[Settled]:
         """Pay a little of what is owed, and return what that brought beside what is our own."""
-        try:
+        with self._passing():
             yield from self._pay_some()
-        except StoreError:
-            self.failed()
         return settled_together(self.debts.take_untold(), own)
 
     def _beat(self) -> float | None:
@@ -592,6 +590,14 @@ class SharedLedger:
             yield
         except StoreError as error:
             raise self._refusal(error, account) from None
+
+    @contextlib.contextmanager
+    def _passing(self) -> Generator[None]:
+        """Go on where the store cannot do something."""
+        try:
+            yield
+        except StoreError:
+            self.failed()
 
     def _kept(self, account: Account | None, act: Callable[[], Flow[T]]) -> Flow[T]:
         with self._refusing(account):

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, Protocol
 
-from ravi_otel._enforcement.ledger.account import Account, Beginning, Crossing
+from ravi_otel._enforcement.ledger.account import Account, Beginning, Crossing, Nature
 from ravi_otel._enforcement.ledger.contract import Counting, new_op_id
 from ravi_otel._enforcement.ledger.judge import Line, Operations, Reservation, Settled, settled_together
 from ravi_otel._enforcement.ledger.operators import Operated
@@ -345,9 +345,16 @@ class DebtBook:
             warn_uncounted(why)
 
     def uncharged(self) -> Mapping[Account, int]:
-        """Return what was spent and is in no counter of the store, by account."""
+        """Return what was spent and is in no counter of the store, by account, if it counts at its grant what it knows to be held."""
         self._sum_up()
         charges = Counter(self._sums)
+        for debt in self._ends:
+            operation = self._store.operations.get(debt.op_id) if debt.ends == "settle" else None
+            for line, hold in operation.holds if operation is not None else ():
+                account = line.account
+                beyond = (debt.actual or {}).get(account.kind, hold) - hold
+                if beyond > 0 and (line.carved or account.nature in (Nature.HELD, Nature.AFTER)):
+                    charges[account] += beyond
         for debt in self._sealed:
             for line in debt.request.lines if debt.request is not None else ():
                 charges[line.account] += line.want

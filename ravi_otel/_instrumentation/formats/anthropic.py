@@ -26,26 +26,25 @@ from ravi_otel._instrumentation.formats.fields import (
 from ravi_otel._instrumentation.formats.format import (
     READS,
     Request,
+    Settings,
     Shapes,
     TextCollector,
     WireFormat,
     below_version,
     named,
     segments,
-    settings_of,
 )
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = ("messages", "system", "tools", "output_format")
-_SAME_NAMES: Final = frozenset({"temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "service_tier"})
-_SETTINGS: Final = (
+_SETTINGS: Final = Settings(
+    ("temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "service_tier"),
     ("reasoning_level", "output_config", "effort"),
     ("output_type", "output_config", "format", "type"),
     ("output_type", "output_format", "type"),
 )
-"""Settings that have other names in the convention, and where they are."""
 
 _MOST_USES: Final = 10_000
 _MOST_BLOCKS: Final = 1_000
@@ -102,7 +101,7 @@ class Messages(WireFormat):
             size=partial(tokens_in, given, (size + told) * _PER_MESSAGE + _PER_REQUEST),
             output_cap=count(body.get("max_tokens")),
             messages=size + told if known else None,
-            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
+            parameters=_SETTINGS.of(body),
             offers_tools="tools" in body,
         )
 

@@ -40,13 +40,13 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import MOST_PIECES, MOST_TEXT, Request, TextCollector, WireFormat, settings_of
-from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
+from ravi_otel._instrumentation.formats.format import HEAVIEST, MOST_TEXT, Request, Settings, TextCollector, WireFormat
+from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
 _PER_REQUEST: Final = 3
-_SAME_NAMES: Final = frozenset({"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"})
-_SETTINGS: Final = (
+_SETTINGS: Final = Settings(
+    ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"),
     ("max_tokens", "max_completion_tokens"),
     ("max_tokens", "max_tokens"),
     ("stop_sequences", "stop"),
@@ -55,7 +55,6 @@ _SETTINGS: Final = (
     ("output_type", "modalities"),
     ("output_type", "response_format", "type"),
 )
-"""Settings that have other names in the convention, and where they are."""
 
 _INPUT_FIELDS: Final = ("messages", "tools", "functions", "response_format")
 """What of a request counts as input."""
@@ -76,6 +75,7 @@ _FAILED: Final = "x_groq_error"
 _THOUGHTS: Final = ("reasoning_content", "reasoning", "reasoning_details")
 """Where hosts stream a model's thoughts: DeepSeek and older vLLM, newer vLLM and OpenRouter, OpenRouter's parts."""
 
+_NO_WEIGHT: Final = frozenset({"role"})
 _PART_TEXTS: Final = ("text", "summary", "thinking", "data")
 _SOUND_TOKEN: Final = 3_200
 """Characters of base64 to a token of sound: 50 ms of 16 bits at 24 kHz, as streams of sound are sent."""
@@ -91,8 +91,6 @@ _UNCAPPED: Final = ("prediction",)
 
 _REASONING_MODELS: Final = ("o1", "o3", "o4", "gpt-5", "gpt-6")
 _CAPS: Final = ("max_completion_tokens", "max_tokens")
-_NAMES: Final = ("id", "model", "service_tier", "system_fingerprint")
-"""What an answer is called and made by: fields of a `Reply` under the same names."""
 
 
 class ChatCompletions(WireFormat):
@@ -102,22 +100,29 @@ class ChatCompletions(WireFormat):
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
-        body = request.body
-        messages = body.get("messages")
+        body, host = request.body, request.host
+        model, messages = body.get("model"), body.get("messages")
         known = isinstance(messages, (list, tuple))
         size = len(cast("Sequence[Any]", messages)) if known else 0
         cap = None
         for name in _CAPS:
-            if cap is None and body.get(name) is not None:
+            if cap is None and name in body:
                 cap = count(body[name])
-        return request.describe(
+        # Nearly every call is one of these: it is made without `describe`, which would gather and spread the fields.
+        return Call(
             "chat",
             "chat.completions",
+            host.provider,
+            host.assumed,
+            model if isinstance(model, str) else None,
+            stream=request.stream,
             size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,
-            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
+            server_address=host.address,
+            server_port=host.port,
+            parameters=_SETTINGS.of(body),
             offers_tools="tools" in body,
         )
 
@@ -128,14 +133,19 @@ class ChatCompletions(WireFormat):
         choices = cast("Sequence[Any]", found) if isinstance(found, (list, tuple)) else ()
         reasons: list[str] = []
         for choice in choices:
-            reason = as_mapping(choice).get("finish_reason")
+            reason = get(choice, "finish_reason")
             if isinstance(reason, str):
                 reasons.append(reason)
-        names: dict[str, str] = {}
-        for name in _NAMES:
-            if isinstance(known := told.get(name), str):
-                names[name] = known
-        return Reply(**names, usage=usage(told.get("usage")), finish_reasons=tuple(reasons), answers=len(choices))  # type: ignore[arg-type]  # texts
+        known, model, tier, fingerprint = told.get("id"), told.get("model"), told.get("service_tier"), told.get("system_fingerprint")
+        return Reply(
+            known if isinstance(known, str) else None,
+            model if isinstance(model, str) else None,
+            usage_of(told.get("usage"), *_USAGE),
+            tuple(reasons),
+            tier if isinstance(tier, str) else None,
+            fingerprint if isinstance(fingerprint, str) else None,
+            answers=len(choices),
+        )
 
     def collector(self, call: Call) -> ChatCollector:
         """See `WireFormat.collector`."""
@@ -234,14 +244,13 @@ def _choices(body: Mapping[str, Any]) -> tuple[int, str | None]:
     return choices, unread
 
 
-usage: Final = partial(
-    usage_of,
-    inputs="prompt_tokens",
-    outputs="completion_tokens",
-    input_details="prompt_tokens_details",
-    output_details="completion_tokens_details",
-)
-"""Read the usage object of a chat completion."""
+_USAGE: Final = ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "completion_tokens_details")
+"""What a usage object calls its input, its output and the details of both."""
+
+
+def usage(told: Any) -> Usage | None:
+    """Read the usage object of a chat completion."""
+    return usage_of(told, *_USAGE)
 
 
 # -- streams ------------------------------------------------------------------------------------------------------------
@@ -282,27 +291,30 @@ class ChatCollector(TextCollector):
     def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
         # One more piece of plain text is what nearly all chunks are; it stands between the network and the user.
+        # Fields are read from the models' dictionaries, since a model's class is slow to give an attribute.
         try:
-            (choice,) = event.choices
-            delta = choice.delta
-            content = delta.content
+            told = event.__dict__
+            (choice,) = told["choices"]
+            ended = choice.__dict__
+            delta = ended["delta"]
+            said = delta.__dict__
+            content = said["content"]
             if (
                 type(content) is str
                 and content
-                and choice.finish_reason is None
-                and event.usage is None
+                and ended["finish_reason"] is None
+                and told["usage"] is None
                 and self._waits
-                and not (self._numbered and choice.index)
-                and not (delta.tool_calls or delta.function_call or delta.refusal)
-                and not (delta.__pydantic_extra__ and any(delta.__pydantic_extra__.values()))  # such as thoughts
+                and not (self._numbered and ended["index"])
+                and not (said["tool_calls"] or said["function_call"] or said["refusal"])
+                and not ((besides := delta.__pydantic_extra__) and any(besides.values()))  # such as thoughts
             ):
-                if len(content) > self._longest_piece:
-                    return self._add_text(content)
-                pieces = self._pieces
-                pieces.append(content)
-                if len(pieces) >= MOST_PIECES:
-                    self._measure()
-                return True
+                heaviest = len(content) * HEAVIEST
+                if heaviest <= self._may_wait:
+                    self._may_wait -= heaviest
+                    self._pieces.append(content)
+                    return True
+                return self._wait(content) or self._add_text(content)
         except Exception:  # noqa: BLE001, S110 - none of those: read with care below
             pass
         self._add(as_mapping(event))
@@ -310,6 +322,7 @@ class ChatCollector(TextCollector):
 
     def _add(self, event: Mapping[str, Any]) -> None:
         self._count_pieces()
+        self._may_wait = 0  # until it is worked out again: what else an event brings weighs, too
         if not self._named:
             # A chunk of prompt filter results may come first, whose id and model are empty.
             self._named = bool(as_text(event.get("id")))
@@ -380,6 +393,8 @@ class CompletionsCollector(ChatCollector):
 
 
 def _other_weight(delta: Mapping[str, Any]) -> int:
+    if not any(map(delta.get, delta.keys() - _NO_WEIGHT)):  # as in nearly every chunk without text
+        return 0
     size = _text_weight(delta.get("refusal")) + _text_weight(delta.get("content"))
     size += max([_text_weight(delta.get(name)) for name in _THOUGHTS])  # hosts send the same in two of them
     for each in as_list(delta.get("tool_calls")):

@@ -125,7 +125,7 @@ def count(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 <= value <= MOST else None
 
 
-def usage_of(usage: Any, *, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
+def usage_of(usage: Any, inputs: str, outputs: str | None, input_details: str, output_details: str) -> Usage | None:
     """Read a usage object; None when it is missing or its counts are none. One that it lacks is what its total leaves.
 
     One that lacks both tells its total only (`Usage.total_only`).
@@ -228,20 +228,23 @@ def tokens_in(value: Any, more: int = 0) -> int:  # noqa: C901, PLR0912 - one lo
             node = stack.pop()
             seen += 1
             kind = class_of(node)
-            if kind is list:
-                stack.extend(node)
-            elif kind is dict and len(node) <= _FEW:
+            if kind is dict and len(node) <= _FEW:
                 # A message, nearly always: its texts are weighed where they stand.
+                seen += len(node)
                 for key, inner in node.items():
                     if type(inner) is not str:
                         total += 1
                         stack.append(inner)
                     elif key in _MEDIA_KEYS:
                         total += _MEDIA_TOKENS
+                    elif inner.isascii() and not inner.startswith("data:"):  # `_tokens_in_text`, without the calls
+                        total += 1 + (len(inner) + 3) // 4
                     else:
-                        seen += 1
-                        plain = inner.isascii() and not inner.startswith("data:")
-                        total += 1 + ((len(inner) * 3 + 11) // 12 if plain else _tokens_in_text(inner))
+                        total += 1 + _tokens_in_text(inner)
+            elif kind is list or kind is tuple:
+                stack.extend(node)
+            elif node is None:  # before the questions below, which cost more than a message
+                continue
             elif isinstance(node, str):
                 total += _tokens_in_text(node)
             elif isinstance(node, Mapping):
@@ -255,7 +258,7 @@ def tokens_in(value: Any, more: int = 0) -> int:  # noqa: C901, PLR0912 - one lo
                 stack.extend(cast("Sequence[Any]", node))
             elif hasattr(kind, "__pydantic_fields_set__") or hasattr(kind, "__fields_set__"):
                 stack.append(vars(node))  # a model, which some clients take where others take a mapping
-            elif node is not None:
+            else:
                 total += 1
     except Exception as bug:  # noqa: BLE001 - it is asked long after the request was read, where nobody expects an error
         swallow("estimate", bug)

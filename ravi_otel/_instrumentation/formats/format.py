@@ -16,12 +16,11 @@ from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, token
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
-MOST_PIECES: Final = 32
 MOST_TEXT: Final = 1_000_000
 """Characters of one stream that are kept; what is told of them is cut far shorter."""
-_LONGEST_PIECE: Final = 4_096
-_HEAVIEST: Final = 16
-"""What a character weighs at most (`fields.weight_of`)."""
+HEAVIEST: Final = 16
+"""What a character weighs at most (`fields.weight_of`): more than `TOKEN`, so that a piece never counts as more than its heaviest."""
+_MOST_WAITING: Final = 4_096 * HEAVIEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +126,11 @@ class Collector:
 class TextCollector(Collector):
     """Follow a stream of text: count what comes, and keep the text where somebody asks for it.
 
-    Pieces that cannot reach what `be_quiet_until` allows, however they are counted, may wait in `_pieces` to be counted together.
+    Pieces that cannot reach what `be_quiet_until` allows, however they are counted, wait in `_pieces` to be weighed together:
+    as many as weigh `_may_wait` if every character of theirs is the heaviest there is.
     """
 
-    __slots__ = ("_call", "_chunks", "_longest_piece", "_pieces", "_quiet_until", "_room", "_texts", "_waits", "_weight")
+    __slots__ = ("_call", "_chunks", "_may_wait", "_pieces", "_quiet_until", "_room", "_texts", "_waits", "_weight")
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -139,7 +139,7 @@ class TextCollector(Collector):
         self._quiet_until = -1
         self._waits = False  # pieces may wait
         self._pieces: list[str] = []
-        self._longest_piece = 0  # that may wait now, in characters
+        self._may_wait = 0
         self._texts: list[str] = []
         self._room = 0
 
@@ -169,6 +169,16 @@ class TextCollector(Collector):
         self._quiet_until = min(produced, _MOST_QUIET)
         self._measure()
 
+    def _wait(self, piece: str) -> bool:
+        """Have a piece of plain text wait, after those that do have been weighed; whether it could."""
+        self._measure()
+        heaviest = len(piece) * HEAVIEST
+        if heaviest > self._may_wait:
+            return False
+        self._may_wait -= heaviest
+        self._pieces.append(piece)
+        return True
+
     def _add_text(self, piece: str, *, is_text: bool = True) -> bool:
         """Count a piece of an answer, which is kept where it `is_text`; whether nobody has to look at it."""
         if piece:
@@ -177,8 +187,7 @@ class TextCollector(Collector):
             if is_text and self._room > 0:
                 self._texts.append(piece[: self._room])
                 self._room -= len(piece)
-            if self._waits:
-                self._measure()
+            self._may_wait = 0  # until it is worked out again
         return self._chunks <= self._quiet_until and self._weight <= self._quiet_until * TOKEN
 
     def _counted(self) -> Usage:
@@ -186,12 +195,11 @@ class TextCollector(Collector):
         return Usage(input_tokens=self._call.input_estimate, output_tokens=self.produced, source="estimated")
 
     def _measure(self) -> None:
-        """Work out how long each of the next pieces may be to wait: the longest characters weigh 16."""
+        """Work out how much may wait from here on: most texts are far lighter than the heaviest that they were taken for."""
         self._count_pieces()
-        left = 0
-        if self._waits and self._chunks + MOST_PIECES <= self._quiet_until:
-            left = (self._quiet_until * TOKEN - self._weight) // (MOST_PIECES * _HEAVIEST)
-        self._longest_piece = min(left, _LONGEST_PIECE)
+        self._may_wait = 0
+        if self._waits:
+            self._may_wait = min(self._quiet_until * TOKEN - max(self._weight, self._chunks * TOKEN), _MOST_WAITING)
 
     def _count_pieces(self) -> None:
         pieces = self._pieces
@@ -272,21 +280,36 @@ _READ_AS: Final[Mapping[str, Callable[[Any], Any]]] = {
 """How the values of some settings are read."""
 
 
-def settings_of(body: Mapping[str, Any], same: frozenset[str], others: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-    """Return a body's settings under their neutral names: those of `same`, and of `others` (name, where it is) the first that is told."""
-    found: dict[str, Any] = {}
-    for name in same.intersection(body):
-        if body[name] is not None:
-            found[name] = body[name]
-    for name, first, *further in others:
-        if first in body and name not in found:
-            told = body[first]
-            for step in further:
-                told = get(told, step)
-            told = _READ_AS[name](told) if name in _READ_AS else told
-            if told is not None:
-                found[name] = told
-    return found
+class Settings:
+    """The settings that an API's requests may have: those of the `same` names as ours, and the others as (our name, where it is).
+
+    Of two places of one setting the first that is told counts.
+    """
+
+    __slots__ = ("_others", "_places", "_same")
+
+    def __init__(self, same: Iterable[str], *others: tuple[str, ...]) -> None:
+        self._same = frozenset(same)
+        self._others = others
+        self._places = self._same.union(place[1] for place in others)
+
+    def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings of a request's body, by our names."""
+        found: dict[str, Any] = {}
+        if self._places.isdisjoint(body):
+            return found
+        for name in self._same.intersection(body):
+            if body[name] is not None:
+                found[name] = body[name]
+        for name, first, *further in self._others:
+            if first in body and name not in found:
+                told = body[first]
+                for step in further:
+                    told = get(told, step)
+                told = _READ_AS[name](told) if name in _READ_AS else told
+                if told is not None:
+                    found[name] = told
+        return found
 
 
 # -- what an answer is called: whoever answers may write a key into any field, so that only what is shaped like a name passes --------

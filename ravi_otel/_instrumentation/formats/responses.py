@@ -39,22 +39,21 @@ from ravi_otel._instrumentation.formats.fields import (
     tokens_in,
     usage_of,
 )
-from ravi_otel._instrumentation.formats.format import Request, TextCollector, WireFormat, settings_of
+from ravi_otel._instrumentation.formats.format import Request, Settings, TextCollector, WireFormat
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of
-from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse
+from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_ITEM: Final = 4
 _PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = ("input", "instructions", "tools", "text")
-_SAME_NAMES: Final = frozenset({"temperature", "top_p", "service_tier"})
-_SETTINGS: Final = (
+_SETTINGS: Final = Settings(
+    ("temperature", "top_p", "service_tier"),
     ("max_tokens", "max_output_tokens"),
     ("reasoning_level", "reasoning", "effort"),
     ("output_type", "text", "format", "type"),
     ("conversation_id", "conversation"),
     ("conversation_id", "conversation", "id"),
 )
-"""Settings that have other names in the convention, and where they are."""
 
 _FINISHED: Final = {"completed": "stop", "failed": "error", "cancelled": "error", "incomplete": "length"}
 _AT_WORK: Final = frozenset({"queued", "in_progress"})
@@ -103,7 +102,7 @@ class Responses(WireFormat):
             messages=size + instructed,
             unchained=instructed,
             previous_response_id=text(body, "previous_response_id"),
-            parameters=settings_of(body, _SAME_NAMES, _SETTINGS),
+            parameters=_SETTINGS.of(body),
             offers_tools="tools" in body or "prompt" in body,  # a stored prompt may hold some
         )
         goes_on = call.previous_response_id or call.parameters.get("conversation_id")
@@ -189,14 +188,9 @@ class Compact(Responses):
         WireFormat.bound(self, request, call)
 
 
-usage: Final = partial(
-    usage_of,
-    inputs="input_tokens",
-    outputs="output_tokens",
-    input_details="input_tokens_details",
-    output_details="output_tokens_details",
-)
-"""Read the usage object of a response."""
+def usage(told: Any) -> Usage | None:
+    """Read the usage object of a response."""
+    return usage_of(told, "input_tokens", "output_tokens", "input_tokens_details", "output_tokens_details")
 
 
 def _searches(told: Mapping[str, Any], output: Sequence[Any]) -> int:

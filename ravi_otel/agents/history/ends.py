@@ -5,7 +5,7 @@ from __future__ import annotations
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.history.contract import ForgetsAtOnce
-from ravi_otel.hooks._events import ScopeView
+from ravi_otel.hooks._events import ScopeView, Totals
 from ravi_otel.hooks._listeners import Listener, swallow
 
 
@@ -26,7 +26,7 @@ class _Ends(Listener):
         scope.engine.listeners.add_once(self)
         self._stores.setdefault(scope.facts.scope_id, {})[id(store)] = store
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:  # noqa: ARG002 - the listener's signature
         """Tell the stores of what ended; a run that is paused may be resumed, and is not over."""
         stores = self._stores.pop(scope.facts.scope_id, None) if self._stores else None
         node = scope.facts.supervision

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from ravi_otel._enforcement.kept_slot import find_kept_slot
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.spawn_limits import find_kept_slot
 from ravi_otel._runtime.scopes import current_scope
 from ravi_otel.agents.history.contract import HistoryStore
 from ravi_otel.agents.history.ends import forget_at_the_end, run_of

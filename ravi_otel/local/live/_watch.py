@@ -21,7 +21,7 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.front import refresh
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._events import CallRecord, LimitEvent, Notice, RetryRecord, ReviewEvent, ScopeView, SpawnEvent, ToolRecord
+from ravi_otel.hooks._events import CallRecord, LimitEvent, Notice, RetryRecord, ReviewEvent, ScopeView, SpawnEvent, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.local._store import began
 from ravi_otel.local.live._protocol import (
@@ -211,7 +211,7 @@ class OpenScopes(Listener):
         if self._followers:
             self._emit("scope_opened", facts, (facts.kind.value, facts.name))
 
-    def scope_closed(self, scope: ScopeView) -> None:
+    def scope_closed(self, scope: ScopeView, totals: Totals) -> None:  # noqa: ARG002 - the listener's signature
         """Forget it; who is around is told how it ended, and keeps its calls of the last seconds."""
         facts = scope.facts
         gone = self._open.pop(facts.scope_id, None)

@@ -270,6 +270,27 @@ def test_an_answer_of_another_script_is_a_failure_of_the_store_and_neither_a_gra
     other.close()
 
 
+def test_who_leaves_a_line_and_cannot_read_the_answer_leaves_again(path, monkeypatch):
+    namespace, one = uuid.uuid4().hex, limit(None, value=1)
+    ledger = opened(path.server.port, namespace, 5)
+    first, second = new_op_id(), new_op_id()
+    run_sync(ledger.reserve(Reservation(first, [Line(one, 1, 1)])))
+    flow = ledger.reserve(Reservation(second, [Line(one, 1, 1)], patience_s=30.0))
+    step = next(flow)
+    while not one.line:
+        step = flow.send(step.blocking())
+    call, unread = ledger.store.client.call, [Done(b"E")]
+    with ledger.pulse.beating, monkeypatch.context() as patched:
+        patched.setattr(ledger.store.client, "call", lambda *words, **more: unread.pop() if unread else call(*words, **more))
+        flow.close()
+        while ledger.debts:
+            ledger.pay_now()
+    assert not unread
+    assert run_sync(ledger.list_accounts()).waiting == 0
+    run_sync(ledger.release(first))
+    ledger.close()
+
+
 def test_a_store_to_which_every_lease_is_over_is_one_that_fails(path, monkeypatch):
     ledger = opened(path.server.port, uuid.uuid4().hex, 5)
     call = ledger.store.client.call

@@ -19,7 +19,7 @@ from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 
 
@@ -113,6 +113,18 @@ def test_what_a_store_has_forgotten_is_given_up_and_refuses_nobody_else(ledger, 
     ]
 
 
+def test_what_was_under_way_when_a_store_forgot_is_told_though_the_counter_has_begun_anew(ledger, redis_server, caplog):
+    limit = Account(Limit(kind=Kind.REQUESTS, value=9, on_store_failure="open"), ScopeFacts(kind=ScopeKind.RUN, scope_id="r"), origin="r")
+    end = hold(ledger, 1, limit)
+    redis_server.say("FLUSHALL")
+    ask(ledger, limit)
+    assert ledger.debts.lost == 0
+    with caplog.at_level(logging.WARNING, "ravi_otel"):
+        end()
+    assert ledger.debts.lost == 1
+    assert "it has forgotten what was counted in it" in caplog.text
+
+
 def test_what_the_server_takes_from_nobody_stands_in_nobodys_way(ledger, refusing, redis_server):
     with ledger.pulse.beating:
         owe(ledger, refusing, 1, account())
@@ -164,6 +176,24 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     following = SharedLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
     assert used(following) == 40  # at their grants
     following.close()
+
+
+def test_the_end_of_a_process_in_an_outage_names_what_the_store_does_not_hold(caplog):
+    facts = ScopeFacts(scope_id="one", kind=ScopeKind.RUN, run_name="triage")
+    held, after, cheap = (
+        Account(Limit(kind=kind, value=10**12, admission=admission), facts, origin=kind)
+        for kind, admission in ((Kind.TOKENS, None), (Kind.OUTPUT_TOKENS, Admission.AFTER), (Kind.COST, None))
+    )
+    op, used = new_op_id(), {Kind.TOKENS: 70, Kind.OUTPUT_TOKENS: 20, Kind.COST: 5}
+    with redis_servers.server() as server:
+        ledger = SharedLedger(RedisStore(RedisClient(server.url)))
+        run_sync(ledger.reserve(Reservation(op, [Line(held, 50, 50), Line(after, 0, 0), Line(cheap, 10**9, 10**9)])))
+        server.kill()
+        run_sync(ledger.settle(op, used))
+        with caplog.at_level(logging.WARNING, "ravi_otel"):
+            ledger.close()
+    (said,) = re.findall(r"1 messages could not be sent, and it lacks (.*); what it held counts at its grant", caplog.text)
+    assert said == "20 tokens of run 'triage', 20 output_tokens of run 'triage'"
 
 
 ENDING = """

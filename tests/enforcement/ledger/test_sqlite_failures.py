@@ -1,6 +1,7 @@
 """What becomes of calls when the ledger's file cannot be used: refused in one sentence, and nothing lost."""
 
 import os
+import re
 import resource
 import shutil
 import sqlite3
@@ -18,7 +19,7 @@ from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import ManualClock
 
@@ -162,6 +163,19 @@ def test_what_was_held_in_a_file_that_was_lost_is_not_taken_off_what_is_used_in_
     run_sync(ledger.settle(op, {Kind.TOKENS: 25}))
     ledger.read(shared)
     assert (shared.used, shared.held) == (65, 0)
+
+
+@pytest.mark.parametrize(("end", "used"), [("settle", 2), ("release", 1)])
+@pytest.mark.parametrize("lose", [remove, replace])
+def test_what_was_counted_in_a_file_that_was_lost_is_not_given_back_in_the_one_begun_anew(path, ledger, lose, end, used):
+    shared = Account(Limit(kind=Kind.REQUESTS, value=100, on_store_failure="open"), RUN, origin="requests=100")
+    op, _ = ask(ledger, shared)
+    lose(path)
+    again, _ = ask(ledger, shared)
+    run_sync(ledger.settle(again, None))
+    run_sync(ledger.settle(op, None) if end == "settle" else ledger.release(op))
+    ledger.read(shared)
+    assert shared.used == used
 
 
 def test_rows_that_vanished_are_noticed(path, ledger):
@@ -353,6 +367,18 @@ def test_an_end_that_could_not_be_written_is_written_at_the_close(path, ledger, 
     fresh = account(Kind.TOKENS, 100)
     assert SqliteLedger(path).read(fresh)
     assert (fresh.used, fresh.held) == (7, 0)
+
+
+def test_a_close_that_cannot_write_what_is_owed_lets_the_file_go_and_says_what_it_lacks(path, ledger, locked, caplog):
+    held, after = account(Kind.TOKENS, 100), Account(Limit(kind=Kind.COST, value=9, admission=Admission.AFTER), RUN, origin="cost=9")
+    op, _ = ask(ledger, held, after, account(), want=1)
+    unlock = locked()
+    run_sync(ledger.settle(op, {Kind.TOKENS: 7, Kind.COST: 5 * 10**9, Kind.REQUESTS: 1}))
+    ledger.close()
+    unlock()
+    (lacks,) = re.findall(r"1 messages could not be sent, and it lacks (.*); what it held counts at its grant", caplog.text)
+    assert lacks == "6 tokens of run 'triage', 5 cost of run 'triage'"
+    assert not [one for one in Path("/dev/fd").iterdir() if str(one.resolve()).startswith(str(path))]
 
 
 def test_what_was_spent_elsewhere_is_never_refused_and_written_later(ledger, locked):

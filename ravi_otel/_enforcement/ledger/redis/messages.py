@@ -297,9 +297,9 @@ class EncodedRequest:
 
 
 class StoredOperation(Operation):
-    """An operation that holds something in the store."""
+    """An operation that holds something in the store; `forgotten` says that a counter of it has begun anew since."""
 
-    __slots__ = ("encoded", "extended")
+    __slots__ = ("encoded", "extended", "forgotten")
 
     observed: Account | None
 
@@ -307,6 +307,7 @@ class StoredOperation(Operation):
         super().__init__(encoded.request, held)
         self.encoded = encoded
         self.extended = 0
+        self.forgotten = False
         self.taken = len(self.lines)
         self.observe(observed)
 

@@ -18,11 +18,12 @@ These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{rav
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import secrets
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar, cast
@@ -451,7 +452,8 @@ class RedisStore:
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
         reply, whole = yield from self._end("settle", operation, asks)
-        return Settled(reply.crossings("settle"), over if reply.letter == "S" else (), not whole)
+        known = reply.letter == "S"
+        return Settled(reply.crossings("settle"), over if known else (), not whole or (operation.forgotten and not known))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -461,7 +463,9 @@ class RedisStore:
     def _release(self, operation: StoredOperation) -> Flow[None]:
         if operation.encoded.ticket is not None and operation.encoded.doubtful:
             ticket, key = operation.encoded.ticket
-            yield from self._run("leave", [key], [ticket])
+            left = yield from self._run("leave", [key], [ticket])
+            with _sending_again():
+                Reply(left, "S", ())
         yield from self._end("release", operation)
 
     def _end(self, script: str, operation: StoredOperation, asks: Sequence[str] = ()) -> Flow[tuple[Reply, bool]]:
@@ -471,12 +475,9 @@ class RedisStore:
         for at, (line, (account, view)) in enumerate(zip(encoded.lines, encoded.seen, strict=True)):
             words.append(f"{view.encode_head(account, line)} {asks[at]}" if asks else view.encode_head(account, line))
         raw = yield from self._run(script, encoded.keys, words)
-        try:
+        with _sending_again():
             reply = Reply(raw, "SO", encoded.seen)
             whole = self._show(reply, encoded)
-        except StoreError as error:  # perhaps it was not taken: it is sent again, and counts once
-            error.its_own = True
-            raise
         with self.lock:
             self.operations.pop(encoded.request.op_id, None)
         wake_first(encoded.accounts)
@@ -576,6 +577,8 @@ class RedisStore:
             return False
         with self.lock:
             account.begin_anew()
+            for operation in self.operations.values():
+                operation.forgotten = operation.forgotten or account in operation.encoded.accounts
             view.known, view.revision, view.used = False, 0, 0
         warn_begun_anew(account, why, self.client.address.shown)
         return True
@@ -793,6 +796,16 @@ class RedisStore:
         """Set a counter's limit, or close it; return None where it is gone, or is another one now."""
         found = yield from self._run("operate", [counter.at], [value, closes, counter.epoch or ""])
         return counter_of(counter.at.encode(), *listed(found, 3, bytes))[0] if found else None
+
+
+@contextlib.contextmanager
+def _sending_again() -> Generator[None]:
+    """Have an end be sent again whose answer cannot be read: perhaps it was not taken, and it counts once."""
+    try:
+        yield
+    except StoreError as error:
+        error.its_own = True
+        raise
 
 
 def _check_tags(encoded: EncodedRequest) -> None:

@@ -520,18 +520,17 @@ class Transaction:
     def _take_up_again(self, op_id: str, operation: Operation) -> None:
         """Undo the provisional end of an operation whose process had gone silent, so that the real one can follow.
 
-        Of one that the file does not know nothing was charged in it: it may have been lost since, and begun anew.
+        Of one that the file does not know nothing is held or charged in it: it may have been lost since, and begun anew.
         """
         state = self._state(op_id)
-        if state is None and is_over(self.execute, op_id):
-            state = OVER
+        if state is None:
+            state = OVER if is_over(self.execute, op_id) else GIVEN_BACK
         for line, hold in operation.holds[operation.ended : operation.taken]:
             account = line.account
             if state == GIVEN_BACK:
                 account.held, account.used = account.held + hold, account.used + line.charged_at_once
             elif state != OVER and (account.nature is Nature.HELD or line.carved):
-                back = hold if state == PROVISIONAL else 0
-                account.held, account.used = account.held + hold, max(0, account.used - back)
+                account.held, account.used = account.held + hold, max(0, account.used - hold)
         if state == OVER:
             operation.ended = operation.taken
         self.execute("UPDATE operations SET state = 2, at = ? WHERE op = ?", (self.now_s, op_id))
