@@ -17,11 +17,11 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
@@ -108,6 +108,8 @@ _NEEDED: Final[Mapping[Op, tuple[str, ...]]] = {
     "set_limit": ("scope_id", "kind", "value"),
 }
 
+_DETAILS: Final[Mapping[Op, tuple[str, ...]]] = {"cancel": ("reason",), "reprioritize": ("priority",), "set_limit": ("kind", "value")}
+
 
 def read_request(line: bytes) -> Request:
     """Read what is asked; LiveError, in one sentence, for what makes no sense."""
@@ -155,20 +157,67 @@ def _obey(request: Request, scopes: OpenScopes, peer: Peer) -> None:
     scope = scopes.find(str(request.scope_id))
     if scope is None:
         raise RefusalError(f"scope_id={checks.show(request.scope_id)} is not open any more.")
-    act, details = _ACTS[request.op](scope, request)
+    details = _details(request)
     user = _name_of(peer.uid)
-    words = ", ".join(f"{name}={checks.show(value)}" for name, value in details.items() if value is not None)
+    words = ", ".join(f"{name}={checks.show(value)}" for name, value in details.items())
     place = f"{request.op} of {scope.facts.kind.value} {checks.show(scope.facts.name)}{f' ({words})' if words else ''}"
     for_whom = "" if request.by is None else f" for {checks.show(_printable(request.by))}"
-    said = f"{place} by {user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
+    who = f"{user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
     about = {"op": request.op, **details, "by": request.by, "by_user": user, "by_uid": peer.uid, "by_pid": peer.pid}
-    notice = Notice("command", scope.facts, said, about)
-    if request.op in ("cancel", "close"):  # told before: with it the run may end, and with the run who listens
+    notice = Notice("command", scope.facts, f"{place} by {who}", about)
+    ends = request.op in ("cancel", "close")
+    if ends:  # told before: with it the run may end, and with the run who listens
         _leave_trace(scope, notice)
-        act()
-        return
-    act()
-    _leave_trace(scope, notice)
+    _act(request.op, scope, details)
+    if not ends:
+        _leave_trace(scope, notice)
+
+
+def _details(request: Request) -> dict[str, Any]:
+    """Return what a command says besides its scope, as it is done: a reason stands in an exception's text, in logs and on terminals."""
+    told: dict[str, Any] = {name: value for name in _DETAILS.get(request.op, ()) if (value := getattr(request, name)) is not None}
+    if not _printable(told.get("reason", "")):
+        told.pop("reason", None)
+    else:
+        told["reason"] = _printable(told["reason"])
+    if "value" in told and float(told["value"]).is_integer():
+        told["value"] = int(told["value"])
+    return told
+
+
+def _act(op: Op, scope: Scope, details: Mapping[str, Any]) -> None:
+    """Do it, or raise RefusalError, or another error of ours, in one sentence."""
+    token = scope.cancellation if scope.facts.kind in _CANCELLED else None
+    if op == "set_limit":
+        scope.set_limit(details["kind"], details["value"])
+    elif op == "cancel" and token is not None:
+        token.cancel(details.get("reason", _BY_HAND))
+    elif op in ("cancel", "close"):
+        scope.close()
+    else:
+        spawn, lease = _slot(scope)
+        refused = None
+        if op == "reprioritize":
+            spawn.reprioritize(lease, PRIORITIES[details["priority"]])
+        elif op == "resume":
+            refused = None if spawn.resume(lease) else "is not paused"
+        elif lease.is_root:
+            refused = "is the root of its run, which is never paused: cancel the run instead"
+        elif lease.paused:
+            refused = "is paused already"
+        else:
+            refused = None if spawn.pause(lease) else "has no slot any more: it is about to end"
+        if refused is not None:
+            raise RefusalError(f"agent {checks.show(lease.agent_id)} {refused}.")
+
+
+def _slot(scope: Scope) -> tuple[SpawnTracker, Lease]:
+    """Return the tracker of an agent's slot, and the slot itself, since several agents may have one id."""
+    if scope.facts.kind is not ScopeKind.AGENT:
+        raise RefusalError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
+    if scope.spawn is None or scope.lease is None:
+        raise RefusalError(f"agent {checks.show(scope.facts.name)} has no slot: it is in no run that counts its agents.")
+    return scope.spawn, scope.lease
 
 
 def _leave_trace(scope: Scope, notice: Notice) -> None:
@@ -190,79 +239,6 @@ def _shown(number: int | None) -> object:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else " " for each in text).strip()
-
-
-Act = tuple[Callable[[], object], dict[str, object]]
-
-
-def _cancel(scope: Scope, request: Request) -> Act:
-    # It stands in an exception's text, in logs and on terminals.
-    reason = (_printable(request.reason) or None) if request.reason is not None else None
-    token = scope.cancellation
-    if scope.facts.kind not in _CANCELLED or token is None:
-        return scope.close, {"reason": reason}
-    return (lambda: token.cancel(_BY_HAND if reason is None else reason)), {"reason": reason}
-
-
-def _close(scope: Scope, request: Request) -> Act:  # noqa: ARG001 - as every command is asked
-    return scope.close, {}
-
-
-def _pause(scope: Scope, request: Request) -> Act:  # noqa: ARG001 - as every command is asked
-    def act() -> None:
-        spawn, lease, agent_id = _slot(scope)
-        if lease.is_root:
-            raise RefusalError(f"agent {checks.show(agent_id)} is the root of its run, which is never paused: cancel the run instead.")
-        if lease.paused:
-            raise RefusalError(f"agent {checks.show(agent_id)} is paused already.")
-        if not spawn.pause(lease):
-            raise RefusalError(f"agent {checks.show(agent_id)} has no slot any more: it is about to end.")
-
-    return act, {}
-
-
-def _resume(scope: Scope, request: Request) -> Act:  # noqa: ARG001 - as every command is asked
-    def act() -> None:
-        spawn, lease, agent_id = _slot(scope)
-        if not spawn.resume(lease):
-            raise RefusalError(f"agent {checks.show(agent_id)} is not paused.")
-
-    return act, {}
-
-
-def _reprioritize(scope: Scope, request: Request) -> Act:
-    word = str(request.priority)
-
-    def act() -> None:
-        spawn, lease, _ = _slot(scope)
-        spawn.reprioritize(lease, PRIORITIES[word])
-
-    return act, {"priority": word}
-
-
-def _set_limit(scope: Scope, request: Request) -> Act:
-    kind, value = str(request.kind), request.value or 0
-    amount = int(value) if float(value).is_integer() else value
-    return (lambda: scope.set_limit(kind, amount)), {"kind": kind, "value": amount}
-
-
-def _slot(scope: Scope) -> tuple[SpawnTracker, Lease, str]:
-    """Return the tracker of an agent's slot, the slot itself, since several agents may have one id, and the id."""
-    if scope.facts.kind is not ScopeKind.AGENT:
-        raise RefusalError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
-    if scope.spawn is None or scope.lease is None:
-        raise RefusalError(f"agent {checks.show(scope.facts.name)} has no slot: it is in no run that counts its agents.")
-    return scope.spawn, scope.lease, scope.lease.agent_id
-
-
-_ACTS: Final[Mapping[str, Callable[[Scope, Request], Act]]] = {
-    "cancel": _cancel,
-    "close": _close,
-    "pause": _pause,
-    "resume": _resume,
-    "reprioritize": _reprioritize,
-    "set_limit": _set_limit,
-}
 
 
 # -- the socket ---------------------------------------------------------------------------------------------------

@@ -9,11 +9,17 @@ import socket
 import struct
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, Priority, SpawnBudget
 from ravi_otel.local.live import CommandError, _server
+from ravi_otel.local.live._client import Peer
 from ravi_otel.local.live._protocol import MOST_REQUEST
+
+OPS = ("state", "follow", "pause", "resume", "reprioritize", "set_limit")
+FIELDS = ("scope_id", "reason", "priority", "kind", "value", "by")
 
 
 @pytest.fixture
@@ -295,3 +301,23 @@ def test_who_hangs_up_at_once_leaves_nothing(scene):
         rude.connect(str(scene[0].path))
         rude.close()
     assert scene[0].state().runs
+
+
+WORDS = st.sampled_from(["requests", "high", "state", "\ud800"])
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=300) | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(request=st.fixed_dictionaries({"op": st.sampled_from([*OPS]) | JUNK}, optional=dict.fromkeys(FIELDS, JUNK)), of=st.booleans())
+def test_whatever_is_asked_is_done_or_answered_in_one_sentence(live, request, of):
+    with ravi_otel.run("r", limits=["requests=2"], spawn_budget=SpawnBudget(3)), ravi_otel.agent("root"), ravi_otel.agent("a") as agent:
+        about = {"scope_id": agent.scope.facts.scope_id} if of else {}
+        said = _server.answer(json.dumps({"v": 1, **request, **about}).encode(), live.scopes, Peer(0, 1))
+    if said is not None:
+        known = json.loads(said)
+        assert known["ok"] or 0 < len(known["error"]) <= 1_000
+        assert "fault of ravi-otel" not in known.get("error", "")
