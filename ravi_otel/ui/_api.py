@@ -423,6 +423,31 @@ class Spend(Model):
     rows: list[SpendRow]
 
 
+class WhatIfAsk(Model):
+    """Say which limit is tried on past runs."""
+
+    kind: Literal["cost", "tokens", "requests"] = "cost"
+    value: str = ""
+    since: str = "30d"
+
+
+class WhatIf(Model):
+    """Be what past runs came to, as a histogram, and which of them a limit would have refused.
+
+    `bins` are (percent of the tallest, whether it is past the limit), `at` where the limit stands in percent of the width; `spec` is the
+    line to write down.
+    """
+
+    runs: int = 0
+    unknown: int = 0
+    says: str = ""
+    bins: list[tuple[float, bool]] = []
+    ticks: list[tuple[float, str]] = []
+    at: float | None = None
+    spec: str | None = None
+    typical: list[tuple[str, str]] = []
+
+
 class Find(Model):
     """Be what words or an id lead to: what it is, where it is, and its name."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
@@ -11,9 +12,10 @@ from typing import Any, Final, cast
 
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
-from ravi_otel.local._store import Store
+from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, percent
-from ravi_otel.policy._limits import NANO
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import NANO, format_limit
 from ravi_otel.ui import _api as api
 
 _MS: Final = 1_000_000
@@ -24,6 +26,8 @@ _MOST_PART: Final = 200_000
 _MOST_CURVES: Final = 8
 _MOST_SERIES: Final = 4
 _MOST_COLUMNS: Final = 400
+_BINS: Final = 48
+_SHARES: Final = (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))
 _LONG_NS: Final = 3 * 86_400 * NANO
 _TONES: Final[Mapping[str, api.Tone]] = {
     "running": "run",
@@ -153,6 +157,52 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
         ticks=ticks,
         rows=rows,
     )
+
+
+def compare(store: Store, a: str, b: str) -> answers.Comparison:
+    """Return two runs side by side."""
+    with queries.Queries(store) as ask:
+        return ask.compare(a, b)
+
+
+def what_if(store: Store, asked: api.WhatIfAsk) -> api.WhatIf:
+    """Return which of the runs that are kept a limit would have refused."""
+    with queries.Queries(store) as ask:
+        worked, _ = ask.worked(since=_moment("since", asked.since))
+    told = [_came_to(each.sums, asked.kind) for each in worked]
+    known = sorted(value for value in told if value is not None)
+    limit = parse_limit(f"{asked.kind}={asked.value}") if asked.value.strip() else None
+    at = None if limit is None else float(limit.amount)
+    most = max([*known, at or 0.0]) * 1.05 or 1.0
+    heights = Counter(int(value / most * _BINS) for value in known)
+    past = sum(1 for value in known if at is not None and value > at)
+    bins = [
+        (_percent(heights[place], max(heights.values(), default=1)), at is not None and (place + 0.5) / _BINS * most > at)
+        for place in range(_BINS)
+    ]
+    return api.WhatIf(
+        runs=len(known),
+        unknown=len(told) - len(known),
+        says="" if at is None else f"{count(past)} of {count(len(known))} runs would have been refused",
+        bins=bins,
+        ticks=[(share * 100.0, _written(asked.kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        at=None if at is None else _percent(at, most),
+        spec=None if limit is None else format_limit(limit),
+        typical=[(name, _written(asked.kind, known[int(share * (len(known) - 1))])) for name, share in _SHARES if known],
+    )
+
+
+def _came_to(sums: Sums, kind: str) -> float | None:
+    """Return what a run came to, in the public unit; None where calls are in it that nobody told of."""
+    if kind == "cost":
+        return None if sums.unknown_cost else sums.cost_nano / NANO
+    if kind == "tokens":
+        return None if sums.unknown_total else float(sums.total_tokens)
+    return float(sums.requests)
+
+
+def _written(kind: str, value: float) -> str:
+    return amount(kind, value if kind == "cost" else round(value))
 
 
 def find(store: Store, text: str) -> api.Find:

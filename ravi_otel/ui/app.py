@@ -19,6 +19,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from ravi_otel import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
 from ravi_otel.ui import _api as api
 from ravi_otel.ui import _stored
@@ -26,6 +27,7 @@ from ravi_otel.ui._decisions import Inbox, audit
 from ravi_otel.ui._live import Feed, events
 from ravi_otel.ui._safety import Access, Guard, peer_of
 
+_FILES: Final = ("index.html", "app.js", "style.css")
 _STOP_S: Final = 1
 _PING_S: Final = 15
 _LINK_S: Final = 86_400
@@ -50,6 +52,9 @@ class Desk:
         self.feed = Feed(self.store)
         folder = resources.files("ravi_otel.ui") / "static"
         self.files = {each.name: _file(each.name, each.read_bytes()) for each in folder.iterdir() if each.is_file()}
+        missing = [name for name in _FILES if name not in self.files]
+        if missing:
+            raise ConfigurationError(f"the page is damaged, {missing[0]} is missing: install ravi-otel[ui] again.")
 
     def stored(self) -> Store:
         """Return the store that is there; ConfigurationError where there is none yet."""
@@ -193,6 +198,18 @@ def export(desk: At, run_id: str) -> Response:
 def call(desk: At, call_id: str) -> api.Call:
     """Return one model call or tool call."""
     return _stored.call(desk.stored(), call_id)
+
+
+@router.get("/api/compare")
+def compare(desk: At, a: str, b: str) -> Comparison:
+    """Return two runs side by side."""
+    return _stored.compare(desk.stored(), a, b)
+
+
+@router.get("/api/whatif")
+def what_if(desk: At, asked: Annotated[api.WhatIfAsk, Query()]) -> api.WhatIf:
+    """Return which of the runs that are kept a limit would have refused, and change nothing."""
+    return _stored.what_if(desk.stored(), asked) if Store(desk.store).file.exists() else api.WhatIf()
 
 
 @router.get("/api/spend")

@@ -406,3 +406,15 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path):
 def test_the_command_refuses_what_would_open_it_to_others(tmp_path: Path, options, why):
     done = CliRunner().invoke(commands, ["ui", "--store", str(tmp_path), *options])
     assert (done.exit_code, why in done.output, done.output.count("\n")) == (2, True, 1)
+
+
+def test_a_damaged_page_is_told_in_one_sentence(tmp_path, monkeypatch):
+    from importlib import resources
+
+    from ravi_otel.ui import app
+    from ravi_otel.ui._decisions import Inbox
+
+    monkeypatch.setattr(resources, "files", lambda _: tmp_path)
+    (tmp_path / "static").mkdir()
+    with pytest.raises(ConfigurationError, match=r"the page is damaged, index.html is missing"):
+        app.Desk(access(port=1), tmp_path, Inbox(tmp_path / "a.db"), tmp_path)

@@ -5,6 +5,7 @@ import { listen } from "./live.ts";
 import { ApprovalsPage } from "./pages/approvals/Approvals.tsx";
 import { ByLink } from "./pages/approvals/ByLink.tsx";
 import { AuditPage } from "./pages/audit/Audit.tsx";
+import { ComparePage } from "./pages/compare/Compare.tsx";
 import { LimitsPage } from "./pages/limits/Limits.tsx";
 import { ExportedRun, RunPage } from "./pages/run/Run.tsx";
 import { RunsPage } from "./pages/runs/Runs.tsx";
@@ -35,6 +36,9 @@ render(
       <RunsPage />
     </Route>
     <Route path="/runs/:id">{(params) => <RunPage key={params.id} id={params.id} />}</Route>
+    <Route path="/compare">
+      <ComparePage />
+    </Route>
     <Route path="/spend">
       <SpendPage />
     </Route>

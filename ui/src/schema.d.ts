@@ -128,6 +128,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/compare": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Compare
+         * @description Return two runs side by side.
+         */
+        get: operations["compare_api_compare_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/events": {
         parameters: {
             query?: never;
@@ -324,6 +344,26 @@ export interface paths {
          * @description Return who spent what, and when.
          */
         get: operations["spend_api_spend_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/whatif": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * What If
+         * @description Return which of the runs that are kept a limit would have refused, and change nothing.
+         */
+        get: operations["what_if_api_whatif_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -607,6 +647,16 @@ export interface components {
             value?: string | null;
         };
         /**
+         * Comparison
+         * @description Compare two runs: their heads, their totals, and their spend by agent and model.
+         */
+        Comparison: {
+            a: components["schemas"]["RunRow"];
+            b: components["schemas"]["RunRow"];
+            /** Rows */
+            rows: components["schemas"]["Difference"][];
+        };
+        /**
          * Curve
          * @description Be where one limit stood over the run's time: points of (ms, percent used).
          */
@@ -627,6 +677,22 @@ export interface components {
             tone: "run" | "ok" | "near" | "refused" | "wait" | "paused" | "error" | "unknown";
             /** Warn */
             warn: number | null;
+        };
+        /**
+         * Difference
+         * @description Compare one figure of two runs; None is unknown, or not there.
+         */
+        Difference: {
+            /** A */
+            a: number | null;
+            /** A Text */
+            a_text: string;
+            /** B */
+            b: number | null;
+            /** B Text */
+            b_text: string;
+            /** What */
+            what: string;
         };
         /**
          * Done
@@ -1152,6 +1218,58 @@ export interface components {
             /** Error Type */
             type: string;
         };
+        /**
+         * WhatIf
+         * @description Be what past runs came to, as a histogram, and which of them a limit would have refused.
+         *
+         *     `bins` are (percent of the tallest, whether it is past the limit), `at` where the limit stands in percent of the width; `spec` is the
+         *     line to write down.
+         */
+        WhatIf: {
+            /** At */
+            at?: number | null;
+            /**
+             * Bins
+             * @default []
+             */
+            bins: [
+                number,
+                boolean
+            ][];
+            /**
+             * Runs
+             * @default 0
+             */
+            runs: number;
+            /**
+             * Says
+             * @default
+             */
+            says: string;
+            /** Spec */
+            spec?: string | null;
+            /**
+             * Ticks
+             * @default []
+             */
+            ticks: [
+                number,
+                string
+            ][];
+            /**
+             * Typical
+             * @default []
+             */
+            typical: [
+                string,
+                string
+            ][];
+            /**
+             * Unknown
+             * @default 0
+             */
+            unknown: number;
+        };
     };
     responses: never;
     parameters: never;
@@ -1368,6 +1486,38 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Done"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    compare_api_compare_get: {
+        parameters: {
+            query: {
+                a: string;
+                b: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Comparison"];
                 };
             };
             /** @description Validation Error */
@@ -1690,6 +1840,39 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Spend"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    what_if_api_whatif_get: {
+        parameters: {
+            query?: {
+                kind?: "cost" | "tokens" | "requests";
+                value?: string;
+                since?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WhatIf"];
                 };
             };
             /** @description Validation Error */

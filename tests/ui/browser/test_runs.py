@@ -193,3 +193,44 @@ def test_many_runs_are_scrolled_without_pages(served, looking):
         region.evaluate("each => each.scrollTo(0, each.scrollHeight)")
         page.wait_for_timeout(100)
     expect(page.get_by_text("run-0449")).to_be_visible()
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_two_runs_are_compared(served, looking, request):
+    kept(served)
+    page = looking.open("/runs/triage-42")
+    page.get_by_role("link", name="Compare…").click()
+    page.get_by_label("with that run").select_option("faq")
+    expect(page).to_have_url(f"{served.origin}/compare?a=triage-42&b=faq")
+    row = page.get_by_role("row").filter(has_text="claude-sonnet").first
+    expect(row).to_be_visible()
+    looking.picture(f"compare-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_a_limit_is_tried_on_past_runs(served, looking, request):
+    shelf = Shelf(served.store)
+    for at in range(60):
+        shelf.run(f"run-{at}")
+        shelf.call(f"run-{at}", (100, 20), 0.001 * (at + 1))
+    page = looking.open("/limits")
+    expect(page.get_by_text("60 runs of the last 30 days")).to_be_visible()
+    page.get_by_label("Value").fill("0.05")
+    expect(page.get_by_text("10 of 60 runs would have been refused.")).to_be_visible()
+    expect(page.get_by_text("cost=0.05", exact=False).first).to_be_visible()
+    looking.picture(f"what-if-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+
+
+def test_the_id_of_a_call_leads_to_it_in_its_run(served, looking):
+    shelf = Shelf(served.store)
+    shelf.run("only-one")
+    for _ in range(5):
+        call = shelf.call("only-one", (100, 20), 0.001, trace="ab" * 16, span="cd" * 8)
+    shelf.say("only-one", call, "the last question", answer="an answer")
+    page = looking.open(f"/runs/{'ab' * 16}")
+    expect(page.get_by_role("heading", level=1)).to_have_text("only-one")
+    looking.wrong.clear()  # the browser tells of every answer that is an error

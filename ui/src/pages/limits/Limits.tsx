@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import type { Limit, Limits, NowRow } from "../../api.ts";
+import type { Limit, Limits } from "../../api.ts";
 import { useGet, useKeys } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
@@ -7,6 +7,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { Says } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { type Asked, Steering } from "../now/Steering.tsx";
+import { WhatIf } from "./WhatIf.tsx";
 import "../../parts/Table.css";
 import "./limits.css";
 
@@ -15,10 +16,6 @@ const KEYS: readonly Key[] = [
   { keys: ["l"], does: "set" },
 ];
 
-/** The limit's scope as a row of Now, which is what a change is asked about. */
-const scopeOf = (limit: Limit): NowRow | undefined =>
-  now.value?.rows.find((row) => row.scope === limit.scope && row.process === limit.process);
-
 export function LimitsPage() {
   const { data, error } = useGet<Limits>("/api/limits", now.value);
   const [chosen, setChosen] = useState<string | null>(null);
@@ -26,8 +23,9 @@ export function LimitsPage() {
   const limits = data?.limits ?? [];
   const at = Math.max(0, limits.findIndex((each) => each.key === chosen));
   const set = (limit: Limit | undefined) => {
-    const row = limit && scopeOf(limit);
-    if (row && limit.can.includes("set_limit")) setAsking({ op: "set_limit", row, bar: limit.bar });
+    if (!limit?.can.includes("set_limit")) return;
+    const { process, scope, whose, bar } = limit;
+    setAsking({ op: "set_limit", row: { kind: "", name: whose, bars: [bar], process, scope }, bar });
   };
   const move = (step: number) => {
     const next = limits[Math.max(0, Math.min(limits.length - 1, at + step))];
@@ -110,6 +108,7 @@ export function LimitsPage() {
           </table>
         </div>
       )}
+      <WhatIf />
       {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
     </Page>
   );

@@ -5,7 +5,7 @@ import { Meter } from "../../parts/LimitBar.tsx";
 
 export interface Asked {
   op: "cancel" | "close" | "pause" | "stop" | "resume" | "set_limit";
-  row: NowRow;
+  row: Pick<NowRow, "kind" | "name" | "bars" | "process" | "scope">;
   bar?: Bar;
 }
 
@@ -33,7 +33,7 @@ export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void
   const bar = asked.bar ?? row.bars.find((each) => each.kind === kind) ?? row.bars[0];
   const [value, setValue] = useState(bar?.value ?? "");
   const [reason, setReason] = useState("");
-  const whose = `${row.kind} ${row.name}`;
+  const whose = `${row.kind} ${row.name}`.trim();
   const send = () => {
     const sent: Command = { process: row.process, scope: row.scope ?? "", op: op === "stop" ? "pause" : op };
     if (op === "set_limit") Object.assign(sent, { kind: bar?.kind, value });

@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
-import { type Run, told, type TreeRow } from "../../api.ts";
+import { type Find, type Run, told, type TreeRow } from "../../api.ts";
 import { useGet, useKeys, useMedia, useTitle } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Failed } from "../../parts/Empty.tsx";
@@ -54,13 +54,27 @@ export function RunPage({ id }: { id: string }) {
             <h1>Run</h1>
           </div>
           <Failed error={error} />
-          <p class="failed">
-            <Link href="/runs">See all runs</Link>
-          </p>
+          <Elsewhere id={id} />
         </>
       )}
       {error === null && data && <Whole data={data} name={name} />}
     </Page>
+  );
+}
+
+/** An id that is no run's: what it is of instead, such as the call or the trace that an error named. */
+function Elsewhere({ id }: { id: string }) {
+  const { data } = useGet<Find>(`/api/find?text=${encodeURIComponent(id)}`);
+  const [, go] = useLocation();
+  const ids = new Set((data?.found ?? []).filter(([kind]) => kind !== "said").map(([, run]) => run));
+  const [only] = ids;
+  useEffect(() => {
+    if (ids.size === 1 && only && only !== id) go(`/runs/${encodeURIComponent(only)}?item=${encodeURIComponent(id)}`, { replace: true });
+  }, [ids.size, only]);
+  return (
+    <p class="failed">
+      <Link href="/runs">See all runs</Link>
+    </p>
   );
 }
 
@@ -147,6 +161,9 @@ function Whole({ data, name }: { data: Run; name: string }) {
             <>
               <span class="grow" />
               <Copied what="Link" text={() => location.href} />
+              <Link class="btn" href={`/compare?a=${encodeURIComponent(data.run.run)}`}>
+                Compare…
+              </Link>
               <a class="btn" href={`/api/runs/${encodeURIComponent(data.run.run)}/export`} download={`${data.run.run}.html`}>
                 Export HTML
               </a>
