@@ -50,12 +50,13 @@ class Bar(Model):
 
 
 class Note(Model):
-    """Be a line below a row: why its last call was refused, or which call waits for a person, to be answered as `ask`."""
+    """Be a line below a row: why its last call, `call`, was refused, or which call waits for a person, to be answered as `ask`."""
 
     tone: Tone
     at: str
     text: str
-    ask: str | None
+    ask: str | None = None
+    call: str | None = None
 
 
 class NowRow(Model):
@@ -93,6 +94,7 @@ class Refusal(Model):
     sentence: str
     run: str | None
     run_name: str
+    call_id: str | None
 
 
 class Now(Model):

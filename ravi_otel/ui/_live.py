@@ -182,13 +182,14 @@ def _refusal(refused: LiveEvent, watched: Watched) -> api.Refusal:
     runs = () if process is None else process.runs
     run = next((run for run in runs if run.run_id == refused.run_id), None)
     return api.Refusal(
-        at=time.strftime("%H:%M:%S", time.localtime(refused.at_unix_s)),
+        at=_clock(refused.at_unix_s),
         agent=clean(refused.agent, _MOST_NAME),
         call=clean(refused.call, _MOST_NAME),
         limit=clean(refused.limit_kind, _MOST_NAME),
         sentence=clean(refused.sentence or refused.limit_kind, _MOST_TEXT),
         run=refused.run_id,
         run_name=clean(refused.run_id if run is None else run.name, _MOST_NAME),
+        call_id=refused.call_id,
     )
 
 
@@ -272,12 +273,18 @@ def _can(row: Row) -> list[str]:
 
 
 def _note(row: Row, waits: api.Ask | None) -> api.Note | None:
-    scope = row.scope
+    scope, process = row.scope, row.watched.process
     if waits is not None:
         return api.Note(tone="wait", at="", text=waits.call, ask=waits.id)
-    if scope is not None and scope.kind != "run" and scope.last_refusal is not None:
-        return api.Note(tone="refused", at="", text=clean(scope.last_refusal, _MOST_TEXT), ask=None)
-    return None
+    if scope is None or process is None or scope.kind == "run" or scope.last_refusal is None:
+        return None
+    last = next((each for each in reversed(process.refusals) if each.scope_id == scope.scope_id), None)
+    at, call = ("", None) if last is None else (_clock(last.at_unix_s), last.call_id)
+    return api.Note(tone="refused", at=at, text=clean(scope.last_refusal, _MOST_TEXT), call=call)
+
+
+def _clock(unix_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(unix_s))
 
 
 # -- limits -------------------------------------------------------------------------------------------------------

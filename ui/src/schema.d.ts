@@ -820,13 +820,15 @@ export interface components {
         };
         /**
          * Note
-         * @description Be a line below a row: why its last call was refused, or which call waits for a person, to be answered as `ask`.
+         * @description Be a line below a row: why its last call, `call`, was refused, or which call waits for a person, to be answered as `ask`.
          */
         Note: {
             /** Ask */
-            ask: string | null;
+            ask?: string | null;
             /** At */
             at: string;
+            /** Call */
+            call?: string | null;
             /** Text */
             text: string;
             /**
@@ -913,6 +915,8 @@ export interface components {
             at: string;
             /** Call */
             call: string;
+            /** Call Id */
+            call_id: string | null;
             /** Limit */
             limit: string;
             /** Run */

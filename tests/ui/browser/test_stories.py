@@ -102,6 +102,10 @@ def test_a_runaway_agent_is_seen_refused_and_its_limit_raised_and_the_refused_ca
         expect(page.get_by_text("4 of 4 turns used in agent 'researcher' of run 'triage-42'").first).to_be_visible()
         looking.picture("story-refused")
         assert looking.accessible() == []
+        page.get_by_role("link", name="Open call that researcher was refused").click()
+        panel = page.get_by_role("complementary", name="The open item")
+        expect(panel.get_by_text("Ticket 4: the last one")).to_be_visible()
+        page.go_back()
 
         row.click()
         page.keyboard.press("l")

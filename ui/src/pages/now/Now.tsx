@@ -34,6 +34,8 @@ function shown(all: readonly NowRow[], folded: ReadonlySet<string>): NowRow[] {
   });
 }
 
+const runPath = (run: string, call?: string | null): string => `/runs/${encodeURIComponent(run)}${call ? `?item=${encodeURIComponent(call)}` : ""}`;
+
 /** The place of the last row of the group that a row is in: the run at its top, with all below. */
 function lastOfGroup(rows: readonly NowRow[], at: number): number {
   const next = rows.findIndex((row, place) => place > at && row.guide.length <= 1);
@@ -100,7 +102,10 @@ function Board({ known }: { known: Now }) {
     ArrowUp: () => move(-1),
     ArrowLeft: () => selected && fold(selected.key, true),
     ArrowRight: () => selected && fold(selected.key, false),
-    Enter: () => selected?.note?.ask && go(`/approvals/${selected.note.ask}`),
+    Enter: () => {
+      if (selected?.note?.ask) go(`/approvals/${selected.note.ask}`);
+      else if (selected?.run) go(runPath(selected.run, selected.note?.call));
+    },
     p: () => ask(selected?.can.includes("resume") ? "resume" : selected?.can.includes("stop") ? "stop" : "pause"),
     l: () => ask("set_limit"),
     x: () => ask(selected?.can.includes("close") ? "close" : "cancel"),
@@ -173,9 +178,15 @@ function Line({ row, selected, open, onChoose, onFold }: LineProps) {
           <span class="node">
             <Steps guide={row.guide.slice(1)} />
             {open !== null && <Twist open={open} name={row.name} onClick={onFold} />}
-            <span class="name" title={row.name}>
-              {row.name}
-            </span>
+            {row.kind === "run" && row.run ? (
+              <Link class="name plain" title={row.name} href={runPath(row.run)}>
+                {row.name}
+              </Link>
+            ) : (
+              <span class="name" title={row.name}>
+                {row.name}
+              </span>
+            )}
             {row.of && (
               <span class="dim cut of-prog" title={row.of}>
                 {row.of}
@@ -218,6 +229,11 @@ function Line({ row, selected, open, onChoose, onFold }: LineProps) {
                 {row.note.ask && (
                   <Link class="btn" href={`/approvals/${row.note.ask}`} aria-label={`Look at ${row.note.text}`}>
                     Look
+                  </Link>
+                )}
+                {row.note.call && row.run && (
+                  <Link class="btn" href={runPath(row.run, row.note.call)} aria-label={`Open call that ${row.name} was refused`}>
+                    Open call
                   </Link>
                 )}
               </span>
@@ -272,7 +288,7 @@ function Refusals({ known }: { known: Now }) {
               {each.sentence}
             </State>
             <span class="cut" title={each.run_name}>
-              {each.run_name}
+              {each.run ? <Link href={runPath(each.run, each.call_id)}>{each.run_name}</Link> : each.run_name}
             </span>
           </li>
         ))}
