@@ -34,7 +34,7 @@ class Shelf:
         names = [name for name in TABLES[table] if name in row]
         assert len(names) == len(row), set(row) - set(TABLES[table])
         columns, marks = ", ".join(f'"{name}"' for name in names), ", ".join("?" * len(names))
-        self.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", [written(row[name]) for name in names])
+        self.execute(f"INSERT OR REPLACE INTO {table} ({columns}) VALUES ({marks})", [written(row[name]) for name in names])
 
     def add(self, name: str = "desk", *, outcome: str = "ok", seconds: float | None = 2.0, ago: float = 0.0, **changes: Any) -> Launch:
         """Put a launch there that began so long ago, with the run around its program."""
@@ -123,6 +123,14 @@ class Shelf:
         self._count(_id(run), known["began"], model, "", agent, facts, sums, told["provider"])
         return call
 
+    def consume(self, run: Any, agent: str, *, tokens: int, cost: float, turns: int) -> None:
+        """Have an agent report by hand what it used."""
+        self.agent(run, agent, spend={"consumed": {"tokens": tokens, "cost_usd": cost, "turns": turns}})
+        sums = dict.fromkeys(SUMS, 0) | {"unsplit_tokens": tokens, "cost_nano": round(cost * 1e9), "turns": turns, "priced_calls": 1}
+        head = self.head(run)
+        facts = {name: head[name] for name in ("user", "tenant")}
+        self._count(_id(run), head["began"], "", "", agent, facts, sums, "", calls=0)
+
     def tool(self, run: Any, name: str, *, agent: str | None = None, status: str = "ok", parent: str = "", **row: Any) -> str:
         """Make one tool call; returns its id."""
         head, call = self.head(run), f"t{next(self._ids)}"
@@ -163,19 +171,20 @@ class Shelf:
                 f"UPDATE {table} SET pid = :pid, start = :start, machine = :machine, {more} WHERE launch = :run", {**GONE, "run": _id(run)}
             )
 
-    def _count(self, run: str, began: int, model: str, tool: str, agent: str | None, facts: Any, sums: Any, provider: str) -> None:
+    def _count(
+        self, run: str, began: int, model: str, tool: str, agent: str | None, facts: Any, sums: Any, provider: str, *, calls: int = 1
+    ) -> None:
         added = ", ".join(f"{name} = {name} + :{name}" for name in SUMS)
         at: str | None = run
         while at is not None:
             self.execute(f"UPDATE runs SET {added} WHERE run = :run", {**sums, "run": at})
             at = self.head(at)["parent"]
         whose = {"agent": agent or "", "user": facts["user"] or "", "tenant": facts["tenant"] or "", "provider": provider}
-        row = {"hour": began - began % HOUR_NS, "model": model, "tool": tool, **whose, "calls": 1, "duration": 1, **sums}
+        row = {"hour": began - began % HOUR_NS, "model": model, "tool": tool, **whose, "calls": calls, "duration": 1, **sums}
         names = TABLES["hourly"]
-        statement = (
-            f"INSERT INTO hourly VALUES ({', '.join(f':{name}' for name in names)}) ON CONFLICT DO UPDATE SET calls = calls + 1, {added}"
-        )
-        self.execute(statement, row)
+        marks = ", ".join(f":{name}" for name in names)
+        more = f"calls = calls + excluded.calls, {added}"
+        self.execute(f"INSERT INTO hourly VALUES ({marks}) ON CONFLICT DO UPDATE SET {more}", row)
 
 
 def _id(run: Any) -> str:

@@ -11,6 +11,7 @@ from ravi_otel._extras import load
 from ravi_otel.cli.facts import run_facts
 from ravi_otel.launch.launcher import Result
 from ravi_otel.launch.plan import MOST_NOTES
+from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean, count
 
 _SIGNALS: Final[tuple[Literal["traces", "metrics", "logs"], ...]] = ("traces", "metrics", "logs")
@@ -31,9 +32,12 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
     if not (as_json or result.said or result.run.manifest.budgets or _has_told(result) or to.isatty()):
         to.write(f"\n{headline(result)}\n")  # which needs neither the terminal's library nor what reads a run
         return
-    record = load("ravi_otel.local.store.reading").read_run(result.run)
+    kept = Store.find(result.run.path.parents[1])
+    with load("ravi_otel.local._queries").Queries(kept) as queries:
+        tree, record = queries.tree(result.run.run_id), queries.record(result.run.run_id)
     if as_json:
-        to.write(json.dumps({**_facts(result), **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
+        facts = _facts(result, run_facts(kept, tree))
+        to.write(json.dumps({**facts, **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
         return
     drawing = load("ravi_otel.local._render")
     out = drawing.console(to)
@@ -77,9 +81,9 @@ def _ending(result: Result) -> str:
     return f"exit status {result.status}"
 
 
-def _facts(result: Result) -> dict[str, Any]:
+def _facts(result: Result, known: dict[str, Any]) -> dict[str, Any]:
     return {
-        **run_facts(result.run),
+        **known,
         "outcome": result.outcome,
         "exit_status": result.status,
         "program_status": result.ended.status,

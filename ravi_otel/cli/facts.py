@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Final
 
 from ravi_otel.launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT
-from ravi_otel.local.store import StoredRun
-from ravi_otel.local.store.pruning import is_running
+from ravi_otel.local._answers import RunTree
+from ravi_otel.local._store import Store
+from ravi_otel.policy._limits import NANO
 
 _OF_OUTCOME: Final = {"limited": STOPPED, "store_failed": UNKEPT}
 
 
-def outcome_of(run: StoredRun) -> str:
-    """Say how a run ended: "lost" where it says that it runs, and nobody saw it end."""
-    outcome = run.manifest.outcome
-    return "lost" if outcome == "running" and not is_running(run) else outcome
+def run_facts(store: Store, tree: RunTree) -> dict[str, Any]:
+    """Give what is known of a run; null is not known.
 
-
-def run_facts(run: StoredRun) -> dict[str, Any]:
-    """Give what the manifest knows; null is not known.
-
-    `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal.
+    `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal. `directory` is where
+    the processes of a launch keep what they share.
     """
-    known = run.manifest
-    unheld = known.outcome in ("unattached", "uncovered") and bool(known.limits) and not known.observe
-    status = known.status if isinstance(known.status, int) else None
+    run, launch = tree.run, tree.launch or {}
+    limits, observe = launch.get("limits"), bool(launch.get("observe"))
+    unheld = run.outcome in ("unattached", "uncovered") and bool(limits) and not observe
     return {
-        "run_id": known.run_id,
-        "name": known.name,
-        "argv": list(known.argv),
-        "outcome": outcome_of(run),
-        "exit_status": _OF_OUTCOME.get(known.outcome, NOT_IN_FORCE if unheld else status),
-        "program_status": status,
-        "started": _finite(known.started),
-        "ended": _finite(known.ended),
-        "observe": known.observe,
-        "directory": str(run.path),
-        "uncovered": list(known.uncovered),
-        "said": list(known.notes),
+        "run_id": run.run,
+        "name": run.name,
+        "argv": launch.get("argv", []),
+        "outcome": run.outcome or run.status,
+        "exit_status": _OF_OUTCOME.get(run.outcome or "", NOT_IN_FORCE if unheld else run.exit_status),
+        "program_status": run.exit_status,
+        "started": run.began / NANO,
+        "ended": None if run.ended is None else run.ended / NANO,
+        "observe": observe,
+        "directory": str(store.launches / run.run) if tree.launch is not None else None,
+        "uncovered": launch.get("uncovered", []),
+        "said": launch.get("notes", []),
+        "user": run.user,
+        "tenant": run.tenant,
+        "session": run.session,
+        "tags": dict(run.tags),
+        "trace_id": run.trace,
     }
-
-
-def _finite(seconds: float | None) -> float | None:
-    return seconds if isinstance(seconds, int) or (seconds is not None and math.isfinite(seconds)) else None

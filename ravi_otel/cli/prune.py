@@ -1,79 +1,104 @@
-"""Delete old runs."""
+"""Delete old runs from the store, or what is of one user, tenant or session."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 import click
 
 from ravi_otel.cli.stored import amount_of_bytes, duration, found, say, store_option, tell
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Whose, erase
+from ravi_otel.local._prune import prune as remove
+from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
-from ravi_otel.local.store import StoredRun
-from ravi_otel.local.store.pruning import Pruned
-from ravi_otel.local.store.pruning import prune as remove
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-_STEP = 1_024
-_MOST_NAMED = 5
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+_STEP: Final = 1_024
+_MOST_NAMED: Final = 5
 
 
-@click.command(short_help="Delete old runs from the store.")
+@click.command(short_help="Delete old runs from the store, or what is of one user.")
+@click.option("--older-than", callback=duration, metavar="DURATION", help="Delete runs begun before that.  [default: 30d]")
+@click.option("--keep-bytes", callback=amount_of_bytes, metavar="SIZE", help="Then the oldest, until so much is left.  [default: 2GiB]")
+@click.option("--user", metavar="ID", help="Instead, erase all that is of this user.")
+@click.option("--tenant", metavar="ID", help="Instead, erase all that is of this tenant.")
+@click.option("--session", metavar="ID", help="Instead, erase all that is of this session.")
 @click.option(
-    "--older-than", callback=duration, default="14d", show_default=True, metavar="DURATION", help="Delete runs begun before that."
-)
-@click.option(
-    "--keep-bytes",
-    callback=amount_of_bytes,
-    default="256MiB",
-    show_default=True,
-    metavar="SIZE",
-    help="Then the oldest, until so much is left.",
-)
+    "--history", "histories", multiple=True, type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+    help="With them, a file of histories to erase from, too; may be repeated.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @store_option
-def prune(*, older_than: float, keep_bytes: int, dry_run: bool, place: Path | None) -> None:
+def prune(
+    *,
+    older_than: float | None,
+    keep_bytes: int | None,
+    user: str | None,
+    tenant: str | None,
+    session: str | None,
+    histories: tuple[Path, ...],
+    dry_run: bool,
+    place: Path | None,
+) -> None:
     """Delete runs that are old or too much, whole and oldest first.
 
-    The latest run that ended is not deleted for its size, but is for its age. A run that goes on, and one that holds
-    files which are not ours, is left alone, and said; one whose run.json cannot be read goes by its last write.
+    The latest run that ended is not deleted for its size, but is for its age. A run that goes on is left alone, and said.
+    With --user, --tenant or --session what is of that one goes instead, however new: from the store, from its queue of approvals, and from
+    each FILE of histories. What is erased cannot be brought back.
     """
-    done = remove(found(place), max_age_s=older_than, max_bytes=keep_bytes, dry_run=dry_run)
-    for each in done.removed:
-        name = clean(each.run.manifest.name, 40) or "(no readable run.json)"
-        tell(f"{'would delete' if dry_run else 'deleted'} {clean(each.run.run_id)}  {name}  {written(each.bytes)}")
-    tell(_summary(done, dry_run=dry_run))
-    for sentence in _left_alone(done):
-        say(sentence)
+    chosen: list[tuple[Whose, str]] = []
+    for whose, value in (("user", user), ("tenant", tenant), ("session", session)):
+        if value is not None:
+            chosen.append((whose, value))  # type: ignore[arg-type]  # one of the three
+    if not chosen:
+        if histories:
+            raise ConfigurationError("--history needs --user, --tenant or --session: whose turns are to be erased from it.")
+        _prune(found(place), older_than, keep_bytes, dry_run=dry_run)
+        return
+    if len(chosen) > 1 or older_than is not None or keep_bytes is not None:
+        raise ConfigurationError("--user, --tenant and --session erase all of one. Give one, without --older-than and --keep-bytes.")
+    ((whose, value),) = chosen
+    if not value:
+        raise ConfigurationError(f"--{whose} is empty. Write whose runs are to be erased; `ravi-otel runs --{whose} ID` lists them.")
+    missing = [path for path in histories if not path.is_file()]
+    if missing:
+        raise ConfigurationError(f"--history {clean(str(missing[0]), 200)!r} is no file. Name one of histories, or leave it out.")
+    _tell_erased(erase(found(place), whose, value, histories=histories, dry_run=dry_run), whose, value, dry_run=dry_run)
 
 
-def _summary(done: Pruned, *, dry_run: bool) -> str:
-    number = len(done.removed)
-    what = "1 run" if number == 1 else f"{number:,} runs"
-    verb = "would be deleted" if dry_run else "was deleted" if number == 1 else "were deleted"
+def _prune(store: Store, older_than: float | None, keep_bytes: int | None, *, dry_run: bool) -> None:
+    age, size = (MOST_AGE_S if older_than is None else older_than), (MOST_BYTES if keep_bytes is None else keep_bytes)
+    done = remove(store, max_age_s=age, max_bytes=size, dry_run=dry_run)
+    outermost = [each for each in done.removed if each.parent is None]
+    for each in outermost:
+        tell(f"{'would delete' if dry_run else 'deleted'} {clean(each.run)}  {clean(each.name, 40) or '(no name)'}  {each.why}")
+    tell(_summary(done, len(outermost), dry_run=dry_run))
+    if done.running:
+        more = f" and {len(done.running) - _MOST_NAMED:,} more" if len(done.running) > _MOST_NAMED else ""
+        named = ", ".join(clean(run, 40) for run in done.running[:_MOST_NAMED])
+        say(f"Left alone, still running or cut short less than a day ago: {named}{more}.")
+
+
+def _summary(done: Pruned, runs: int, *, dry_run: bool) -> str:
+    what = _counted(runs, "run")
+    verb = "would be deleted" if dry_run else "was deleted" if runs == 1 else "were deleted"
     return f"{what} {verb}, {written(done.bytes)}; {written(done.bytes_left)} {'would stay' if dry_run else 'stay'}."
 
 
-def _left_alone(done: Pruned) -> Iterator[str]:
-    if done.running:
-        yield f"Left alone, still running or cut short less than a day ago: {_named(done.running)}."
-    if done.foreign:
-        yield f"Left alone, with files in them that are not ours: {_named(done.foreign)}."
-    if done.linked:
-        yield f"Left alone, because a link leads to them: {_named(done.linked)}."
-    if done.failed:
-        yield f"Could not be deleted: {_named(done.failed)}."
-    if done.unreadable:
-        yield f"Left alone, without a readable run.json: {_listed([path.name for path in done.unreadable])}."
+def _tell_erased(done: Erased, whose: str, value: str, *, dry_run: bool) -> None:
+    parts = ((done.runs, "run"), (done.calls, "call"), (done.requests, "request for approval"), (done.turns, "turn of histories"))
+    listed = ", ".join(_counted(number, what) for number, what in parts if number)
+    if not listed:
+        tell(f"Nothing is of {whose} {clean(value, 60)}: nothing was erased.")
+        return
+    tell(f"{'Would erase' if dry_run else 'Erased'} of {whose} {clean(value, 60)}: {listed}.")
 
 
-def _named(runs: Sequence[StoredRun]) -> str:
-    return _listed([run.run_id for run in runs])
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(clean(name, 40) for name in names[:_MOST_NAMED]) + more
+def _counted(number: int, what: str) -> str:
+    head, space, rest = what.partition(" ")
+    return f"{number:,} {head}{'' if number == 1 else 's'}{space}{rest}"
 
 
 def written(number: float) -> str:

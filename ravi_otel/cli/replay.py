@@ -11,12 +11,13 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ravi_otel.cli.stored import found, store_option
+from ravi_otel.cli.stored import found, named, store_option
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._otlp import SIGNALS, Signal
+from ravi_otel.local._queries import Queries
+from ravi_otel.local._replay import PROTOCOLS, ReplayError, Sent, backend, size
+from ravi_otel.local._replay import replay as send
 from ravi_otel.local._wording import clean, count
-from ravi_otel.local.store.encoding import Signal
-from ravi_otel.local.store.posting import ReplayError
-from ravi_otel.local.store.replaying import PROTOCOLS, SIGNALS, Sent, backend, size
-from ravi_otel.local.store.replaying import replay as send
 
 _PATIENCE_S = 1.0
 _UNITS = {"traces": "span", "metrics": "metric point", "logs": "log record"}
@@ -34,24 +35,30 @@ _UNITS = {"traces": "span", "metrics": "metric point", "logs": "log record"}
 def replay(
     *, run: str | None, endpoint: str | None, headers: tuple[str, ...], protocol: str, signals: tuple[str, ...], place: Path | None
 ) -> None:
-    """Send a stored run's spans, metrics and log records to any OTLP/HTTP backend, with their own ids and times.
+    """Send a stored run's spans, metrics and log records to any OTLP backend, with their own ids and times.
 
-    RUN is a run's id, or the beginning or end of one; the latest run when it is left out.
+    RUN is the id of a run, of a `ravi-otel run` or of a process, or of a call, span or trace in one, or the beginning of an id; the latest
+    run when it is left out.
     """
     to = backend(endpoint, headers, protocol)
-    stored = found(place).run(run)
+    store = found(place)
+    with Queries(store) as queries:
+        known = named(queries, run)
+    run_id = known.id if known.kind in ("launch", "process") else known.run
+    if run_id is None:
+        raise ConfigurationError(f"{clean(run, 60)} names no run. `ravi-otel runs` lists them.")
     chosen: tuple[Signal, ...] = tuple(signal for signal in SIGNALS if not signals or signal in signals)
     try:
-        with _progress(size(stored, chosen)) as advanced:
-            sent = send(stored, to, signals=chosen, advanced=advanced)
+        with _progress(size(store, run_id, chosen)) as advanced:
+            sent = send(store, run_id, to, signals=chosen, advanced=advanced)
     except ReplayError as error:
         told = f" Before that, {_amounts(error.sent)} had been sent." if error.sent is not None and error.sent.requests else ""
         raise ReplayError(f"{error}{told}") from error
-    where, run_id = clean(to.shown(), 200), clean(stored.run_id)
-    click.echo(f"Sent {_amounts(sent)} of run {run_id} to {where}." if sent.requests else f"Run {run_id} holds nothing to send.")
+    where, shown = clean(to.shown(), 200), clean(run_id)
+    click.echo(f"Sent {_amounts(sent)} of run {shown} to {where}." if sent.requests else f"Run {shown} holds nothing to send.")
     if sent.left_out:
         click.echo(
-            f"{count(sent.left_out)} {_plural('line', sent.left_out)} could not be read and {_was(sent.left_out)} left out.", err=True
+            f"{count(sent.left_out)} {_plural('record', sent.left_out)} could not be read and {_was(sent.left_out)} left out.", err=True
         )
     if sent.rejected:
         said = f": {clean(sent.said, 200)}" if sent.said else "."

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, get_args
 
 import click
 from rich.console import Console
 
 from ravi_otel.cli.columns import print_columns
-from ravi_otel.cli.stored import asked, found, store_option, unread
+from ravi_otel.cli.stored import asking, between_options, explain, lost, run_named, say, store_option, tag_of, whose_options
 from ravi_otel.local import console
-from ravi_otel.local._outline import explained
-from ravi_otel.local._wording import clean, count, money, plain
-from ravi_otel.local.store import Store
-from ravi_otel.local.store.index import past_runs, sums_of
-from ravi_otel.local.store.pruning import is_running
-from ravi_otel.local.store.sums import Sums
+from ravi_otel.local._answers import RunFilter, RunRow
+from ravi_otel.local._queries import Ordering
+from ravi_otel.local._wording import clean, count
 from ravi_otel.policy._limits import NANO
 
-_STYLES = {
+_STYLES: Final = {
     "ok": "",
     "running": "cyan",
     "limited": "red",
+    "stopped": "red",
     "store_failed": "red",
     "failed": "magenta",
+    "error": "magenta",
     "signal": "magenta",
     "unattached": "yellow",
     "uncovered": "yellow",
+    "lost": "cyan",
 }
 _WIDE = 100
 _FOR_ENDS = 30
@@ -39,149 +38,156 @@ _FIGURES = ("requests", "tokens", "cost", "seconds")
 _HEADS = ("run", "when", "name", "outcome", "end", *_FIGURES)
 _DROPS = ("when", "seconds", "name", "requests", "outcome", "end", "tokens")
 _END = _HEADS.index("end")
-N = TypeVar("N", int, float)
+_SHORT = 8
 
 _NONE = "The store holds no run. Run a program with `ravi-otel run -- ...`."
+_NO_SUCH = "No run is like that. Leave an option out to see more."
 
 
 @click.command(short_help="List the stored runs, newest first.")
-@click.option("-n", "--number", type=click.IntRange(1, _MOST), default=20, show_default=True, help="How many, newest first.")
+@click.option("-n", "--number", type=click.IntRange(1, _MOST), default=20, show_default=True, help="How many.")
+@between_options
+@click.option(
+    "--status", metavar="STATUS", help="running, ok, error, stopped, paused, cancelled, ended, lost, or refused: a call in it was."
+)
+@whose_options
+@click.option("--session", metavar="ID", help="Only of this session.")
+@click.option("--tag", metavar="KEY[=VALUE]", help="Only with this tag.")
+@click.option("--stop-reason", metavar="REASON", help="Only those that ended for it, such as limit_cost.")
+@click.option("--name", metavar="NAME", help="Only of this name.")
+@click.option("--text", metavar="WORDS", help="Only those in whose name, or in whose kept prompts, these words are.")
+@click.option("--inside", metavar="ID", help="The runs in this launch or run.")
+@click.option("--all", "every", is_flag=True, help="Also the runs in other runs, and in what was launched.")
+@click.option("--sort", type=click.Choice(get_args(Ordering)), default="began", show_default=True, help="By what, the most first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @store_option
-def runs(*, number: int, as_json: bool, place: Path | None) -> None:
+def runs(
+    *,
+    number: int,
+    status: str | None,
+    tag: str | None,
+    inside: str | None,
+    every: bool,
+    sort: Ordering,
+    as_json: bool,
+    place: Path | None,
+    **chosen: Any,
+) -> None:
     """List the stored runs, newest first: when, what came of it, requests, tokens, cost, duration.
 
-    The outcome is the program's; where a run or agent in it did not come to its end, the end says how that was, and why.
-    A lost run says that it runs, and its launcher is gone: nobody saw it end.
+    What `ravi-otel run` launched stands for the runs in it, until one of those alone is what was asked for. The outcome is the program's;
+    where a run or agent in it did not come to its end, the end says how that was, and why. Of a lost run nobody saw the end.
     Where a part of a sum is not known, it is a lower bound and marked with ≥; ? is not known at all. `ravi-otel show ID` shows one.
     """
-    store = found(place)
-    rows = asked(store, past_runs(most=number))
-    lost = _lost(store, rows)
-    unread(rows)
+    with asking(place) as queries:
+        around = None if inside is None else run_named(queries, "--inside", inside)
+        where = RunFilter(status=status, tag=tag_of("--tag", tag), inside=around, **chosen)
+        page = queries.runs(where, most=number, order=sort, every=every)
+    lost(page.rows)
+    if queries.store.former:
+        say(queries.store.former.strip())
     if as_json:
-        click.echo(json.dumps([_fields(row, lost) for row in rows], indent=2, allow_nan=False))
-    elif not rows:
-        click.echo(_NONE)
+        click.echo(json.dumps([fields_of(row) for row in page.rows], indent=2, allow_nan=False))
+    elif not page.rows:
+        click.echo(_NONE if where == RunFilter() else _NO_SUCH)
     else:
-        cells = [_cells(row, lost) for row in rows]
-        _print(cells, [_STYLES.get(row["outcome"], "") for row in rows], console())
+        _print(page.rows, console())
 
 
-def _lost(store: Store, rows: list[sqlite3.Row]) -> frozenset[str]:
-    """Find the runs that say they run and do not: nobody saw them end."""
-    running = {row["run_id"] for row in rows if row["outcome"] == "running"}
-    if not running:
-        return frozenset()
-    return frozenset(run.run_id for run in store.runs() if run.run_id in running and not is_running(run))
-
-
-def _print(rows: list[tuple[str, ...]], styles: list[str], out: Console) -> None:
-    """Print the table; with little room, without the year, and with the end of an id only, which `show` takes as well."""
-    ends = any(row[_END] for row in rows)
+def _print(rows: tuple[RunRow, ...], out: Console) -> None:
+    """Print the table; with little room, without the year, and with an end of an id only, which `show` takes as well."""
+    cells = [_cells(row) for row in rows]
+    ends = any(row[_END] for row in cells)
     if out.width < _WIDE + (_FOR_ENDS if ends else 0):
-        short = [row[0].rpartition("-")[2] for row in rows]
-        rows = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, rows, strict=True)]
+        short = [_shortened(row) for row in rows]
+        cells = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, cells, strict=True)]
     heads: tuple[str, ...] = _HEADS
     if not ends:
-        heads, rows = _without_end(heads), [_without_end(row) for row in rows]
-    print_columns(out, heads, rows, styles, left=len(heads) - len(_FIGURES), name="name", drops=_DROPS)
-    explain([cell for cells in rows for cell in cells[-len(_FIGURES) :]], out)
+        heads, cells = _without_end(heads), [_without_end(row) for row in cells]
+    styles = [_STYLES.get(row.outcome or row.status, "") for row in rows]
+    print_columns(out, heads, cells, styles, left=len(heads) - len(_FIGURES), name="name", drops=_DROPS)
+    explain([cell for row in cells for cell in row[-len(_FIGURES) :]])
+
+
+def _shortened(row: RunRow) -> str:
+    """Cut an id: of a launch the end tells it apart, of any other the beginning."""
+    return row.run.rpartition("-")[2] if row.kind == "launch" else clean(row.run, 60)[:_SHORT]
 
 
 def _without_end(row: tuple[str, ...]) -> tuple[str, ...]:
     return row[:_END] + row[_END + 1 :]
 
 
-def explain(figures: list[str], out: Console) -> None:
-    """Print what the marks in these figures mean, if there are any."""
-    legend = explained("".join(figures))
-    if legend:
-        out.print(plain(legend) if out.options.ascii_only else legend, style="dim")
-
-
-def _cells(row: sqlite3.Row, lost: frozenset[str]) -> tuple[str, ...]:
-    sums = sums_of(row)
-    seconds = row["duration_s"]
-    unseen = row["outcome"] in ("unattached", "uncovered") and not sums.requests
+def _cells(row: RunRow) -> tuple[str, ...]:
+    spent = row.spent
+    unseen = row.outcome in ("unattached", "uncovered") and not spent.requests
     return (
-        clean(row["run_id"], 60),
-        _when(row["started"]),
-        clean(row["name"], 40),
-        _outcome(row, lost),
+        clean(row.run, 60),
+        when(row.began),
+        clean(row.name, 40),
+        outcome(row),
         _end(row),
-        "?" if unseen else count(sums.requests),
-        "?" if unseen else tokens(sums),
-        "?" if unseen else cost(sums),
-        "?" if seconds is None else f"{seconds:,.1f}",
+        "?" if unseen else count(spent.requests),
+        "?" if unseen else spent.tokens_text,
+        "?" if unseen else spent.cost_text,
+        row.duration_text,
     )
 
 
-def _outcome(row: sqlite3.Row, lost: frozenset[str]) -> str:
-    if row["run_id"] in lost:
-        return "lost"
-    status, outcome = row["status"], clean(row["outcome"], 12)
-    return outcome if outcome not in ("failed", "signal") or status is None else f"{outcome} {abs(status)}"
+def outcome(row: RunRow) -> str:
+    """Write what came of a run: of a launch with the program's status, where that is no good one."""
+    word = clean(row.outcome or row.status, 12)
+    return word if word not in ("failed", "signal") or row.exit_status is None else f"{word} {abs(row.exit_status)}"
 
 
-def _end(row: sqlite3.Row) -> str:
-    """Write how a run or agent in it ended that did not come to its end."""
-    status, reason = clean(row["end_status"], 12), clean(row["stop_reason"], 30)
+def _end(row: RunRow) -> str:
+    """Write how a run or agent in it ended that did not come to its end; of what was not launched, else its own reason."""
+    own = (row.status, row.stop_reason) if row.kind != "launch" and row.status not in ("ok", "running") else (None, None)
+    told = (row.end_status, row.end_reason) if row.end_status else own
+    status, reason = clean(told[0], 12), clean(told[1], 30)
     return status if reason in ("", status) else f"{status} {reason}"
 
 
-def _when(started: float) -> str:
+def when(began: int) -> str:
+    """Write when something began, in local time."""
     try:
-        return "?" if not started else time.strftime("%Y-%m-%d %H:%M", time.localtime(started))
+        return "?" if not began else time.strftime("%Y-%m-%d %H:%M", time.localtime(began / NANO))
     except (OverflowError, ValueError, OSError):
         return "?"
 
 
-def tokens(sums: Sums) -> str:
-    """Write input and output together; ≥ where a call told nothing."""
-    return _at_least(count(sums.total_tokens, estimated=sums.estimated_calls > 0), partly=sums.unknown_total > 0)
-
-
-def cost(sums: Sums) -> str:
-    """Write the cost; ≥ where a call has none that is known, ? where no call has."""
-    rough = sums.estimated_calls + sums.assumed_calls > 0
-    if sums.unknown_cost and not sums.cost_nano:
-        return "?"
-    return _at_least(money(sums.cost_nano, estimated=rough and sums.cost_nano > 0), partly=sums.unknown_cost > 0)
-
-
-def known(total: N, unknown: int) -> N | None:
-    """Give a sum for programs: None when calls are in it that nobody told of, and nothing else."""
-    return None if unknown and not total else total
-
-
-def _at_least(shown: str, *, partly: bool) -> str:
-    if not partly or shown == "?":
-        return shown
-    return "?" if shown.strip("~") == "0" else f"≥{shown}"
-
-
-def _fields(row: sqlite3.Row, lost: frozenset[str]) -> dict[str, Any]:
-    sums = sums_of(row)
+def fields_of(row: RunRow) -> dict[str, Any]:
+    """Write a run for programs; null is not known."""
+    spent = row.spent
     return {
-        "run_id": row["run_id"],
-        "started": row["started"] or None,
-        "name": row["name"],
-        "outcome": "lost" if row["run_id"] in lost else row["outcome"],
-        "status": row["status"],
-        "end_status": row["end_status"],
-        "stop_reason": row["stop_reason"],
-        "duration_s": row["duration_s"],
-        "requests": sums.requests,
-        "turns": sums.turns,
-        "refused": sums.refused,
-        "errors": sums.errors,
-        "input_tokens": known(sums.input_tokens, sums.unknown_usage),
-        "output_tokens": known(sums.output_tokens, sums.unknown_usage),
-        "total_tokens": known(sums.total_tokens, sums.unknown_total),
-        "calls_without_usage": sums.unknown_usage,
-        "cost_usd": known(sums.cost_nano / NANO, sums.unknown_cost),
-        "calls_without_price": sums.unknown_cost,
-        "calls_estimated": sums.estimated_calls,
-        "calls_at_assumed_prices": sums.assumed_calls,
+        "run_id": row.run,
+        "kind": row.kind,
+        "parent": row.parent,
+        "started": row.began / NANO if row.began else None,
+        "name": row.name,
+        "outcome": row.outcome or row.status,
+        "status": row.exit_status,
+        "stop_reason": row.end_reason if row.end_status else row.stop_reason if row.kind != "launch" else None,
+        "end_status": row.end_status,
+        "user": row.user,
+        "tenant": row.tenant,
+        "session": row.session,
+        "tags": dict(row.tags),
+        "trace_id": row.trace,
+        "duration_s": None if row.duration is None else row.duration / NANO,
+        "agents": row.agents,
+        "requests": spent.requests,
+        "turns": spent.turns,
+        "tool_calls": spent.tool_calls,
+        "refused": spent.refused,
+        "errors": spent.errors,
+        "input_tokens": spent.input_tokens,
+        "output_tokens": spent.output_tokens,
+        "total_tokens": spent.total_tokens,
+        "calls_without_usage": spent.unknown_usage,
+        "cost_usd": None if spent.cost_nano is None else spent.cost_nano / NANO,
+        "calls_without_price": spent.unknown_cost,
+        "calls_estimated": spent.estimated,
+        "calls_at_assumed_prices": spent.assumed,
+        "lost_records": row.lost_records,
     }

@@ -1,28 +1,24 @@
-"""Give the commands that read the store what they share: where it is, since when, and how far the reading is."""
+"""Give the commands that read the store what they share: where it is, between which times, and how an answer is printed."""
 
 from __future__ import annotations
 
 import re
-import sqlite3
-import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local._answers import Found, RunRow
+from ravi_otel.local._outline import explained
+from ravi_otel.local._queries import Queries, moment
+from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean, plain
-from ravi_otel.local.store import Store, StoredRun
-from ravi_otel.local.store.index import Question, ask
+from ravi_otel.policy import _checks as checks
 
-_PATIENCE_S: Final = 1.0
-_LEAST_BYTES: Final = 1_000_000  # what takes long although it is little is a machine that is busy with other things
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 _BYTES: Final = {
     "": 1,
@@ -32,9 +28,11 @@ _BYTES: Final = {
 }
 _AMOUNT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
+_MOST_LISTED: Final = 5
+
+NO_CONTENT: Final = "No prompts were kept. OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY keeps those of the next run."
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 def seconds(option: str, written: str) -> float:
@@ -53,10 +51,24 @@ def store_option(command: F) -> F:
     return click.option("--store", "place", type=click.Path(path_type=Path), metavar="PATH", help=text)(command)
 
 
-def since_option(command: F) -> F:
-    """Add `--since DURATION`, given to the command in seconds."""
-    text = "Only runs begun in the last 7d, 24h, 90m."
-    return click.option("--since", callback=duration, metavar="DURATION", help=text)(command)
+def between_options(command: F) -> F:
+    """Add `--since` and `--until`, also as `--from` and `--to`, given to the command in nanoseconds."""
+    text = "Until then, which is not in it."
+    command = click.option("--until", "--to", "until", callback=_moment, metavar="WHEN", help=text)(command)
+    text = "From then on: today, yesterday, 7d or 90m ago, 2026-11-28, 2026-11-28T14:00."
+    return click.option("--since", "--from", "since", callback=_moment, metavar="WHEN", help=text)(command)
+
+
+def whose_options(command: F) -> F:
+    """Add `--user`, `--tenant`, `--agent` and `--model`."""
+    for name in ("model", "agent", "tenant", "user"):
+        text = f"Only of this {name}."
+        command = click.option(f"--{name}", metavar="NAME", help=text)(command)
+    return command
+
+
+def _moment(_: click.Context, option: click.Parameter, written: str | None) -> int | None:
+    return None if written is None else moment(option.opts[0], written)
 
 
 def duration(_: click.Context, option: click.Parameter, written: str | None) -> float | None:
@@ -81,6 +93,16 @@ def amount_of_bytes(_: click.Context, option: click.Parameter, written: str | No
     return None if written is None else size(option.opts[-1], written)
 
 
+def tag_of(option: str, written: str | None) -> tuple[str, str | None] | None:
+    """Read KEY or KEY=VALUE."""
+    if written is None:
+        return None
+    key, equals, value = written.partition("=")
+    if not key.strip():
+        raise ConfigurationError(f"{option} {clean(written, 40)!r} has no key. Write KEY or KEY=VALUE, such as team=support.")
+    return key.strip(), value if equals else None
+
+
 def found(place: Path | None) -> Store:
     """Look at the store that is there."""
     if place is None:
@@ -97,17 +119,40 @@ def found(place: Path | None) -> Store:
     return Store.find(root)
 
 
-def named(store: Store, run_id: str | None) -> StoredRun:
-    """Give the run of that id, or whose id begins or ends so, and say of one that cannot be read why it is none."""
-    try:
-        return store.run(run_id)
-    except ConfigurationError:
-        broken = [path.name for path in store.unreadable() if run_id is None or (run_id and path.name.startswith(run_id))]
-        broken += [path.name for path in store.unreadable() if run_id and path.name.endswith(run_id) and path.name not in broken]
-        if len(broken) != 1 and run_id not in broken:
-            raise
-        name = broken[0] if len(broken) == 1 else run_id
-        raise ConfigurationError(f"{clean(name, 60)} holds no readable run.json. `ravi-otel runs` lists what can be shown.") from None
+@contextmanager
+def asking(place: Path | None) -> Generator[Queries]:
+    """Ask the store that is there."""
+    with Queries(found(place)) as queries:
+        yield queries
+
+
+def named(queries: Queries, written: str | None) -> Found:
+    """Give what an id names, the latest run for None; ConfigurationError where that is nothing, or several things."""
+    if written is None:
+        latest = queries.runs(most=1).rows
+        if not latest:
+            where = checks.show(str(queries.store.root))
+            raise ConfigurationError(f"the store at {where} holds no run. Run a program with `ravi-otel run -- ...` first.")
+        return Found(latest[0].kind, latest[0].run, latest[0].run, latest[0].name or "")
+    several = queries.find(written)
+    if len(several) == 1:
+        return several[0]
+    if not several:
+        raise ConfigurationError(
+            f"ID={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, agent, "
+            "call, tool call, trace or span, or its beginning."
+        )
+    listed = ", ".join(f"{each.kind} {clean(each.id, 40)}" for each in several[:_MOST_LISTED])
+    more = f" and {len(several) - _MOST_LISTED:,} more" if len(several) > _MOST_LISTED else ""
+    raise ConfigurationError(f"ID={checks.show(written)} names {len(several)} things: {listed}{more}. Write more of it.")
+
+
+def run_named(queries: Queries, parameter: str, written: str) -> str:
+    """Give the run that an id names, or the one that it is in; ConfigurationError where there is none."""
+    found_one = named(queries, written)
+    if found_one.run is None:
+        raise ConfigurationError(f"{parameter}={checks.show(written)} names no run. `ravi-otel runs` lists them.")
+    return found_one.run
 
 
 def say(sentence: str) -> None:
@@ -115,66 +160,22 @@ def say(sentence: str) -> None:
     click.echo(clean(sentence, 1_000), err=True)
 
 
-def tell(line: str, style: str | None = None) -> None:
-    """Print one line of the answer, however long, in what the output can carry."""
+def tell(line: str, style: str | None = None, *, wrap: bool = False) -> None:
+    """Print one line of the answer, however long or with `wrap` as wide as the output, in what that can carry."""
     out = console()
-    out.print(plain(line) if out.options.ascii_only else line, style=style, soft_wrap=True)
+    out.print(plain(line) if out.options.ascii_only else line, style=style, soft_wrap=not wrap)
 
 
-def asked(store: Store, question: Question[T]) -> T:
-    """Ask the index, showing how far the reading is when it takes long."""
-    with Reading() as told:
-        answer = ask(store, question, say=say, told=told)
-    unreadable = store.unreadable()
-    if unreadable:
-        names = ", ".join(clean(path.name, 40) for path in unreadable[:3])
-        more = f" and {len(unreadable) - 3:,} more" if len(unreadable) > 3 else ""  # noqa: PLR2004 - as many as are named
-        say(f"Left out, because they hold no readable run.json: {names}{more}.")
-    return answer
+def explain(figures: Sequence[str]) -> None:
+    """Print what the marks in these figures mean, if there are any."""
+    legend = explained("".join(figures))
+    if legend:
+        tell(legend, "dim")
 
 
-def moment(since: float | None) -> float | None:
-    """Give the time so many seconds ago, None for any time."""
-    return None if since is None else time.time() - since
-
-
-def unread(rows: list[sqlite3.Row]) -> None:
-    """Say how many lines of the runs could not be read."""
-    lines = sum(row["unread"] or 0 for row in rows)
-    if lines:
-        say(f"{lines:,} {'line' if lines == 1 else 'lines'} of these runs could not be read, and {'is' if lines == 1 else 'are'} left out.")
-
-
-class Reading:
-    """Show on standard error how much was read, from the second second and a megabyte on: a bar on a terminal, else one line."""
-
-    def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-        self._told = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        """Hear how many bytes were read, of how many."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=total)
-        elif not self._told and total >= _LEAST_BYTES and time.monotonic() - self._began > _PATIENCE_S:
-            self._told = True
-            self._begin(done, total)
-
-    def _begin(self, done: int, total: int) -> None:
-        out = Console(file=sys.stderr)
-        if not out.is_terminal:
-            click.echo(f"Reading stored runs, {total / 1e6:,.0f} MB ...", err=True)
-            return
-        columns = (TextColumn("Reading stored runs"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=out, transient=True)
-        self._task = self._bar.add_task("reading", total=total, completed=done)
-        self._bar.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+def lost(rows: Sequence[RunRow]) -> None:
+    """Say how much of these runs could not be written."""
+    records = sum(row.lost_records for row in rows)
+    if records:
+        one = records == 1
+        say(f"{records:,} {'record' if one else 'records'} of these runs could not be written, so every figure is at least so much.")

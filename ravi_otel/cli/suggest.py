@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +12,10 @@ from typing import Final
 
 import click
 
-from ravi_otel.cli.stored import asked, found, moment, say, since_option, store_option, unread
+from ravi_otel.cli.stored import asking, between_options, say, store_option
 from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.local._answers import Worked
 from ravi_otel.local._wording import amount, clean
-from ravi_otel.local.store.index import both, past_agents, past_runs, sums_of
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 
@@ -26,6 +25,7 @@ LEAST: Final = 5
 _RUN_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.REQUESTS, Kind.TIME)
 _AGENT_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS, Kind.TIME)
 _NO_RUN: Final = "There is no finished run to learn from. Run the program with `ravi-otel run -- ...` first, or widen --since."
+_UNENDED: Final = frozenset({"running", "lost"})
 _CUT: Final = frozenset({"stopped", "paused", "limited"})
 
 
@@ -38,29 +38,28 @@ class Seen:
 
 
 @click.command(short_help="Write a policy file from what past runs used.")
-@since_option
+@between_options
 @click.option("--agent", metavar="NAME", help="Limits of this agent only.")
 @click.option("--name", metavar="NAME", help="Runs of this name only.")
 @click.option("--headroom", type=click.IntRange(0, 1_000), default=25, show_default=True, metavar="PERCENT", help="Added to the p95.")
 @store_option
-def suggest(*, since: float | None, agent: str | None, name: str | None, headroom: int, place: Path | None) -> None:
+def suggest(*, since: int | None, until: int | None, agent: str | None, name: str | None, headroom: int, place: Path | None) -> None:
     """Print a policy file (TOML) with limits from what past runs used: the p95 of each, plus head-room, rounded up.
 
-    Each line says p50, p95, max, and of how many. Redirect it into a file, check it with `ravi-otel limits --policy FILE`,
-    and use it with `ravi-otel run --policy FILE`.
+    Each line says p50, p95, max, and of how many; the latest 2,000 runs are looked at. Redirect it into a file, check it with
+    `ravi-otel limits --policy FILE`, and use it with `ravi-otel run --policy FILE`.
     """
-    begun = moment(since)
-    all_runs, all_agents = asked(found(place), both(past_runs(begun), past_agents(begun)))
-    unread(all_runs)
-    runs = [row for row in all_runs if row["outcome"] != "running" and (name is None or row["name"] == name)]
-    if name is not None and not any(row["name"] == name for row in all_runs):
+    with asking(place) as queries:
+        all_runs, all_agents = queries.worked(since=since, until=until)
+    runs = [each for each in all_runs if each.status not in _UNENDED and name in (None, each.name)]
+    if name is not None and not any(each.name == name for each in all_runs):
         raise ConfigurationError(
             f"--name {clean(name, 60)!r} is the name of no run. `ravi-otel runs` lists them; leave it out to learn from all."
         )
     if not runs:
         raise ConfigurationError(_NO_RUN)
-    wanted = {row["run_id"] for row in runs}
-    agents = [row for row in all_agents if row["run_id"] in wanted and agent in (None, row["agent"])]
+    wanted = {each.run for each in runs}
+    agents = [each for each in all_agents if each.run in wanted and agent in (None, each.name)]
     if agent is not None and not agents:
         raise ConfigurationError(f"--agent {clean(agent, 60)} names no agent of these runs. Leave it out to see all.")
     lines = list(_limits(runs if agent is None else [], agents, headroom))
@@ -71,37 +70,35 @@ def suggest(*, since: float | None, agent: str | None, name: str | None, headroo
         say(f"No limit is suggested: each needs {LEAST} times to learn from, of which all that was used is known.")
 
 
-def _heading(runs: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
-    days = [time.strftime("%Y-%m-%d", time.gmtime(min(max(row["started"] or 0, 0), 2**33))) for row in (runs[-1], runs[0])]
+def _heading(runs: Sequence[Worked], headroom: int) -> Iterator[str]:
+    days = [time.strftime("%Y-%m-%d", time.gmtime(min(max(each.began // NANO, 0), 2**33))) for each in (runs[-1], runs[0])]
     number = "1 run" if len(runs) == 1 else f"{len(runs):,} runs"
     yield f"# Suggested by ravi-otel from {number}, {days[0]} to {days[1]} (UTC)."
     yield f"# A limit is the p95 of what was used plus {headroom} % head-room, rounded up to two figures; n is of how many."
 
 
-def _limits(runs: Sequence[sqlite3.Row], agents: Sequence[sqlite3.Row], headroom: int) -> Iterator[str]:
+def _limits(runs: Sequence[Worked], agents: Sequence[Worked], headroom: int) -> Iterator[str]:
     if runs:
-        seen = [_seen(row, _RUN_KINDS, row["outcome"]) for row in runs if row["requests"]]
+        seen = [_seen(each, _RUN_KINDS) for each in runs if each.sums.requests]
         yield from _section("the whole run", seen, _RUN_KINDS, None, headroom)
     by_name: dict[str | None, list[Seen]] = {}
-    for row in agents:
-        if row["status"] != "open":
-            by_name.setdefault(row["agent"], []).append(_seen(row, _AGENT_KINDS, row["status"]))
+    for each in agents:
+        by_name.setdefault(each.name, []).append(_seen(each, _AGENT_KINDS))
     for name, seen in sorted(by_name.items(), key=lambda pair: (-len(pair[1]), pair[0] or "")):
         if name is not None:
             yield from _section(f"agent {clean(name, 60)}, each time it works", seen, _AGENT_KINDS, name, headroom)
 
 
-def _seen(row: sqlite3.Row, kinds: Iterable[Kind], ending: str) -> Seen:
-    sums = sums_of(row)
-    seconds = row["duration_s"]
+def _seen(each: Worked, kinds: Iterable[Kind]) -> Seen:
+    sums = each.sums
     used: dict[str, int | None] = {
         Kind.TOKENS: None if sums.unknown_total else sums.total_tokens,
         Kind.COST: None if sums.unknown_cost else sums.cost_nano,
         Kind.REQUESTS: sums.requests,
         Kind.TURNS: sums.turns,
-        Kind.TIME: None if seconds is None else round(seconds * NANO),
+        Kind.TIME: each.duration,
     }
-    return Seen({kind: used[kind] for kind in kinds}, ending in _CUT)
+    return Seen({kind: used[kind] for kind in kinds}, each.status in _CUT or each.outcome in _CUT)
 
 
 def _section(title: str, seen: list[Seen], kinds: Iterable[Kind], name: str | None, headroom: int) -> Iterator[str]:

@@ -478,15 +478,17 @@ def list_in(written: Any) -> list[Any]:
 
 def objects_in(written: Any) -> tuple[Json, ...]:
     """Read the objects of a JSON list."""
-    return _all_objects(list_in(written))
+    return objects_of(json_in(written))
 
 
 def _an_object(found: object) -> dict[str, Any] | None:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else None
 
 
-def _all_objects(found: Sequence[object]) -> tuple[Json, ...]:
-    return tuple(known for each in found if (known := _an_object(each)) is not None)
+def objects_of(found: object) -> tuple[Json, ...]:
+    """Return the objects of what may be a list."""
+    listed = cast("list[object]", found) if isinstance(found, list) else []
+    return tuple(known for each in listed if (known := _an_object(each)) is not None)
 
 
 def tags_in(written: Any) -> dict[str, str]:
@@ -496,7 +498,7 @@ def tags_in(written: Any) -> dict[str, str]:
 
 def parts_in(messages: tuple[Json, ...]) -> tuple[Json, ...]:
     """Give the parts of messages, one after the other."""
-    return tuple(part for message in messages for part in _all_objects(message.get("parts") or ()))
+    return tuple(part for message in messages for part in objects_of(message.get("parts")))
 
 
 def sentence_in(refusal: Any) -> str | None:

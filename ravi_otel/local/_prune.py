@@ -41,12 +41,13 @@ Whose = Literal["user", "tenant", "session"]
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Say which run went, and why: "age" or "size"."""
+    """Say which run went, and why: "age" or "size"; `parent` is the run around it."""
 
     run: str
     name: str | None
     began: int
     why: Literal["age", "size"]
+    parent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +114,10 @@ class _Pruning:
             "SELECT run, name, began, kind, process, launch, parent, ended FROM runs ORDER BY began"
         ).fetchall()
         over = [row for row in found if row["run"] != keep and not _goes_on(row, alive)]
-        latest = over[-1]["run"] if over else None
-        removed = [Removed(row["run"], row["name"], row["began"], "age") for row in over if row["began"] < cutoff]
+        latest = {next((row["run"] for row in reversed(over) if row["parent"] is None), None)}
+        for row in over:  # a run in one that stays does too
+            latest |= {row["run"]} if row["parent"] in latest and row["parent"] is not None else set()
+        removed = [Removed(row["run"], row["name"], row["began"], "age", row["parent"]) for row in over if row["began"] < cutoff]
         running = tuple(row["run"] for row in found if row["began"] < cutoff and row["run"] != keep and _goes_on(row, alive))
         if dry_run:
             share = size * len(removed) // max(1, len(found))  # nobody knows before it is done
@@ -124,10 +127,10 @@ class _Pruning:
             self._connection.execute("DELETE FROM hourly WHERE hour < ?", (cutoff - _HOUR_NS,))
             for table, column in _LEAVES if running else ():
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,))  # noqa: S608 - the names are ours
-        rest = [row for row in over if row["began"] >= cutoff and row["run"] != latest]
+        rest = [row for row in over if row["began"] >= cutoff and row["run"] not in latest]
         while rest and self._bytes() > most_bytes:
             some, rest = rest[:_MOST_AT_ONCE], rest[_MOST_AT_ONCE:]
-            removed += [Removed(row["run"], row["name"], row["began"], "size") for row in some]
+            removed += [Removed(row["run"], row["name"], row["began"], "size", row["parent"]) for row in some]
             self._remove(row["run"] for row in some)
         while self._bytes() > most_bytes and self._remove_oldest():
             pass

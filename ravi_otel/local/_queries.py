@@ -511,10 +511,13 @@ class Queries:
         rows = self._rows(statement, {"runs": json.dumps(self._inside(run))})
         return {(row["agent"], row["model"]): Spent.of(sums_in(row)) for row in rows}
 
-    def worked(self, *, since: int | None = None, most: int = 2_000) -> tuple[tuple[Worked, ...], tuple[Worked, ...]]:
+    def worked(
+        self, *, since: int | None = None, until: int | None = None, most: int = 2_000
+    ) -> tuple[tuple[Worked, ...], tuple[Worked, ...]]:
         """Give the outermost runs begun since, the latest first and at most so many, and each time that an agent worked in one of them."""
-        values = {"gone": json.dumps(self._gone()), "since": since or 0, "most": most}
-        latest = "WHERE parent IS NULL AND began >= :since ORDER BY began DESC, run DESC LIMIT :most"
+        end = _FOREVER if until is None else until
+        values = {"gone": json.dumps(self._gone()), "since": since or 0, "until": end, "most": most}
+        latest = "WHERE parent IS NULL AND began >= :since AND began < :until ORDER BY began DESC, run DESC LIMIT :most"
         runs = self._rows(f"{_GONE} SELECT * FROM ({_RUNS}) {latest}", values)
         agents = self._rows(_AGENTS, values)
         sums = {row["scope"]: sums_in(row) for row in self._rows(_AGENT_SUMS, values)}
@@ -626,7 +629,8 @@ _PARENTS: Final = f"""
     SELECT scope, parent FROM up"""
 _TOPS: Final = """
     WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone)), tops(top, run) AS (
-        SELECT * FROM (SELECT run, run FROM runs WHERE parent IS NULL AND began >= :since ORDER BY began DESC LIMIT :most)
+        SELECT * FROM (SELECT run, run FROM runs WHERE parent IS NULL AND began >= :since AND began < :until
+            ORDER BY began DESC LIMIT :most)
         UNION ALL SELECT top, runs.run FROM tops JOIN runs ON runs.parent = tops.run)"""
 _AGENTS: Final = (
     f"{_TOPS} SELECT top, scope, name, began, ended, status, spend FROM tops JOIN scopes ON scopes.run = tops.run "
@@ -651,7 +655,6 @@ _CALLS_AS_HOURS: Final = (
 _TOOL_SUMS: Final = {
     "tool_calls": "status != 'refused' AND decision IS NOT NULL",
     "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
-    "errors": "status = 'error' AND decision IS NOT NULL",
 }
 _TOOLS_AS_HOURS: Final = (
     f"SELECT {_HOUR_OF}, '' AS provider, '' AS model, "

@@ -10,6 +10,7 @@ import logging
 import math
 import sys
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
@@ -29,6 +30,7 @@ from ravi_otel.hooks._events import (
     HandoffEvent,
     HookEvent,
     LimitEvent,
+    LimitReading,
     Notice,
     ReviewEvent,
     ScopeView,
@@ -75,6 +77,7 @@ _WORDS: Final = "INSERT INTO messages_text (rowid, text) SELECT ?1, ?2 WHERE NOT
 _SCOPE_END: Final = (
     "UPDATE scopes SET ended = ?, status = ?, stop_reason = ?, error_type = ?, refusal = ?, limits = ?, spend = ? WHERE scope = ?"
 )
+_SCOPE_LIMITS: Final = "UPDATE scopes SET limits = ? WHERE scope = ?"
 _RUN_END: Final = (
     "UPDATE runs SET ended = max(coalesce(ended, 0), ?1), stop_reason = CASE WHEN status IN ('open', 'ok') THEN ?3 ELSE stop_reason END,"
     " error_type = CASE WHEN status IN ('open', 'ok') THEN ?4 ELSE error_type END,"
@@ -159,6 +162,7 @@ class Recorder(Listener):
         self._around: dict[str, tuple[str, ...]] = {}  # by run: itself, and the runs around it
         self._sampled: dict[int, tuple[Any, int, int]] = {}
         self._limits: dict[int, tuple[Any, str]] = {}
+        self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
 
     def _renew(self) -> None:
         """Begin anew, at the start and in a forked child: what is open, or not written yet, is the parent's."""
@@ -203,6 +207,7 @@ class Recorder(Listener):
 
     def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Take how it ended, where its limits stand, and what was used in it."""
+        self._closed[scope.facts.scope_id] = scope
         error = scope.error
         failed = None if error is None else type(error).__name__
         said = None if error is None else _refusal_of(error)
@@ -222,6 +227,16 @@ class Recorder(Listener):
         self._open.pop(record.op_id, None)
         refusal = None if record.error is None else _refusal_of(record.error)
         self._writer.put(self._add_call, (time.time_ns() - record.late_ns, refusal, _READ_CALL(record)))
+        if self._closed:
+            self._read_late(record.facts.scope_id)
+
+    def _read_late(self, scope_id: str) -> None:
+        """Take where the limits of scopes stand that were closed before a call in them ended."""
+        at: ScopeView | None = self._closed.get(scope_id)
+        while at is not None:
+            if at.status != "open" and (readings := at.readings()):
+                self._writer.put(self._add_readings, (at.facts, readings))
+            at = at.parent
 
     def call_updated(self, record: CallRecord) -> None:
         """Take what an answer that was made in the background has used."""
@@ -333,7 +348,8 @@ class Recorder(Listener):
     def _add_scopes(self, batch: Batch, told: tuple[int, Any, list[tuple[ScopeFacts, str | None]]]) -> None:
         now, span, new = told
         for facts, parent in reversed(new):
-            self._add_scope(batch, facts, parent, now, span)
+            if facts.scope_id not in self._parents:  # else a scope inside was faster to tell of it
+                self._add_scope(batch, facts, parent, now, span)
 
     def _add_scope(self, batch: Batch, facts: ScopeFacts, parent: str | None, now: int, span: Any) -> None:
         if len(self._parents) >= _MOST_KNOWN:
@@ -390,6 +406,10 @@ class Recorder(Listener):
                 "priced_calls": 1,
             }
             self._count(self._facts(batch, facts, now), now, ("", "", ""), 0, tuple(sums.values()), calls=0)
+
+    def _add_readings(self, batch: Batch, told: tuple[ScopeFacts, Sequence[LimitReading]]) -> None:
+        facts, readings = told
+        batch.change(_SCOPE_LIMITS, (_json([limit_fields(facts, reading) for reading in readings]), facts.scope_id))
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
@@ -493,7 +513,6 @@ class Recorder(Listener):
             sums["refused"] = int(reason != "contended")
         else:
             sums["tool_calls"] = int(decision is not None)  # it ran: admitted, only observed, or inferred too late to be refused
-            sums["errors"] = int(status == "error" and decision is not None)
         self._count(known, began, ("", "", _text(name) or ""), duration, tuple(sums.values()))
         if said:
             batch.add(_CONTENT, (op_id, known[0], "tool", None, _json(said)))

@@ -8,6 +8,7 @@ import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import COMMANDS, commands
+from ravi_otel.local._queries import GROUPINGS
 
 
 @pytest.mark.parametrize(
@@ -28,7 +29,12 @@ def test_another_shell_is_refused():
 
 @pytest.mark.parametrize(
     ("words", "found"),
-    [("ravi-otel ", set(COMMANDS)), ("ravi-otel cost --b", {"--by"}), ("ravi-otel cost --by ", {"agent", "model", "session", "tag"})],
+    [
+        ("ravi-otel ", set(COMMANDS)),
+        ("ravi-otel cost --b", {"--by"}),
+        ("ravi-otel cost --by ", set(GROUPINGS)),
+        ("ravi-otel runs --sort re", {"refused", "requests"}),
+    ],
 )
 def test_commands_options_and_values_are_completed(words, found):
     program = "import sys; sys.argv = ['ravi-otel']; from ravi_otel.cli import main; main()"

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 
 import pytest
+
+from ravi_otel.policy import Usage
 
 
 @pytest.fixture
 def filled(shelf):
     run = shelf.add()
+    inner = shelf.run("inner", parent=run.launch, session="s-1", tags={"team": "search"}, user="u1")
     for agent, model, cost in (("clerk", "m-1", 0.5), ("clerk", "m-2", 0.25), ("boss", "m-2", 1.0)):
-        shelf.call(run, (100, 10), cost, agent=agent, model=model, **{"ravi.session.id": "s-1", "ravi.tag.team": "search"})
+        shelf.call(inner, (100, 10), cost, agent=agent, model=model)
     shelf.call(run, (100, 10), None, model="m-9")
     return shelf
 
@@ -60,7 +64,7 @@ def test_tokens_that_nobody_told_apart_have_their_own_column(shelf):
     run = shelf.add()
     shelf.call(run, (100, 10), 0.5)
     assert "in or out" not in shelf("cost").stdout
-    shelf.call(run, None, None, model="m-9", **{"ravi.usage.total_tokens": 500})
+    shelf.call(run, None, None, model="m-9", usage=Usage(total_tokens=500))
     shown = shelf("cost").stdout.splitlines()
     assert "in or out" in shown[0]
     assert [line.split() for line in shown[2:5]] == [
@@ -74,13 +78,13 @@ def test_tokens_that_nobody_told_apart_have_their_own_column(shelf):
 def test_what_a_program_reported_by_hand_is_in_every_sum(shelf):
     run = shelf.add()
     shelf.call(run, (100, 10), 0.5)
-    shelf.agent(run, "a", **{"ravi.usage.consumed.tokens": 700, "ravi.usage.consumed.cost_usd": 0.25, "ravi.usage.consumed.turns": 2})
+    shelf.consume(run, "a", tokens=700, cost=0.25, turns=2)
     assert [row[:7] for row in rows(shelf("cost", "--by", "agent", "--csv"))[1:]] == [
         ["", "1", "100", "10", "0", "0", "0.500000000"],
         ["a", "0", "0", "0", "0", "700", "0.250000000"],
     ]
     assert "$0.7500 in all." in shelf("cost").stdout
-    (line,) = [line for line in shelf("runs").stdout.splitlines() if run.run_id in line]
+    (line,) = [line for line in shelf("runs").stdout.splitlines() if run.launch in line]
     assert "810" in line.split()
     (agent,) = [line for line in shelf("show").stdout.splitlines() if "agent a" in line]
     assert "700 tokens reported by" in " ".join(agent.split())
@@ -108,7 +112,7 @@ def test_older_runs_are_not_counted(shelf):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--since", "soon"], "--since 'soon' is no duration"),
+        (["--since", "soon"], "--since 'soon' is no time"),
         (["--by", "tag"], "--by tag needs --tag KEY"),
         (["--by", "agent", "--tag", "team"], "Leave one of them out"),
     ],
@@ -122,7 +126,7 @@ def test_a_wrong_option_is_a_sentence(filled, arguments, words):
 
 @pytest.mark.parametrize("name", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\x1b[1m=1", "\uff1d1"])
 def test_a_name_is_never_a_spreadsheets_formula(shelf, name):
-    shelf.call(shelf.add(), agent=name, **{"ravi.tag.team": name})
+    shelf.call(shelf.add(tags={"team": name}), agent=name)
     for by in (["--by", "agent"], ["--tag", "team"]):
         _, row = rows(shelf("cost", *by, "--csv"))
         assert row[0].startswith("'")
@@ -139,7 +143,7 @@ def test_the_tags_of_the_run_count_for_calls_without_their_own(shelf):
 
 
 def test_refused_calls_cost_nothing_and_are_not_counted(shelf):
-    shelf.call(shelf.add(), None, None, **{"ravi.status": "refused", "ravi.limit.decision": "denied"})
+    shelf.call(shelf.add(), None, None, status="refused")
     assert shelf("cost").stdout == "No call was stored.\n"
 
 
@@ -148,15 +152,6 @@ def test_the_table_is_as_wide_as_the_terminal_at_most(shelf, width):
     shelf.call(shelf.add(), agent="x\u202e" * 300)
     done = shelf("cost", "--by", "agent", width=width)
     assert all(len(line) <= width for line in done.stdout.splitlines()[:-1])
-
-
-def test_lines_that_could_not_be_read_are_said(shelf):
-    run = shelf.add()
-    shelf.call(run)
-    with (run.path / "4711-9a2c.traces.jsonl").open("a") as file:
-        file.write("{")
-    assert shelf("cost").stderr == "1 line of these runs could not be read, and is left out.\n"
-    assert [line[0] for line in rows(shelf("cost", "--csv"))[1:]] == ["m-1"]
 
 
 def test_a_tag_that_no_call_has_is_said(filled):
@@ -170,3 +165,43 @@ def test_a_tag_of_any_letters_can_be_a_head_in_ascii(filled, monkeypatch):
     done = filled("cost", "--tag", "\u00e9")
     assert done.exit_code == 0
     assert done.stdout.isascii()
+
+
+def test_sums_are_by_several_things_at_once_and_for_programs_with_null_for_what_is_not_known(filled):
+    document = json.loads(filled("cost", "--by", "user,model", "--json").stdout)
+    assert document["by"] == ["user", "model"]
+    found = {(group["user"], group["model"]): (group["requests"], group["cost_usd"]) for group in document["groups"]}
+    assert found == {("u1", "m-1"): (1, 0.5), ("u1", "m-2"): (2, 1.25), (None, "m-9"): (1, None)}
+    assert (document["total"]["cost_usd"], document["total"]["calls_without_price"]) == (1.75, 1)
+    shown = filled("cost", "--by", "user,tag.team").stdout
+    assert [line.split()[:3] for line in shown.splitlines()[2:3]] == [["u1", "search", "3"]]
+
+
+def test_days_come_in_order_and_a_span_of_time_is_exact(shelf):
+    shelf.call(shelf.add(ago=3 * 86_400), cost=5.0)
+    shelf.call(shelf.add(), cost=1.0)
+    body = rows(shelf("cost", "--by", "day", "--csv"))[1:]
+    assert [row[6] for row in body] == ["5.000000000", "1.000000000"]
+    assert body[0][0] < body[1][0]
+    assert rows(shelf("cost", "--from", "4d", "--to", "2d", "--csv"))[1:] == [["m-1", *body[0][1:]]]
+
+
+def test_only_what_is_of_somebody_is_added_up(filled):
+    assert [row[0] for row in rows(filled("cost", "--user", "u1", "--csv"))[1:]] == ["m-2", "m-1"]
+    assert filled("cost", "--user", "nobody").stdout == "No call was stored.\n"
+
+
+def test_tools_are_counted_where_they_are_asked_for(shelf):
+    run = shelf.add()
+    shelf.call(run)
+    shelf.tool(run, "search")
+    shelf.tool(run, "search")
+    assert [row[:2] for row in rows(shelf("cost", "--by", "tool", "--csv"))[1:]] == [["search", "2"]]
+
+
+@pytest.mark.parametrize("by", ["nonsense", "", "model,", "model,model", "tag.", "model; DROP", "\x1b[31m"])
+def test_what_cannot_be_added_up_by_is_a_sentence(filled, by):
+    done = filled("cost", "--by", by)
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith("Error: --by ")
+    assert "\x1b" not in done.stderr

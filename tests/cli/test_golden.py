@@ -80,6 +80,20 @@ class Shop:
         given = {"COLUMNS": str(width), "NO_COLOR": "1"}
         return CliRunner().invoke(commands, [*arguments, "--store", str(self.store)], env=given)
 
+    def listed(self, name: str):
+        return next(each for each in json.loads(self.ask("runs", "--json").stdout) if each["run_id"] == self.id(name))
+
+    def nodes(self, name: str):
+        return json.loads(self.ask("show", self.id(name), "--json").stdout)["nodes"]
+
+    def until(self, condition) -> None:
+        """Wait for what a process writes meanwhile."""
+        ring, left = threading.Event(), 30.0
+        while not condition() and left > 0:
+            ring.wait(0.05)
+            left -= 0.05
+        assert condition()
+
     def id(self, name: str) -> str:
         (found,) = [run_id for run_id, known in self.known.items() if known == name]
         return found
@@ -106,6 +120,7 @@ def shop(tmp_path):
         with subprocess.Popen(command, cwd=tmp_path, env=shop.environ, start_new_session=True) as waiting:
             assert script.asked.wait(60)
             shop.meet("waits")
+            shop.until(lambda: "open" in [node["status"] for node in shop.nodes("waits") if node["type"] == "call"])
             shop.waiting = waiting
             yield shop
 
@@ -119,15 +134,19 @@ def printed(shop: Shop) -> dict[str, str]:
         done = shop.ask(*arguments, width=width)
         names = Names(shop.known, places)
         write = document if file.endswith("json") else live if file == "top-once" else table
-        said = f"[standard error]\n{table(names, done.stderr)}" if done.stderr else ""
+        stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if "of the former layout" not in line)
+        said = f"[standard error]\n{table(names, stderr)}" if stderr else ""
         called = " ".join("ID" if argument in shop.known else argument for argument in arguments)
         texts[file] = f"$ ravi-otel {called}   [{width} columns, status {done.exit_code}]\n{write(names, done.stdout)}{said}"
 
     keep("top-once", "top", "--once")
     keep("top-json", "top", "--json")
     keep("runs-while-one-runs", "runs", "-n", "1")
-    os.killpg(shop.waiting.pid, signal.SIGKILL)  # it, and the program that it launched
+    (program,) = json.loads(shop.ask("top", "--json").stdout)
+    for process in (shop.waiting.pid, program["pid"]):
+        os.kill(process, signal.SIGKILL)
     shop.waiting.wait(60)
+    shop.until(lambda: shop.listed("waits")["outcome"] == "lost")
     keep("runs", "runs")
     keep("runs-80", "runs", width=80)
     keep("runs-two", "runs", "-n", "2")

@@ -7,11 +7,11 @@ import time
 import pytest
 from click.testing import CliRunner
 from opentelemetry.sdk.trace import TracerProvider
+from stored_runs import Shelf
 
 from ravi_otel.cli.entry import Commands
 from ravi_otel.cli.replay import _progress, replay
-from ravi_otel.local.store import Store
-from ravi_otel.local.store.writing import FileSink
+from ravi_otel.local import _otlp
 from ravi_otel.testing import OtlpReceiver
 
 
@@ -19,7 +19,7 @@ from ravi_otel.testing import OtlpReceiver
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("RAVI_STORE", str(tmp_path / "store"))
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
-    return Store.open()
+    return Shelf(tmp_path / "store")
 
 
 @pytest.fixture
@@ -28,15 +28,18 @@ def receiver():
         yield made
 
 
-def recorded(store, name="r", spans=3):
-    run = store.begin(name)
-    sink = FileSink(run.path)
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(sink.span_processor())
-    for number in range(spans):
-        provider.get_tracer("t").start_span(f"{name}-{number}").end()
-    sink.close()
-    return run
+def recorded(store, name="r", spans=3, ago=0.0):
+    launch = store.add(name, ago=ago)
+    tracer = TracerProvider(shutdown_on_exit=False).get_tracer("t")
+    made = [tracer.start_span(f"{name}-{number}") for number in range(spans)]
+    for span in made:
+        span.end()
+    keep(store, launch, _otlp.batch("traces", made)[0], spans)
+    return launch.launch
+
+
+def keep(store, launch, text, records):
+    store.put("otlp", at=1, signal="traces", process=f"p-{launch.launch}", records=records, data=text)
 
 
 def invoke(*arguments):
@@ -47,13 +50,13 @@ def test_the_latest_run_is_sent_and_said(store, receiver):
     run = recorded(store)
     done = invoke("--endpoint", receiver.url)
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == f"Sent 3 spans of run {run.run_id} to {receiver.url}.\n"
+    assert done.stdout == f"Sent 3 spans of run {run} to {receiver.url}.\n"
     assert len(receiver.spans) == 3
 
 
 def test_a_run_is_found_by_the_end_of_its_id(store, receiver):
-    first, _ = recorded(store, "first", 1), recorded(store, "second")
-    assert invoke(first.run_id[-6:], "--endpoint", receiver.url, "--protocol", "http/json").exit_code == 0
+    first, _ = recorded(store, "first", 1, ago=60), recorded(store, "second")
+    assert invoke(first[-6:], "--endpoint", receiver.url, "--protocol", "http/json").exit_code == 0
     assert [span.name for span in receiver.spans] == ["first-0"]
 
 
@@ -65,25 +68,34 @@ def test_the_endpoint_may_come_from_the_environment(store, receiver, monkeypatch
     assert (receiver.headers[0]["x-team"], receiver.headers[0]["x-more"]) == ("search", "1")
 
 
-def test_lines_that_could_not_be_read_are_said(store, receiver):
-    run = recorded(store)
-    with run.files()[0].open("a") as file:
-        file.write('{"resourceSp')
+def test_records_that_could_not_be_read_are_said(store, receiver):
+    recorded(store, ago=60)
+    keep(store, store.add("latest"), "[[", 3)
     done = invoke("--endpoint", receiver.url)
-    assert (done.exit_code, done.stderr) == (0, "1 line could not be read and was left out.\n")
+    assert (done.exit_code, done.stderr) == (0, "3 records could not be read and were left out.\n")
 
 
 def test_a_run_that_holds_nothing_is_said(store, receiver):
-    run = store.begin("empty")
+    run = store.add("empty").launch
     done = invoke("--endpoint", receiver.url)
-    assert (done.exit_code, done.stdout) == (0, f"Run {run.run_id} holds nothing to send.\n")
+    assert (done.exit_code, done.stdout) == (0, f"Run {run} holds nothing to send.\n")
+
+
+def test_of_a_run_in_a_process_that_run_alone_is_sent(store, receiver):
+    recorded(store)
+    store.run("r-1")
+    span = TracerProvider(shutdown_on_exit=False).get_tracer("t").start_span("inner")
+    span.end()
+    store.put("otlp", at=1, signal="traces", process="p1", run="r-1", records=1, data=_otlp.batch("traces", [span])[0])
+    assert invoke("r-1", "--endpoint", receiver.url).exit_code == 0
+    assert [each.name for each in receiver.spans] == ["inner"]
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--endpoint", "localhost:4318"],
-        ["--endpoint", "http://h", "--protocol", "grpc"],
+        ["--endpoint", "http://h", "--protocol", "smoke"],
         ["--endpoint", "http://h", "--header", "nothing"],
         ["--endpoint", "http://h", "--signal", "profiles"],
         ["nosuchrun", "--endpoint", "http://h"],

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 from click.testing import CliRunner
 
 from ravi_otel.cli.entry import commands
-from ravi_otel.cli.stored import Reading, seconds, size
+from ravi_otel.cli.stored import seconds, size
 from ravi_otel.errors import ConfigurationError
 
 
@@ -18,16 +17,16 @@ def test_runs_are_listed_newest_first_with_their_sums(shelf):
     done = shelf("runs")
     assert (done.exit_code, done.stderr) == (0, "")
     first, second = [line.split() for line in done.stdout.splitlines()[2:]]
-    assert (first[0], first[3:]) == (new.run_id, ["second", "limited", "0", "0", "$0", "2.0"])
-    assert (second[0], second[3:]) == (old.run_id, ["first", "ok", "1", "1,200", "$0.2500", "1.5"])
+    assert (first[0], first[3:]) == (new.launch, ["second", "limited", "0", "0", "$0", "2.0"])
+    assert (second[0], second[3:]) == (old.launch, ["first", "ok", "1", "1,200", "$0.2500", "1.5"])
 
 
 def test_the_end_of_an_agent_that_was_stopped_is_in_the_table_and_in_the_json(shelf):
     stopped = shelf.add("stopped")
-    outer = shelf.agent(stopped, "lead", **{"ravi.status": "stopped", "ravi.stop_reason": "supervisor_block:over_the_cap"})
-    shelf.agent(stopped, "sub", parent=outer, **{"ravi.status": "error", "ravi.stop_reason": "llm_error:X"})
+    outer = shelf.agent(stopped, "lead", status="stopped", stop_reason="supervisor_block:over_the_cap", depth=0)
+    shelf.agent(stopped, "sub", parent=outer, status="error", stop_reason="llm_error:X", depth=1)
     shelf.agent(shelf.add("fine"), "lead")
-    shelf.agent(shelf.add("paused"), "lead", **{"ravi.status": "paused", "ravi.stop_reason": "paused"})
+    shelf.agent(shelf.add("paused"), "lead", status="paused", stop_reason="paused")
     rows = {line.split()[3]: line.split()[4:] for line in shelf("runs", width=160).stdout.splitlines()[2:]}
     assert rows["stopped"][:3] == ["ok", "stopped", "supervisor_block:over_the_cap"]
     assert rows["fine"][:2] == ["ok", "0"]
@@ -37,7 +36,7 @@ def test_the_end_of_an_agent_that_was_stopped_is_in_the_table_and_in_the_json(sh
 
 
 def test_a_hostile_stop_reason_stays_on_its_line(shelf):
-    shelf.agent(shelf.add("evil"), "lead", **{"ravi.status": "stopped", "ravi.stop_reason": "no\x1b[31m\nmore" + "y" * 500})
+    shelf.agent(shelf.add("evil"), "lead", status="stopped", stop_reason="no\x1b[31m\nmore" + "y" * 500)
     for command in ("runs", "show"):
         done = shelf(command, width=80)
         assert all(char == "\n" or char.isprintable() for char in done.stdout)
@@ -57,7 +56,7 @@ def test_what_is_not_known_is_never_shown_as_nothing(shelf):
     shelf.call(partly)
     shelf.call(partly, None, None)
     shelf.call(shelf.add("unpriced"), (5, 5), None)
-    shelf.add("goes-on", outcome="running", seconds=None, launcher=None)
+    shelf.lives(shelf.add("goes-on", outcome="running", seconds=None))
     rows = {line.split()[3]: line.split()[4:] for line in shelf("runs").stdout.splitlines()[2:]}
     assert rows["none"] == ["ok", "1", "?", "?", "2.0"]
     assert rows["partly"] == ["ok", "2", "≥40", "≥$0.001000", "2.0"]
@@ -69,7 +68,7 @@ def test_json_has_null_for_what_is_not_known(shelf):
     run = shelf.add()
     shelf.call(run, None, None)
     (fields,) = json.loads(shelf("runs", "--json").stdout)
-    assert fields["run_id"] == run.run_id
+    assert fields["run_id"] == run.launch
     assert (fields["requests"], fields["cost_usd"], fields["calls_without_price"], fields["calls_without_usage"]) == (1, None, 1, 1)
 
 
@@ -94,40 +93,6 @@ def test_a_place_without_a_store_is_a_sentence_and_nothing_is_made_there(tmp_pat
         assert (done.exit_code, done.stdout) == (2, "")
         assert len(done.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_broken_run_among_the_runs_is_said_and_left_as_it_is(shelf):
-    shelf.add("good")
-    torn = shelf.add("torn")
-    (torn.path / "run.json").write_text('{"run_id": "')
-    (shelf.store.runs_path / "notes.txt").write_text("mine")
-    held = shelf.files()
-    done = shelf("runs")
-    assert done.exit_code == 0
-    assert "good" in done.stdout
-    assert done.stderr == f"Left out, because they hold no readable run.json: {', '.join(sorted([torn.run_id, 'notes.txt']))}.\n"
-    assert shelf.files() == held
-
-
-def test_half_written_lines_are_said_and_lose_nothing(shelf):
-    run = shelf.add()
-    shelf.call(run)
-    with (run.path / "4711-9a2c.traces.jsonl").open("a") as file:
-        file.write('{"resourceSpans": [{"sco')
-    held = shelf.files()
-    done = shelf("runs")
-    assert done.stderr == "1 line of these runs could not be read, and is left out.\n"
-    assert "$0.001000" in done.stdout
-    assert shelf.files() == held
-
-
-def test_a_foreign_index_is_a_sentence_and_kept(shelf):
-    shelf.add()
-    shelf.store.index.write_bytes(b"my own data")
-    done = shelf("runs")
-    assert done.exit_code == 0
-    assert len(done.stderr.splitlines()) == 1
-    assert [path.read_bytes() for path in shelf.store.root.glob("*.aside")] == [b"my own data"]
 
 
 def test_an_output_of_ascii_is_enough(shelf):
@@ -175,22 +140,83 @@ def test_eighty_columns_are_enough_for_every_figure_and_a_name_for_show(shelf):
 
 
 def test_a_run_whose_launcher_is_gone_is_lost(shelf):
-    run = shelf.add(outcome="running", seconds=None, launcher={"pid": 2**22 + 1, "start": "1", "machine": "elsewhere"})
-    past = run.manifest.started - 2 * 86_400
-    for path in run.path.iterdir():
-        os.utime(path, (past, past))
+    shelf.dies(shelf.add(outcome="running", seconds=None))
     assert shelf("runs").stdout.splitlines()[2].split()[4] == "lost"
 
 
-def test_reading_that_takes_long_is_told_once_and_on_standard_error(capsys, monkeypatch):
-    with Reading() as told:
-        told(1, 2_000_000)
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("ravi_otel.cli.stored._PATIENCE_S", -1)
-    with Reading() as told:
-        told(1, 999_999)
-    assert capsys.readouterr() == ("", "")
-    with Reading() as told:
-        told(1, 2_000_000)
-        told(2_000_000, 2_000_000)
-    assert capsys.readouterr() == ("", "Reading stored runs, 2 MB ...\n")
+@pytest.fixture
+def served(shelf):
+    """Put a server there, with three runs in it."""
+    launch = shelf.add("server.py", ago=10)
+    shelf.run("a" * 32, parent=launch.launch, name="triage", user="u1", tenant="acme", session="s1", tags={"team": "x"}, trace="b" * 32)
+    shelf.run("c" * 32, parent=launch.launch, name="nightly", user="u2", status="stopped", stop_reason="limit_cost")
+    shelf.run("d" * 32, parent=launch.launch, name="nightly", user="u2")
+    shelf.call("c" * 32, None, None, status="refused", limit_kind="cost")
+    shelf.call("d" * 32, (5, 5), 2.5, agent="clerk", model="big")
+    shelf.agent("d" * 32, "clerk")
+    shelf.launch = launch.launch
+    return shelf
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--user", "u1"], "a"),
+        (["--tenant", "acme"], "a"),
+        (["--session", "s1"], "a"),
+        (["--tag", "team"], "a"),
+        (["--tag", "team=x"], "a"),
+        (["--tag", "team=y"], ""),
+        (["--user", "u2", "--status", "refused"], "c"),
+        (["--stop-reason", "limit_cost"], "c"),
+        (["--agent", "clerk"], "d"),
+        (["--model", "big"], "d"),
+        (["--name", "nightly", "--sort", "cost"], "dc"),
+        (["--text", "TRIAGE"], "a"),
+        (["--user", "u2", "--since", "yesterday"], "cd"),
+        (["--user", "u2", "--until", "yesterday"], ""),
+        (["--user", "u2", "--sort", "cost", "-n", "1"], "d"),
+    ],
+)
+def test_runs_are_chosen_by_whose_they_are_and_what_came_of_them(served, options, expected):
+    found = [each["run_id"][0] for each in json.loads(served("runs", "--json", *options).stdout)]
+    assert (found if "--sort" in options else sorted(found)) == (list(expected) if "--sort" in options else sorted(expected))
+
+
+def test_what_was_launched_stands_for_what_is_in_it(served):
+    assert [each["run_id"] for each in json.loads(served("runs", "--json").stdout)] == [served.launch]
+    assert len(json.loads(served("runs", "--json", "--all").stdout)) == 4
+    assert {each["run_id"][0] for each in json.loads(served("runs", "--json", "--inside", served.launch).stdout)} == set("acd")
+
+
+def test_a_choice_that_no_run_fits_says_so(served):
+    assert served("runs", "--user", "nobody").stdout == "No run is like that. Leave an option out to see more.\n"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--since", "soon"],
+        ["--status", "asleep"],
+        ["--tag", "=x"],
+        ["--inside", "nothing at all"],
+        ["--until", "\x1b[31m"],
+        ["--since", ""],
+    ],
+)
+def test_a_choice_that_is_none_is_a_sentence(served, options):
+    done = served("runs", *options)
+    assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert "\x1b" not in done.stderr
+
+
+def test_a_run_that_nobody_launched_shows_its_own_end(shelf):
+    shelf.run("e" * 32, name="alone", status="stopped", stop_reason="limit_turns")
+    (row,) = shelf("runs").stdout.splitlines()[2:]
+    assert row.split()[3:7] == ["alone", "stopped", "stopped", "limit_turns"]
+
+
+def test_records_that_were_lost_are_said(shelf):
+    shelf.add()
+    shelf.execute("UPDATE processes SET lost = 2")
+    assert shelf("runs").stderr == "2 records of these runs could not be written, so every figure is at least so much.\n"

@@ -68,7 +68,7 @@ def test_what_is_not_known_is_no_ground_for_a_limit(shelf):
 
 
 def test_agents_that_a_limit_ended_are_said_to_need_more(shelf):
-    fill(shelf, 6, **{"ravi.status": "stopped", "ravi.stop_reason": "limit_tokens"})
+    fill(shelf, 6, status="stopped", stop_reason="limit_tokens")
     assert "# 6 of 6 ended at a limit, so that they may need more than is seen here" in shelf("suggest").stdout
 
 

@@ -8,6 +8,8 @@ import json
 
 import pytest
 
+from ravi_otel.policy import Usage
+
 
 def untold(shelf, run):
     shelf.call(run, None, None, model="silent")
@@ -15,11 +17,11 @@ def untold(shelf, run):
 
 def half_told(shelf, run):
     """Store a stream that was closed after its first chunk: what went in is estimated, and nobody counted what came out."""
-    shelf.call(run, (11, 0), 0.000004, model="silent", **{"ravi.usage.source": "estimated", "ravi.status": "cancelled"})
+    shelf.call(run, (11, 0), 0.000004, model="silent", source="estimated", status="cancelled")
 
 
 def failed(shelf, run, **charged):
-    shelf.call(run, None, None, model="silent", **{"ravi.status": "error", "error.type": "AuthenticationError"}, **charged)
+    shelf.call(run, None, None, model="silent", status="error", error_type="AuthenticationError", **charged)
 
 
 def facts(shelf):
@@ -34,7 +36,7 @@ def test_a_call_that_was_sent_and_told_nothing_makes_every_sum_a_lower_bound(she
     run = shelf.add()
     shelf.call(run, (1_000, 200), 0.25)
     call(shelf, run)
-    row = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line)
+    row = next(line for line in shelf("runs").stdout.splitlines() if run.launch in line)
     top = next(line for line in shelf("show").stdout.splitlines() if "run desk" in line)
     assert row.count("≥") == 2
     assert top.count("≥") == 3
@@ -68,9 +70,9 @@ def test_what_a_failed_call_is_charged_is_an_estimate_in_every_command(shelf, be
     run = shelf.add()
     if beside:
         shelf.call(run, (100, 20), 0.5)
-    charged = {"ravi.usage.charged.input_tokens": 16, "ravi.usage.charged.output_tokens": 0, "ravi.usage.charged.cost_usd": 0.000006}
+    charged = {"charged": Usage(16, 0, source="estimated"), "charged_cost": 0.000006}
     failed(shelf, run, **charged)
-    listed = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line).split()
+    listed = next(line for line in shelf("runs").stdout.splitlines() if run.launch in line).split()
     shown = next(line for line in shelf("show").stdout.splitlines() if "run desk" in line).split()
     summed = shelf("cost").stdout.splitlines()
     if beside:
@@ -82,7 +84,7 @@ def test_what_a_failed_call_is_charged_is_an_estimate_in_every_command(shelf, be
 
 def test_embeddings_answer_without_output_and_are_not_unknown_for_it(shelf):
     run = shelf.add()
-    shelf.call(run, (30, None), 0.001, **{"gen_ai.operation.name": "embeddings"})
+    shelf.call(run, (30, None), 0.001, operation="embeddings")
     (listed,) = json.loads(shelf("runs", "--json").stdout)
     assert (listed["calls_without_usage"], listed["output_tokens"]) == (0, 0)
 
@@ -91,9 +93,7 @@ def test_an_agent_is_not_unknown_for_what_an_agent_below_it_was_not_told(shelf):
     run = shelf.add()
     outer = shelf.agent(run, "outer")
     shelf.call(run, (30, 10), 0.5, parent=outer)
-    inner = shelf.span(
-        run, {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "inner", "ravi.scope.id": "i"}, kind=1, parent=outer
-    )
+    inner = shelf.agent(run, "inner", parent=outer)
     shelf.call(run, None, None, parent=inner)
     lines = {line.split()[2]: line for line in shelf("show").stdout.splitlines() if "agent " in line}
     assert ("≥" in lines["outer"], "?" in lines["inner"]) == (False, True)
@@ -113,12 +113,12 @@ def test_figures_and_ids_are_whole_however_narrow_the_terminal(shelf, width, com
     runs = [shelf.add("support-desk-nightly-evaluation", outcome="limited", ago=at) for at in range(3)]
     for run in runs:
         shelf.call(run, (1_234_567, 76_543), 12_345.678, model="a-model-with-a-rather-long-name", parent=shelf.agent(run, "researcher"))
-    done = shelf(*command, *([runs[0].run_id] if command == ("show",) else []), width=width)
+    done = shelf(*command, *([runs[0].launch] if command == ("show",) else []), width=width)
     assert max(map(len, done.stdout.splitlines())) <= width
     shown = {
-        "runs": ["1,311,110", "$12,345.68", runs[0].run_id[-6:]],
+        "runs": ["1,311,110", "$12,345.68", runs[0].launch[-6:]],
         "cost": ["$37,037.03"],
-        "show": ["1,234,567", "$12,345.68", runs[0].run_id],
+        "show": ["1,234,567", "$12,345.68", runs[0].launch],
     }
     for figure in shown[command[0]]:
         assert figure in done.stdout
@@ -126,13 +126,13 @@ def test_figures_and_ids_are_whole_however_narrow_the_terminal(shelf, width, com
 
 
 def told_in_total(shelf, run):
-    shelf.call(run, None, None, model="lumps", **{"ravi.usage.total_tokens": 500})
+    shelf.call(run, None, None, model="lumps", usage=Usage(total_tokens=500))
 
 
 def test_a_total_that_was_told_alone_is_in_the_sum_of_all_tokens_and_in_neither_part(shelf):
     run = shelf.add()
     told_in_total(shelf, run)
-    row = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line)
+    row = next(line for line in shelf("runs").stdout.splitlines() if run.launch in line)
     assert " 500 " in row
     line = next(line for line in shelf("show").stdout.splitlines() if "chat lumps" in line)
     assert "500 tokens, input and output not told" in line
@@ -147,5 +147,5 @@ def test_the_sum_of_all_tokens_is_a_lower_bound_beside_a_call_that_told_nothing_
     run = shelf.add()
     told_in_total(shelf, run)
     untold(shelf, run)
-    row = next(line for line in shelf("runs").stdout.splitlines() if run.run_id in line)
+    row = next(line for line in shelf("runs").stdout.splitlines() if run.launch in line)
     assert "≥500" in row

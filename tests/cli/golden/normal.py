@@ -49,8 +49,11 @@ class Names:
         """Name the runs and places in a text."""
         for place, name in self._places.items():
             text = text.replace(place, name)
+        text = re.sub(r"\btrace [0-9a-f]{32}\b", "trace <trace>", text)
         text = _RUN_ID.sub(lambda found: f"<{self._known.get(found[0], '?')}>", text)
-        for run_id, name in self._known.items():  # the end of one, where there is little room
+        for run_id, name in self._known.items():  # or a part that tells it apart, where there is little room
+            part = run_id if "-" in run_id else run_id[:8]
+            text = text.replace(run_id, f"<{name}>").replace(f"{part}  ", f"<{name}>  ")
             text = re.sub(rf"(?<![\w<]){run_id[-6:]}(?!\w)", f"<{name}>", text)
         return text
 
