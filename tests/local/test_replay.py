@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -30,10 +34,12 @@ from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import _otlp, _replay
+from ravi_otel.local._queries import Queries
 from ravi_otel.local._replay import Backend, ReplayError, Sent, backend
 from ravi_otel.local._store import Store
-from ravi_otel.testing import OtlpReceiver
+from ravi_otel.testing import OtlpReceiver, ScriptedLLM, Text
 
+ROOT = Path(__file__).parents[2]
 RESOURCE = Resource.create({"service.name": "desk", "n": 3})
 
 
@@ -601,3 +607,39 @@ def test_over_grpc_a_backend_that_is_not_there_is_not_waited_for(run):
             replay(run, Backend(url, protocol="grpc"), wait=waits.append)
     assert waits == []
     assert str(refused.value).isprintable()
+
+
+# -- of a program that really ran -------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import openai, ravi_otel
+ravi_otel.instrument()
+client = openai.OpenAI()
+with ravi_otel.run("r", limits=["requests=2"], tags={"team": "search"}), ravi_otel.agent("a"):
+    for _ in range(3):
+        try:
+            client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
+        except ravi_otel.BudgetExhaustedError:
+            pass
+"""
+
+
+def test_what_a_program_exported_live_is_what_a_replay_sends_later(tmp_path, receiver):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
+    with ScriptedLLM(lambda _: Text("ok", usage=(100, 50))) as server:
+        told = {"OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "RAVI_STORE": str(tmp_path / "s")}
+        environ = {**kept, **told, "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", PROGRAM], env=environ, check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    live, logs = by_id(receiver.spans), sorted(receiver.logs, key=repr)
+    assert (len(live), len(logs) > 0, len(receiver.metrics) > 0) == (5, True, True)
+    metrics = {(metric.name, str(metric.attributes)) for metric in receiver.metrics}
+    receiver.clear()
+    store = Store.find(tmp_path / "s")
+    with Queries(store) as queries:
+        (run,) = queries.runs().rows
+    sent = _replay.replay(store, run.run, Backend(receiver.url))
+    assert by_id(receiver.spans) == live
+    assert sorted(receiver.logs, key=repr) == logs
+    assert {(metric.name, str(metric.attributes)) for metric in receiver.metrics} == metrics
+    assert (sent.left_out, sent.rejected) == (0, 0)
