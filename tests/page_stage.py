@@ -85,6 +85,7 @@ class Looking:
     def __init__(self, browser: Browser, served: Served, *, theme: str = "light", width: int = 1440, height: int = 900) -> None:
         self.served = served
         self.wrong: list[str] = []
+        self._refused = False
         self.context: BrowserContext = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme=theme, reduced_motion="reduce", has_touch=width < 640
         )
@@ -98,6 +99,13 @@ class Looking:
     def _failed(self, asked: Any) -> None:
         if not asked.url.endswith("/api/events") and "ERR_ABORTED" not in (asked.failure or ""):
             self.wrong.append(f"{asked.url}: {asked.failure}")
+
+    def is_refused(self) -> None:
+        """Say that the server refuses something in this test: the browser tells of every answer that is an error."""
+        self._refused = True
+
+    def complaints(self) -> list[str]:
+        return [each for each in self.wrong if not (self._refused and "responded with a status of 4" in each)]
 
     def open(self, path: str = "/") -> Page:
         self.page.goto(f"{self.served.origin}{path}{'&' if '?' in path else '?'}token={self.served.access.token}")

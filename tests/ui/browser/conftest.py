@@ -28,4 +28,4 @@ def looking(browser: Browser, served: Served, request: pytest.FixtureRequest) ->
     known = Looking(browser, served, **getattr(request, "param", {}))
     yield known
     known.context.close()
-    assert known.wrong == []
+    assert known.complaints() == []

@@ -122,7 +122,7 @@ def test_an_edit_of_another_kind_cannot_be_approved(served, looking):
     expect(page.get_by_role("alert")).to_contain_text("was a number")
     page.get_by_role("button", name="Undo edit").click()
     expect(page.locator("#approve")).to_be_enabled()
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 def test_a_rejection_goes_with_its_reason_by_keys_alone(served, looking):
@@ -150,7 +150,7 @@ def test_one_that_was_answered_elsewhere_meanwhile_is_said_to_be_and_is_not_answ
     page.evaluate("document.querySelector('#approve')?.click()")
     expect(page.get_by_text("rejected by jo").first).to_be_visible()
     assert desk(served.queue, time.time).find(asked.id).state == "rejected"
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 def test_one_that_expired_says_so_and_one_that_was_forged_is_not_offered(served, looking):
@@ -170,7 +170,7 @@ def test_a_damaged_queue_is_told_in_one_sentence(served, looking):
     served.queue.chmod(0o600)
     page = looking.open("/approvals")
     expect(page.get_by_role("alert").first).to_contain_text("cannot be used")
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

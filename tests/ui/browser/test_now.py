@@ -139,7 +139,7 @@ def test_a_limit_is_raised_by_key_and_the_process_hears_who(served, looking):
     dialog.get_by_role("button", name="Set cost to 1.50").click()
     expect(dialog).to_have_count(0)
     assert [(each["op"], each["kind"], each["value"], each["by"]) for each in actor.heard] == [("set_limit", "cost", 1.5, login())]
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_what_a_process_refuses_is_said_in_its_own_words_as_text(served, looking
     page.keyboard.press("x")
     page.get_by_role("button", name="Cancel it").click()
     expect(page.get_by_role("alert")).to_have_text(f"no: {HOSTILE}")
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 def test_rows_fold_and_move_by_keys(served, looking):

@@ -177,7 +177,7 @@ def test_where_there_is_no_store_it_says_how_to_keep_one(served, looking):
     expect(page.get_by_text("ravi-otel run --limit")).to_be_visible()
     page.goto(f"{served.origin}/runs/nobody")
     expect(page.get_by_role("alert")).to_be_visible()
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
 
 
 def test_many_runs_are_scrolled_without_pages(served, looking):
@@ -233,4 +233,4 @@ def test_the_id_of_a_call_leads_to_it_in_its_run(served, looking):
     shelf.say("only-one", call, "the last question", answer="an answer")
     page = looking.open(f"/runs/{'ab' * 16}")
     expect(page.get_by_role("heading", level=1)).to_have_text("only-one")
-    looking.wrong.clear()  # the browser tells of every answer that is an error
+    looking.is_refused()
