@@ -69,7 +69,16 @@ def test_a_run_of_a_hundred_thousand_calls_scrolls(served, looking, capsys):
     )
     fill(served.store, "scopes", [{**scope, "scope": "huge", "kind": "run", "name": "huge"}, *agents])
     usage = {"input_tokens": 1200, "output_tokens": 300, "source": "reported"}
-    call = {"run": "huge", "process": "p1", "operation": "chat", "provider": "openai", "model": "gpt-4.1", "status": "ok", "usage": usage}
+    call = {
+        "run": "huge",
+        "process": "p1",
+        "operation": "chat",
+        "provider": "openai",
+        "model": "gpt-4.1",
+        "status": "error",
+        "usage": usage,
+    }
+    # Calls that failed each keep a line of their own, where many that went well would share one.
     call |= {**dict.fromkeys(SUMS, 0), "decision": "admitted", "duration": SECOND // 2, "cost": 5_100_000, "stream": 0, "pending": 0}
     calls = ({**call, "call": f"c{at}", "scope": f"s{at % 99}", "began": NOW + at * SECOND} for at in range(99_000))
     fill(served.store, "calls", calls)

@@ -25,7 +25,7 @@ CHAIN = [
 ]
 LIMITS = [
     {
-        "limit": "cost=0.50usd",
+        "limit": "cost",
         "kind": "cost",
         "scope": "run",
         "scope_name": "triage-42",
@@ -128,6 +128,21 @@ def test_a_tree_is_folded_and_walked_by_keys(served, looking):
     expect(rows).to_have_count(1)
     page.keyboard.press("ArrowRight")
     expect(rows.nth(1)).to_be_visible()
+
+
+def test_turns_that_look_alike_are_one_line_until_it_is_opened(served, looking):
+    kept(served)
+    page = looking.open("/runs/triage-42")
+    rows = page.get_by_role("treegrid", name="Calls").get_by_role("row")
+    folded = rows.filter(has_text="4 turns, 3 × search").first
+    expect(folded).to_be_visible()
+    before = rows.count()
+    folded.get_by_role("button").click()
+    expect(rows).to_have_count(before + 7)
+    rows.nth(rows.count() - 3).click()
+    rows.filter(has_text="chat gpt-4.1").nth(2).click()
+    page.reload()
+    expect(page.locator("[role=row][aria-selected=true]")).to_contain_text("chat gpt-4.1")
 
 
 @pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)

@@ -8,7 +8,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { useVirtual } from "../../virtual.ts";
-import { span } from "../../words.ts";
+import { many, span } from "../../words.ts";
 import { Curves } from "./Curves.tsx";
 import { Item } from "./Item.tsx";
 import "../../parts/Table.css";
@@ -21,24 +21,62 @@ const KEYS: readonly Key[] = [
 ];
 const ROW = 24;
 
-/** A line that is shown: where it is among all, and whether something is below it. */
+/** A line that is shown: whether something is below it, and the turns that it stands for where many look alike. */
 interface Line {
   row: TreeRow;
   folds: boolean;
+  turns: readonly TreeRow[] | null;
 }
 
-function shown(rows: readonly TreeRow[], folded: ReadonlySet<string>): Line[] {
+const FEWEST = 8;
+const FIRST = 2;
+const LAST = 3;
+
+/** Turns that went well, one after the other in one place: of many, the first and the last are shown, and those between in one line. */
+function alike(rows: readonly TreeRow[], from: number): number {
+  const [, depth] = rows[from] as TreeRow;
+  let at = from;
+  for (let row = rows[at]; row && row[1] === depth && isCall(row) && row[4] === "ok"; row = rows[++at]);
+  return at - from;
+}
+
+function shown(rows: readonly TreeRow[], folded: ReadonlySet<string>, opened: ReadonlySet<string>): Line[] {
   const lines: Line[] = [];
   let hidden = Infinity;
   for (let at = 0; at < rows.length; at++) {
-    const row = rows[at];
-    if (!row) continue;
+    const row = rows[at] as TreeRow;
     const [id, depth] = row;
     if (depth > hidden) continue;
     hidden = folded.has(id) ? depth : Infinity;
-    lines.push({ row, folds: (rows[at + 1]?.[1] ?? -1) > depth });
+    const like = isCall(row) ? alike(rows, at) : 0;
+    if (like < FEWEST) {
+      for (let place = at; place < at + Math.max(1, like); place++) {
+        const each = rows[place] as TreeRow;
+        lines.push({ row: each, folds: (rows[place + 1]?.[1] ?? -1) > each[1], turns: null });
+      }
+      at += Math.max(1, like) - 1;
+      continue;
+    }
+    const line = (each: TreeRow): Line => ({ row: each, folds: false, turns: null });
+    const between = rows.slice(at + FIRST, at + like - LAST);
+    const key = (between[0] as TreeRow)[0];
+    lines.push(...rows.slice(at, at + FIRST).map(line), { row: together(between), folds: true, turns: between });
+    if (opened.has(key)) lines.push(...between.map((each): Line => line([each[0], each[1] + 1, ...each.slice(2)] as TreeRow)));
+    lines.push(...rows.slice(at + like - LAST, at + like).map(line));
+    at += like - 1;
   }
   return lines;
+}
+
+/** One line for many turns: how many calls, and how often each tool; it adds up neither tokens nor money. */
+function together(turns: readonly TreeRow[]): TreeRow {
+  const [first] = turns as [TreeRow];
+  const last = turns.at(-1) as TreeRow;
+  const tools = new Map<string, number>();
+  for (const [, , kind, title] of turns) if (kind === "tool") tools.set(title, (tools.get(title) ?? 0) + 1);
+  const calls = turns.length - [...tools.values()].reduce((sum, each) => sum + each, 0);
+  const parts = [...(calls > 0 ? [many(calls, "turn")] : []), ...[...tools].slice(0, 3).map(([name, times]) => `${times} × ${name}`)];
+  return [`turns/${first[0]}`, first[1], "turns", parts.join(", "), "ok", first[5], last[5] + (last[6] ?? 0) - first[5], "", "", "", ""];
 }
 
 export function RunPage({ id }: { id: string }) {
@@ -99,8 +137,9 @@ function Whole({ data, name }: { data: Run; name: string }) {
   const search = useSearch();
   const [, go] = useLocation();
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
-  const lines = useMemo(() => shown(data.rows, folded), [data.rows, folded]);
   const wanted = new URLSearchParams(search).get("item");
+  const [opened, setOpened] = useState<ReadonlySet<string>>(() => new Set(holding(data.rows, wanted)));
+  const lines = useMemo(() => shown(data.rows, folded, opened), [data.rows, folded, opened]);
   const refused = lines.findIndex(({ row }) => row[4] === "refused" && isCall(row));
   const found = lines.findIndex(({ row }) => row[0] === wanted);
   const [at, setAt] = useState(() => Math.max(0, found >= 0 ? found : refused));
@@ -116,7 +155,7 @@ function Whole({ data, name }: { data: Run; name: string }) {
   const choose = (next: number) => {
     setAt(next);
     const row = lines[next]?.row;
-    if (row && row[0] && told === null) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
+    if (row && row[0] && row[2] !== "turns" && told === null) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
   };
   const move = (step: number) => {
     const next = Math.max(0, Math.min(lines.length - 1, at + step));
@@ -124,13 +163,16 @@ function Whole({ data, name }: { data: Run; name: string }) {
     virtual.show(next);
   };
   const fold = (id: string, on: boolean) => {
-    setFolded((before) => {
+    const turns = id.startsWith("turns/");
+    const change = (before: ReadonlySet<string>) => {
       const after = new Set(before);
-      if (on) after.add(id);
-      else after.delete(id);
+      if (on !== turns) after.add(turns ? id.slice(6) : id);
+      else after.delete(turns ? id.slice(6) : id);
       return after;
-    });
+    };
+    (turns ? setOpened : setFolded)(change);
   };
+  const isOpen = (id: string) => (id.startsWith("turns/") ? opened.has(id.slice(6)) : !folded.has(id));
   useKeys({
     j: () => move(1),
     k: () => move(-1),
@@ -219,12 +261,12 @@ function Whole({ data, name }: { data: Run; name: string }) {
                   aria-level={depth + 1}
                   aria-rowindex={item.index + 1}
                   aria-selected={item.index === at}
-                  aria-expanded={line.folds || folded.has(id) ? !folded.has(id) : undefined}
+                  aria-expanded={line.folds ? isOpen(id) : undefined}
                   onClick={() => choose(item.index)}
                   style={{ top: `${item.start - above}px` }}
                 >
-                  <Left line={line} open={!folded.has(id)} onFold={() => fold(id, !folded.has(id))} />
-                  {!isPhone && <Lane row={line.row} length={data.length} />}
+                  <Left line={line} open={isOpen(id)} onFold={() => fold(id, isOpen(id))} />
+                  {!isPhone && (line.turns ? <Turns turns={line.turns} length={data.length} /> : <Lane row={line.row} length={data.length} />)}
                 </div>
               );
             })}
@@ -269,13 +311,39 @@ function Left({ line, open, onFold }: { line: Line; open: boolean; onFold: () =>
             <Icon name={open ? "down" : "right"} />
           </button>
         ) : null}
-        <Icon name={isPlain ? (SHAPES[kind] ?? "run") : tone} />
+        {kind !== "turns" && <Icon name={isPlain ? (SHAPES[kind] ?? "run") : tone} />}
         <span class="name" title={title}>
           {title}
         </span>
       </span>
       <span class="n">{given || taken ? `${given}→${taken}` : ""}</span>
       <span class="n">{cost}</span>
+    </span>
+  );
+}
+
+/** The place of the turns, folded, in which an item is. */
+function holding(rows: readonly TreeRow[], wanted: string | null): string[] {
+  const at = wanted === null ? -1 : rows.findIndex((row) => row[0] === wanted);
+  let from = at;
+  const depth = rows[at]?.[1];
+  while (from > 0 && rows[from - 1]?.[1] === depth && isCall(rows[from - 1] as TreeRow) && rows[from - 1]?.[4] === "ok") from--;
+  const first = at < 0 ? undefined : rows[from + FIRST];
+  return first ? [first[0]] : [];
+}
+
+const MOST_BARS = 240;
+
+/** The time of many turns: each call of them, or as many as can be told apart. */
+function Turns({ turns, length }: { turns: readonly TreeRow[]; length: number }) {
+  const every = Math.ceil(turns.length / MOST_BARS);
+  return (
+    <span class="lane" role="gridcell">
+      {turns
+        .filter((_, at) => at % every === 0)
+        .map(([id, , kind, , , begin, took]) => (
+          <i key={id} class={`b ${kind === "tool" ? "tool" : "chat"}`} style={{ left: `${(begin / length) * 100}%`, width: `${((took ?? 0) / length) * 100}%` }} />
+        ))}
     </span>
   );
 }
