@@ -134,7 +134,7 @@ def test_turns_that_look_alike_are_one_line_until_it_is_opened(served, looking):
     kept(served)
     page = looking.open("/runs/triage-42")
     rows = page.get_by_role("treegrid", name="Calls").get_by_role("row")
-    folded = rows.filter(has_text="4 turns, 3 × search").first
+    folded = rows.filter(has_text="4 turns, 3 \u00d7 search").first
     expect(folded).to_be_visible()
     before = rows.count()
     folded.get_by_role("button").click()
