@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,22 @@ ANYBODY_WRITES: Final = 0o002
 _IGNORED: Final = b"*\n"
 _CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_BINARY"))
 _BESIDE: Final = ("-journal", "-wal", "-shm")
+
+
+@contextlib.contextmanager
+def standard_descriptors_taken() -> Generator[None]:
+    """Keep files that are opened meanwhile off the numbers 0 to 2 where they are closed: a program would take them for its own."""
+    taken: list[int] = []
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            taken.append(os.open(os.devnull, os.O_RDWR | getattr(os, "O_CLOEXEC", 0)))
+    try:
+        yield
+    finally:
+        for number in taken:
+            os.close(number)
 
 
 def make_directory(directory: Path) -> None:

@@ -92,8 +92,8 @@ class Instrumentation:
         self._surroundings = surroundings
         self._content = settings.content()
         self._kept = _keeping(surroundings, content=self._content.captured)
-        sink = _sink(self._kept) if surroundings is None else surroundings.sink
-        self._pipeline = Pipeline(settings.tracer_provider, settings.meter_provider, settings.logger_provider, store=sink)
+        providers = (settings.tracer_provider, settings.meter_provider, settings.logger_provider)
+        self._pipeline = Pipeline(*providers, store=_sink(self._kept))
         if self._kept and (self._content.captured or (surroundings is not None and surroundings.content)):
             self._content = replace(self._content, in_store=True)
         self._telemetry = Telemetry(self._pipeline, self._content, full=settings.full)

@@ -17,7 +17,7 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._runtime.settings import Surroundings
 from ravi_otel._setup import surround
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.local.store.writing import FileSink
+from ravi_otel.local._sink import Sink
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ScriptedLLM
@@ -25,24 +25,11 @@ from ravi_otel.testing import ScriptedLLM
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 
 
-class Broken(FileSink):
-    """A store whose end fails."""
-
-    def close(self, timeout_s: float = 5.0) -> bool:
-        super().close(timeout_s)
-        raise RuntimeError("cannot join thread before it is started")
-
-
 @pytest.fixture
-def sinks() -> list[type[FileSink]]:
-    return [FileSink]
-
-
-@pytest.fixture
-def launched(tmp_path: Path, sinks: list[type[FileSink]]) -> Iterator[openai.OpenAI]:
+def launched(tmp_path: Path) -> Iterator[openai.OpenAI]:
     run = Opening(kind=ScopeKind.RUN, name="program", run_id="r1", limits=(parse_limit("requests=0"),), surrounding=True)
     with ScriptedLLM("hello") as server, openai.OpenAI(base_url=server.base_url, api_key="k", max_retries=0) as client:
-        surround(Surroundings(run=run, ledger=MemoryLedger(), sink=lambda: sinks[0](tmp_path)))
+        surround(Surroundings(run=run, ledger=MemoryLedger(), store=tmp_path / "store"))
         try:
             yield client
         finally:
@@ -85,23 +72,18 @@ def test_uninstrument_changes_nothing_where_the_program_had_set_up_nothing(launc
     assert ravi_otel.instrument() is before
 
 
-def test_a_store_that_cannot_be_closed_keeps_nobody_from_replacing(launched, sinks, monkeypatch):
+def test_a_store_that_cannot_be_closed_keeps_nobody_from_replacing(launched, monkeypatch):
     monkeypatch.delenv("RAVI_RAISE_BUGS")
-    sinks[0] = Broken
+    monkeypatch.setattr(Sink, "close", broken)
     ravi_otel.instrument(prices={"m": {"input": 1, "output": 1}})
     refused(launched)
     for cost in (2, 3):
         ravi_otel.instrument(prices={"m": {"input": cost, "output": 1}})
         refused(launched)
-    sinks[0] = FileSink
+    monkeypatch.undo()
     ravi_otel.uninstrument()
     refused(launched)
 
 
-def test_a_sink_can_be_closed_while_its_thread_is_made_and_not_started(tmp_path, monkeypatch):
-    import threading
-
-    sink = FileSink(tmp_path)
-    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
-    sink._start()
-    assert sink.close()
+def broken(_self: Sink, _timeout_s: float) -> bool:
+    raise RuntimeError("cannot join thread before it is started")

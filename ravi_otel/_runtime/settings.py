@@ -26,7 +26,6 @@ from ravi_otel._pricing.book import PriceMap
 from ravi_otel._runtime.config import effective, service_in
 from ravi_otel._runtime.policy_file import check_mode
 from ravi_otel._runtime.state import STATE, Options
-from ravi_otel._telemetry import Sink
 from ravi_otel._telemetry.content import Content, Redact, read_content, redact_secrets
 from ravi_otel._telemetry.names import DETAILS, tells_all
 from ravi_otel.errors import ConfigurationError
@@ -267,8 +266,8 @@ class Surroundings:
     """What a launcher puts around a whole program: a run with limits of its own, whatever the program sets up inside.
 
     `of_service` are limits of the process besides, for all processes of its service, each with what a refusal tells its reader to change.
-    `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `sink` makes the end of
-    the local `store` in this process. `pause_after` says for how many seconds to hold back a refusal; `when_opened` hears of each
+    `ledger` keeps its counters, for all processes of the program, and for others too where it was `chosen`. `store` is where that
+    is. `pause_after` says for how many seconds to hold back a refusal; `when_opened` hears of each
     scope that is opened; `when_told` is called at the first work in each process, `when_left` at its end, if it ends in order. With
     `content` what is said is kept in the store.
     """
@@ -276,7 +275,6 @@ class Surroundings:
     run: Opening
     ledger: Ledger
     of_service: tuple[tuple[Limit, str], ...] = ()
-    sink: Callable[[], Sink]
     observe: bool = False
     admission: Admission = Admission.ESTIMATE
     warn_at: float | None = None

@@ -72,10 +72,9 @@ class Pipeline:
     application's global if it has set one by then; else, with an `OTEL_EXPORTER_OTLP_*ENDPOINT`, for private providers
     (http/protobuf, or grpc with the extra); else for the API's proxies, so a provider set later is used.
 
-    `store` makes, at the first use, the sink of the local store, which gets everything besides: the spans of the
-    application's provider, those of other libraries without their content (`local.store.foreign`), and our log records in
-    its logger provider, or what goes through private providers. A signal
-    that would go nowhere gets a private provider for the sink alone, until the application sets one of its own.
+    `store` makes, at the first use, the sink of the local store, which gets our spans and log records besides, from the application's
+    providers or from private ones. A signal that would go nowhere gets a private provider for the sink alone, until the application sets
+    one of its own.
 
     `observe` takes the gauges' callbacks, by metric name, and `convention` whose schema and names are told, both before the
     first use, as is `full`: whether all that is known of a call is told. `when_decided` is called after the first use has decided, and

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final
 
 from ravi_otel._extras import load
 from ravi_otel.cli.facts import run_facts
 from ravi_otel.launch.launcher import Result
 from ravi_otel.launch.plan import MOST_NOTES
-from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean, count
 
-_SIGNALS: Final[tuple[Literal["traces", "metrics", "logs"], ...]] = ("traces", "metrics", "logs")
 _MOST: Final = 600
 
 
@@ -29,12 +27,12 @@ def report(result: Result, *, as_json: bool = False, place: Path | None = None) 
 
 
 def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
-    if not (as_json or result.said or result.run.manifest.budgets or _has_told(result) or to.isatty()):
+    if not (as_json or result.said or result.budgets or result.kept.has_processes() or to.isatty()):
         to.write(f"\n{headline(result)}\n")  # which needs neither the terminal's library nor what reads a run
         return
-    kept = Store.find(result.run.path.parents[1])
+    kept, run = result.kept.store, result.kept.launch
     with load("ravi_otel.local._queries").Queries(kept) as queries:
-        tree, record = queries.tree(result.run.run_id), queries.record(result.run.run_id)
+        tree, record = queries.tree(run), queries.record(run)
     if as_json:
         facts = _facts(result, run_facts(kept, tree))
         to.write(json.dumps({**facts, **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
@@ -43,29 +41,21 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
     out = drawing.console(to)
     out.print()
     out.print(headline(result), style="bold", soft_wrap=True)
-    if record.roots and (len(record) > 1 or result.run.manifest.budgets):
+    if record.roots and (len(record) > 1 or result.budgets):
         drawing.render(record, out)
     for sentence in result.said:
         out.print(clean(sentence, _MOST), style="red")
 
 
-def _has_told(result: Result) -> bool:
-    """Whether a process of the program has told anything, or it cannot be seen whether."""
-    try:
-        return any(path.stat().st_size for signal in _SIGNALS for path in result.run.files(signal))
-    except OSError:
-        return True
-
-
 def headline(result: Result) -> str:
     """Name the run, and say how it ended and how to see it again."""
-    manifest, ended = result.run.manifest, result.ended
-    parts = [f"ravi-otel: {clean(manifest.name, 60)}", _ending(result)]
-    if manifest.observe:
+    ended = result.ended
+    parts = [f"ravi-otel: {clean(result.name, 60)}", _ending(result)]
+    if result.observe:
         parts.append("only observed, nothing was refused")
     if ended.refusals:
         parts.append(f"{'≥' if ended.refusals >= MOST_NOTES else ''}{count(ended.refusals)} refused")
-    parts.append(f"ravi-otel show {result.run.run_id}")
+    parts.append(f"ravi-otel show {result.kept.launch}")
     return " · ".join(parts)
 
 

@@ -18,8 +18,8 @@ from ravi_otel._runtime.config import effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.launch.launcher import UNKEPT, Launch, Result
 from ravi_otel.launch.target import NotFoundError
+from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
-from ravi_otel.local.store import Store
 from ravi_otel.policy import _checks as checks
 
 
@@ -49,6 +49,7 @@ from ravi_otel.policy import _checks as checks
     is_flag=True,
     help="Accept calls of models that the limits cannot cover, through other clients or plain HTTP: say so, and keep the program's status.",
 )
+@click.option("--content", is_flag=True, help="Keep in the store what is said, so that prompts and answers can be read there.")
 @click.option(
     "-q",
     "--quiet",
@@ -72,6 +73,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     ledger: str | None,
     after_limit: str,
     allow_unseen: bool,
+    content: bool,
     quiet: bool,
     as_json: bool,
     place: Path | None,
@@ -102,6 +104,7 @@ def run(  # noqa: PLR0913 - one parameter an option
             terminate=after_limit == "terminate",
             quiet=quiet or (as_json and place is None),
             allow_unseen=allow_unseen or is_allowed(os.environ),
+            content=content,
         )
         result = launch.run(Store.open())
     except NotFoundError as error:

@@ -12,7 +12,7 @@ import click
 from ravi_otel._extras import load
 from ravi_otel.cli.stored import store_option
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local.store import Store
+from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.place import place as queue_place
 

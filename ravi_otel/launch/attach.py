@@ -26,7 +26,6 @@ from ravi_otel.launch.brake import Brake
 from ravi_otel.launch.counting import chosen_by, open_in_program
 from ravi_otel.launch.plan import VARIABLE, Plan
 from ravi_otel.launch.uncaught import Threads, ended_by_limit, refusal_in, says
-from ravi_otel.local.store.writing import FileSink
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import Admission
 
@@ -90,7 +89,6 @@ def surroundings(plan: Plan) -> Surroundings:
         run=run_of(plan),
         of_service=of_service(plan),
         ledger=open_in_program(plan, lambda: STATE.engine.count("store_errors")),
-        sink=partial(FileSink.of, Path(plan.directory)),
         observe=plan.observe,
         admission=Admission(plan.admission),
         warn_at=plan.warn_at,
@@ -100,6 +98,7 @@ def surroundings(plan: Plan) -> Surroundings:
         when_told=partial(_leave, plan, "working"),
         when_left=partial(_left, plan),
         store=Path(plan.directory).absolute().parents[1],
+        content=plan.content,
         chosen=chosen_by(plan),
     )
 

@@ -8,7 +8,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -23,11 +23,9 @@ from ravi_otel.launch.counting import Counters, open_in_launcher
 from ravi_otel.launch.places import Place, places_of, spell
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
+from ravi_otel.local._prune import prune
 from ravi_otel.local._store import Launch as Kept
-from ravi_otel.local._store import Store as Runs
-from ravi_otel.local.store import Store, StoredRun
-from ravi_otel.local.store.directory import Ended as Outcome
-from ravi_otel.local.store.pruning import prune
+from ravi_otel.local._store import Outcome, Store
 from ravi_otel.policy._limits import Kind, format_limit
 
 STOPPED: Final = 4
@@ -45,9 +43,6 @@ _UNREAD: Final = 120
 _MOST_NAMED: Final = 8
 """Hosts, limits or scopes that one sentence names."""
 
-_MOST_LOOKED_THROUGH: Final = 1 << 20
-"""Bytes of spans that are read for a call."""
-
 _MOST_PLAN: Final = 100_000
 _LIMITED: Final[Outcome] = "limited"
 _UNCOUNTED: Final[Outcome] = "store_failed"
@@ -57,9 +52,15 @@ _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Tell what became of a launch. `status` is what to exit with, negative for a signal to die of; `said` are sentences."""
+    """Tell what became of a launch, and where its run is kept.
 
-    run: StoredRun
+    `status` is what to exit with, negative for a signal to die of; `said` are sentences, `budgets` where its limits stand at the end.
+    """
+
+    kept: Kept
+    name: str
+    observe: bool
+    budgets: Sequence[Mapping[str, Any]]
     ended: Ended
     status: int
     outcome: Outcome
@@ -77,6 +78,7 @@ class Launch:
         terminate: bool = True,
         quiet: bool = False,
         allow_unseen: bool = False,
+        content: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Check everything that can be wrong before anything is started; ConfigurationError says what."""
@@ -95,6 +97,7 @@ class Launch:
         self._terminate = terminate
         self._quiet = quiet
         self._allow_unseen = allow_unseen
+        self._content = content
         self._lease_s = lease_of(environ.get(LEASE, ""))
         self._environ = dict(environ)
         program = target.find(command[0], environ)
@@ -107,54 +110,39 @@ class Launch:
         """Start the program, wait for its end, and write down how it ended."""
         occupy_standard_descriptors()
         policy = self._policy
-        stored = store.begin(
+        kept = store.begin(
             self.name,
-            argv=tuple(self._command),
+            argv=self._command,
             version=__version__,
-            limits=tuple({"limit": format_limit(each.limit), "source": each.source} for each in policy.limits),
+            limits=[{"limit": format_limit(each.limit), "source": each.source} for each in policy.limits],
             tags=dict(policy.tags),
-            observe=policy.observe,
+            observe=int(policy.observe),
         )
-        kept = _kept(store.root, stored)
         try:
-            plan = self._plan(stored)
+            plan = self._plan(kept)
             if len(plan.write()) > _MOST_PLAN:
                 raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than a program's environment takes. Give fewer.")
             ledger = open_in_launcher(plan)
-            program = Program(self._command, self._environment(plan), stored.notes, terminate=self._terminate and not plan.observe)
+            program = Program(self._command, self._environment(plan), kept.notes, terminate=self._terminate and not plan.observe)
             ended = program.run()
         except (OSError, RaviError) as error:
-            stored.write(outcome="failed", ended=time.time())
-            _end(kept, outcome="failed")
+            with contextlib.suppress(sqlite3.Error, ConfigurationError):
+                kept.end(outcome="failed")
             if isinstance(error, RaviError):
                 raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
         said.extend(_unknown(ended, limited=bool(self._policy.limits)))
-        said.extend(self._not_counted(ended, stored))
+        said.extend(self._not_counted(ended, kept))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
         budgets = self._budgets(plan, ledger, said, gone=not ended.survivors) if counted else ()
         said.extend(self._not_opened(ended, budgets))
-        stored = _written(
-            stored,
-            said,
-            outcome=outcome,
-            status=ended.status,
-            uncovered=tuple(asdict(each) for each in ended.uncovered),
-            budgets=budgets,
-        )
-        _end(
-            kept,
-            outcome=outcome,
-            status=ended.status,
-            uncovered=[asdict(each) for each in ended.uncovered],
-            budgets=budgets,
-            notes=said,
-        )
-        with contextlib.suppress(OSError):  # old runs that cannot be removed now are there at the next one
-            prune(store, keep=stored.run_id)
-        return Result(stored, ended, status, outcome, tuple(said))
+        uncovered = [asdict(each) for each in ended.uncovered]
+        _write_end(kept, said, outcome=outcome, status=ended.status, uncovered=uncovered, budgets=budgets)
+        with contextlib.suppress(ConfigurationError):  # old runs that cannot be removed now are there at the next one
+            prune(store, keep=kept.launch)
+        return Result(kept, self.name, policy.observe, budgets, ended, status, outcome, tuple(said))
 
     def _budgets(self, plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
         """Return where the limits stand at the end, if there are any."""
@@ -164,13 +152,13 @@ class Launch:
         limits = load("ravi_otel.launch.held_limits")
         return cast("tuple[dict[str, Any], ...]", limits.read_budgets(plan, ledger, service_in(self._environ), said, gone=gone))
 
-    def _plan(self, stored: StoredRun) -> Plan:
+    def _plan(self, kept: Kept) -> Plan:
         policy = self._policy
         return Plan(
             version=__version__,
-            run_id=stored.run_id,
+            run_id=kept.launch,
             name=self.name,
-            directory=str(stored.path),
+            directory=str(kept.path),
             began_ns=time.monotonic_ns(),
             limits=tuple((format_limit(each.limit), each.origin) for each in policy.limits),
             tags=dict(policy.tags),
@@ -181,6 +169,7 @@ class Launch:
             terminate=self._terminate,
             lease_s=self._lease_s,
             quiet=self._quiet,
+            content=self._content,
             counted_in="" if policy.ledger is None or not policy.ledger.many else policy.ledger.spelled,
         )
 
@@ -219,7 +208,7 @@ class Launch:
             return ended.status, "signal", [f"The program was ended by signal {-ended.status}."]
         return ended.status, "ok" if ended.status == 0 else "failed", []
 
-    def _not_counted(self, ended: Ended, stored: StoredRun) -> list[str]:
+    def _not_counted(self, ended: Ended, kept: Kept) -> list[str]:
         """Say which calls of models no limit covered, and where none was seen at all."""
         limited = bool(self._policy.limits)
         told = [f"{said}: its calls were held to the limits as far as it works like those." for said in ended.outside] if limited else []
@@ -233,7 +222,7 @@ class Launch:
         elif limited and not self._not_attached(ended):
             if ended.imported:
                 told.append(f"The program has {', '.join(ended.imported)}, whose own requests the limits do not cover. None was seen.")
-            elif not (ended.working and _has_calls(stored)):
+            elif not (ended.working and kept.has_calls()):
                 told.append("No call of a model was seen: there was nothing for the limits to count.")
         return told
 
@@ -270,29 +259,6 @@ class Launch:
         return [f"{what}: {why}."]
 
 
-def _kept(root: Path, stored: StoredRun) -> Kept | None:
-    known = stored.manifest
-    facts = {"launch": known.run_id, "argv": known.argv, "limits": known.limits, "tags": dict(known.tags), "observe": int(known.observe)}
-    try:
-        return Runs.open(root).begin(known.name, version=known.version, **facts)
-    except ConfigurationError:
-        return None
-
-
-def _end(kept: Kept | None, **facts: Any) -> None:
-    if kept is not None:
-        with contextlib.suppress(sqlite3.Error, ConfigurationError):
-            kept.end(**facts)
-
-
-def _has_calls(stored: StoredRun) -> bool:
-    """Tell whether a model was called in a run; what is long is taken for one in which it was."""
-    if sum(path.stat().st_size for path in stored.files()) > _MOST_LOOKED_THROUGH:
-        return True
-    record = load("ravi_otel.local.store.reading").read_run(stored)
-    return any(getattr(child, "what", "") == "call" for branch in record.branches() for child in branch.children)
-
-
 def _listed(words: Sequence[str]) -> str:
     """Write words in a row, the first of many: `a, b and 3 others`."""
     shown = [*words[:_MOST_NAMED], *([f"{len(words) - _MOST_NAMED:,} others"] if len(words) > _MOST_NAMED else [])]
@@ -312,10 +278,9 @@ def _unknown(ended: Ended, *, limited: bool) -> list[str]:
     return told
 
 
-def _written(stored: StoredRun, said: list[str], **facts: Any) -> StoredRun:
-    """Write the end of the run into its manifest, or say why that cannot be done."""
+def _write_end(kept: Kept, said: list[str], **facts: Any) -> None:
+    """Write the end of the run into the store, or say why that cannot be done."""
     try:
-        return stored.write(ended=time.time(), notes=tuple(said), **facts)
-    except OSError as error:
-        said.append(f"The end of the run could not be written to {stored.path}: {error.strerror or error}.")
-        return StoredRun(stored.path, replace(stored.manifest, ended=time.time(), **facts))
+        kept.end(notes=said, **facts)
+    except (sqlite3.Error, ConfigurationError) as error:
+        said.append(f"How it ended could not be written into the store: {error}")

@@ -32,7 +32,8 @@ class Plan:
 
     `limits` are pairs of the grammar's text and what a refusal tells its reader to change. `began_ns` is a reading of the
     machine's monotonic clock, which all processes share. `prices` are as for `instrument(prices=)`. `lease_s` is how long
-    a silent process keeps what it holds. `quiet` keeps limit events off standard error. `counted_in` names the ledger that more than
+    a silent process keeps what it holds. `quiet` keeps limit events off standard error. With `content` the store keeps what is
+    said. `counted_in` names the ledger that more than
     this program counts in; it may have a password in it.
     """
 
@@ -50,6 +51,7 @@ class Plan:
     terminate: bool = True
     lease_s: float = 30.0
     quiet: bool = False
+    content: bool = False
     counted_in: str = field(default="", repr=False)
 
     @property

@@ -28,7 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
-from ravi_otel._files import create, make_directory, reserve
+from ravi_otel._files import create, make_directory, reserve, standard_descriptors_taken
 from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, log_ahead, read_text, transaction
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading, Spend
@@ -258,6 +258,25 @@ class Launch:
         """Return where its processes leave notes for the launcher."""
         return self.path / "notes.jsonl"
 
+    def has_calls(self) -> bool:
+        """Whether a model was called in it; also where that cannot be read."""
+        return self._has("calls JOIN processes USING (process)")
+
+    def has_processes(self) -> bool:
+        """Whether a process of the program has told anything; also where that cannot be read."""
+        return self._has("processes")
+
+    def _has(self, what: str) -> bool:
+        try:
+            connection = self.store.connect()
+            try:
+                question = f"SELECT 1 FROM {what} WHERE processes.launch = ? LIMIT 1"  # noqa: S608 - the names are ours
+                return connection.execute(question, (self.launch,)).fetchone() is not None
+            finally:
+                connection.close()
+        except (sqlite3.Error, ConfigurationError):
+            return True
+
     def end(self, **facts: Any) -> None:
         """Write how it ended, by the columns of `launches`; sqlite3.Error or ConfigurationError when that cannot be written."""
         connection = self.store.connect()
@@ -351,6 +370,10 @@ class Store:
         Raises ConfigurationError for a file that is another program's, or of another version, sqlite3.Error and OSError for one that
         cannot be used.
         """
+        with standard_descriptors_taken():
+            return self._connected(make=make, timeout_s=timeout_s)
+
+    def _connected(self, *, make: bool, timeout_s: float) -> sqlite3.Connection:
         if make:
             reserve(self.file)
         connection = connect(self.file, timeout_s=timeout_s)
@@ -358,6 +381,7 @@ class Store:
             connection.text_factory = read_text
             _prepare(connection, make=make)
             connection.execute("PRAGMA synchronous=NORMAL")
+            connection.execute("PRAGMA temp_store=MEMORY")  # no file is opened later
         except ForeignError as error:
             connection.close()
             raise ConfigurationError(

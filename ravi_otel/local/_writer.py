@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._files import make_directory
-from ravi_otel._forksafe import BackgroundThread
+from ravi_otel._forksafe import BackgroundThread, around_fork, renew_in_child
 from ravi_otel._sqlite import code_of, is_busy, transaction
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError
@@ -127,6 +127,7 @@ class Writer(BackgroundThread):
         self.process = ""
         self._connection: sqlite3.Connection | None = None
         super().__init__("ravi-otel-store")
+        _WRITERS.add(self)
         atexit.register(_call, weakref.WeakMethod(self.leave))
 
     @property
@@ -202,6 +203,14 @@ class Writer(BackgroundThread):
     def end(self, outcome: End, status: int | None = None) -> None:
         """Note how the process ends; the row says so once it is written."""
         self._end = (time.time_ns(), outcome, status)
+
+    def pause(self, timeout_s: float) -> bool:
+        """Write nothing until `go_on`, which the same thread calls; False where it is writing for longer than that."""
+        return self._writing.acquire(timeout=timeout_s)
+
+    def go_on(self) -> None:
+        """Write again."""
+        self._writing.release()
 
     def rest(self) -> None:
         """Write what waits, and let go of the file and of the thread until something comes again."""
@@ -401,6 +410,26 @@ def _watch_worker(writer: Writer) -> None:
     processes, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if processes is not None and util is not None and processes.parent_process() is not None:
         util.Finalize(None, _call, (weakref.WeakMethod(writer.leave),), exitpriority=-10)
+
+
+_WRITERS: Final[weakref.WeakSet[Writer]] = weakref.WeakSet()
+_held: Final[list[Any]] = []
+
+
+def _hold() -> None:
+    """Let no fork come while a transaction is open: SQLite would take its lock for one of the child's own, which nobody ever gives back."""
+    for writer in tuple(_WRITERS):
+        if writer.pause(_PATIENCE_S):
+            _held.append(writer)
+
+
+def _let_go() -> None:
+    while _held:
+        _held.pop().go_on()
+
+
+around_fork(_hold, _let_go)
+renew_in_child(_held.clear)
 
 
 def _call(method: Callable[[], Callable[[], object] | None]) -> None:

@@ -19,8 +19,7 @@ from ravi_otel.agents import AgentContext, Flow, OrchestratorAgent, ReActAgent, 
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
 from ravi_otel.errors import LLMTimeout, MiddlewareTermination, StopRun
-from ravi_otel.local.store import Store
-from ravi_otel.local.store.reading import read_run
+from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
@@ -209,9 +208,10 @@ class Heard:
 
     def stored(self, kind):
         self._leave()  # what is not written yet is written at the end
-        (run,) = Store.open(self._place).runs()
-        found = [branch for branch in read_run(run).branches() if branch.facts.kind is kind and branch.facts.scope_id != run.run_id]
-        return [(branch.facts.name, branch.view.status, branch.view.stop_reason) for branch in found]
+        connection = Store.find(self._place).connect()
+        found = connection.execute("SELECT name, status, stop_reason FROM scopes WHERE kind = ?", (kind.value,)).fetchall()
+        connection.close()
+        return found
 
     def metric(self, name, key):
         points = [point for point in self.capture.metric(name) for _ in range(int(point.value))]

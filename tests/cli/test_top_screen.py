@@ -14,7 +14,7 @@ from textual.color import Color
 from top_seats import actors, seated, tree
 
 from ravi_otel.cli.top_screen.tree import Tree
-from ravi_otel.local.store import Store
+from ravi_otel.local._store import Store
 
 pytestmark = pytest.mark.anyio
 

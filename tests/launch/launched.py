@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command beside these tests, which is no test
 import warm_starts
+from google.protobuf.json_format import MessageToDict
+
+from ravi_otel.local._otlp import request
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPORT = "ravi-otel: "
@@ -31,9 +35,37 @@ class Finished:
 
     @property
     def run(self):
-        """Read the one run's manifest."""
-        (path,) = self.store.glob("runs/*/run.json")
-        return json.loads(path.read_text())
+        """Read what the store says of the one launch."""
+        return launch_in(self.store)
+
+
+def stored(store, question):
+    """Ask a store."""
+    connection = sqlite3.connect(store / "runs.db")
+    try:
+        return connection.execute(question).fetchall()
+    finally:
+        connection.close()
+
+
+def spans_in(store):
+    """Give the spans that are kept for replay, as OTLP's JSON has them."""
+    found = [row[0] for row in stored(store, "SELECT data FROM otlp WHERE signal = 'traces'")]
+    told = MessageToDict(request("traces", found)) if found else {"resourceSpans": []}
+    return [span for each in told["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]
+
+
+_JSON = ("argv", "limits", "tags", "budgets", "uncovered", "notes")
+
+
+def launch_in(store):
+    """Read the one launch of a store."""
+    connection = sqlite3.connect(store / "runs.db")
+    connection.row_factory = sqlite3.Row
+    (row,) = connection.execute("SELECT * FROM launches").fetchall()
+    connection.close()
+    found = {name: json.loads(value) if name in _JSON and value is not None else value for name, value in dict(row).items()}
+    return found | {"run_id": found["launch"], "observe": bool(found["observe"])}
 
 
 class Desk:

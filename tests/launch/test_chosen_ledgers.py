@@ -30,7 +30,7 @@ def test_programs_count_together_what_is_not_one_runs_alone(desk, tmp_path, said
     assert [done.out.split("\n")[:2] for done in dones] == [["did", "did"], ["did", "refused by the session"]], dones[1].err
     for done, used in zip(dones, (2, 1), strict=True):
         assert f'"used": {used}' in done.err, done.err
-    assert not list(desk.store.glob("runs/*/ledger.db"))
+    assert not list(desk.store.glob("launches/*/ledger.db"))
 
 
 def test_a_ledger_that_cannot_be_reached_starts_nothing_and_tells_no_password(desk):

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import Desk
+from launched import Desk, spans_in
 
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -32,8 +32,7 @@ with ravi_otel.run("inner"):
 @pytest.mark.parametrize(("code", "inner", "outcome"), [("0", "ok", "ok"), ("3", "error", "failed")])
 def test_a_run_that_sys_exit_leaves_ended_as_the_program_did_and_the_store_has_the_status(desk, code, inner, outcome):
     done = desk.launch(sys.executable, "-c", EXITS, code)
-    lines = [json.loads(line) for path in desk.store.glob("runs/*/*.traces.jsonl") for line in path.read_text().splitlines()]
-    spans = [span for line in lines for each in line["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]
+    spans = spans_in(desk.store)
     told = {span["name"]: {each["key"]: each["value"].get("stringValue") for each in span["attributes"]} for span in spans}
     assert told["invoke_workflow inner"].get("ravi.status", "ok") == inner
     assert "error.type" not in told["invoke_workflow python"]  # which is told from inside the program
@@ -145,7 +144,7 @@ def test_a_process_that_outlives_the_program_is_spoken_of(desk, until):
 def test_a_program_that_swallows_refusals_is_ended_where_no_note_can_be_left(desk):
     code = Path(desk.program("runaway")[1]).read_text().replace("def work", "import shutil\nshutil.rmtree(sys.argv[3], True)\n\n\ndef work")
     (desk.directory / "lost.py").write_text(code)
-    done = desk.launch(sys.executable, "lost.py", "10", "3", str(desk.store / "runs"), flags=["--limit", "requests=5"])
+    done = desk.launch(sys.executable, "lost.py", "10", "3", str(desk.store / "launches"), flags=["--limit", "requests=5"])
     assert (done.status, desk.sent) == (-15, 0), done.err
 
 
@@ -245,8 +244,8 @@ def test_the_budget_that_was_used_is_kept_with_the_run(nightly):
 
 
 def test_tags_are_on_every_span(nightly):
-    lines = "".join(path.read_text() for path in nightly.store.glob("runs/*/*.traces.jsonl"))
-    assert lines.count("ravi.tag.team") == lines.count('"spanId"') - lines.count('"links"') == 3
+    tagged = [[each["key"] for each in span["attributes"]].count("ravi.tag.team") for span in spans_in(nightly.store)]
+    assert tagged == [1, 1, 1]
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

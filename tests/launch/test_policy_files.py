@@ -1,6 +1,6 @@
 """A launched program is held to a policy file, with the profile, mode and shares that are asked for."""
 
-import json
+from launched import launch_in, stored
 
 POLICY = """
 limits = ["requests=4"]
@@ -21,7 +21,5 @@ def test_flags_go_before_variables_and_a_share_of_the_process_reaches_the_progra
     flags = ["--policy", "policy.toml", "--profile", "ci", "--observe", "--admission", "after"]
     done = desk.launch(*desk.program("calls", "3"), flags=flags, RAVI_PROFILE="nobody", RAVI_ENFORCEMENT="enforce", RAVI_WARN_AT="0.5")
     assert (done.status, desk.sent) == (0, 3), done.err
-    (stored,) = (desk.directory / ".ravi").glob("runs/*/run.json")
-    assert json.loads(stored.read_text())["observe"] is True
-    logs = "".join(path.read_text() for path in stored.parent.glob("*.logs.jsonl"))
-    assert '"ravi.limit.nearing"' in logs
+    assert launch_in(desk.store)["observe"] is True
+    assert stored(desk.store, "SELECT event FROM events") == [("limit_nearing",), ("limit_exceeded",)]

@@ -1,6 +1,5 @@
 """Ten kinds of programs: attached or said not to be, same output and exit status as without us where no limit is hit."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from kinds import ATTACHED, UNATTACHED
+from launched import launch_in
 
 USUAL = {"threads", "forked_workers"}
 """What is launched in every run of the tests; all kinds by `make programs`, and with RAVI_LONG=1."""
@@ -56,7 +56,7 @@ def test_another_python_that_lacks_us_is_not_started(desk, stranger):
     assert done.status == 2
     assert f"{stranger} -m pip install ravi-otel==" in done.err
     assert not (desk.directory / "started").exists()
-    assert not list(desk.store.glob("runs/*"))
+    assert not (desk.store / "runs.db").exists()
 
 
 def test_another_python_that_lacks_us_deeper_down_is_said_to_be_free_when_it_imports_the_client(desk, stranger):
@@ -215,8 +215,7 @@ def test_a_forking_server_shares_one_budget(desk, until):
     assert sorted("".join(asked).split()) == ["200"] * 4 + ["429"] * 4, err
     assert desk.sent == 4
     assert child.returncode == 0, err
-    (path,) = desk.store.glob("runs/*/run.json")
-    assert json.loads(path.read_text())["budgets"][0]["used"] == 4
+    assert launch_in(desk.store)["budgets"][0]["used"] == 4
 
 
 ASK = """

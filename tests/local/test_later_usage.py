@@ -13,8 +13,6 @@ import ravi_otel
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel.local import as_json
 from ravi_otel.local._record import Leaf, RunRecord
-from ravi_otel.local.store.entries import entry_of
-from ravi_otel.local.store.sums import Sums
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
@@ -53,37 +51,6 @@ def test_the_tree_shows_the_usage_with_the_look_that_brought_it(told):
         ("fetch_response", 18, True, False),
         ("fetch_response", None, False, False),
     ]
-
-
-class Stored:
-    """Read a captured span as the store reads one."""
-
-    def __init__(self, span: Any) -> None:
-        self.name = span.name
-        self.attributes = dict(span.attributes)
-        self.start_ns, self.duration_ns, self.failed, self.client, self.events = 0, 1, False, True, ()
-
-    def text(self, name: str) -> str | None:
-        value = self.attributes.get(name)
-        return value if isinstance(value, str) else None
-
-    def count(self, name: str) -> int | None:
-        value = self.attributes.get(name)
-        return value if isinstance(value, int) else None
-
-    def nano(self, name: str) -> int | None:
-        value = self.attributes.get(name)
-        return None if value is None else round(value * 1e9)
-
-
-def test_the_sums_of_a_stored_run_count_one_request_and_its_tokens_once(told):
-    sums = Sums()
-    for span in told[1].spans():
-        if span.name.startswith(("chat", "fetch")):
-            entry: Any = entry_of(Stored(span))  # type: ignore[arg-type]  # it reads no more of a span than this
-            sums.enter(entry)
-    assert (sums.requests, sums.turns, sums.input_tokens, sums.output_tokens) == (1, 1, 11, 7)
-    assert (sums.unknown_usage, sums.unreported_calls) == (0, 0)
 
 
 def test_a_stream_that_ends_after_its_run_is_in_what_the_run_has_used_also_once_that_is_forgotten():

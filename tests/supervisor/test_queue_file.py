@@ -239,11 +239,11 @@ def test_the_environment_says_where_it_is(environ, expected):
 
 
 def test_the_directory_is_a_store_for_runs_as_well(tmp_path):
-    from ravi_otel.local.store import Store
+    from ravi_otel.local._store import Store
 
     request = requested()
     desk(tmp_path / ".ravi" / "approvals.db").enter(request, seal_of(request))
-    assert Store.open(tmp_path / ".ravi").root.joinpath("store.json").exists()
+    assert Store.open(tmp_path / ".ravi").root.joinpath("runs.db").exists()
 
 
 def test_pruning_takes_what_is_over_and_old_and_nothing_else(path, clock):

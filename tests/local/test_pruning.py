@@ -1,0 +1,92 @@
+"""Old runs go whole, the oldest first; what is of one person, customer or conversation goes from everywhere, over the bytes on disk."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+
+import pytest
+from kept_by import rows, run
+
+from ravi_otel.local._prune import erase, prune
+from ravi_otel.local._store import Store
+
+DAY_S = 24 * 3600
+PEOPLE = """
+ravi_otel.instrument()
+for user, tenant, session in (("ann", "acme", "s1"), ("bob", "acme", "s2"), ("ann", "other", "s3")):
+    with ravi_otel.run("desk", user_id=user, tenant_id=tenant, session_id=session):
+        ask(f"a secret of {user} of {tenant} in {session}")
+        with ravi_otel.agent("clerk"):
+            ask("what all of them ask")
+"""
+TABLES = ("runs", "scopes", "calls", "content", "messages", "otlp")
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory):
+    store = tmp_path_factory.mktemp("people") / "store"
+    run(store, PEOPLE, OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="SPAN_ONLY")
+    with sqlite3.connect(store / "runs.db") as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    return store
+
+
+@pytest.fixture
+def store(people, tmp_path):
+    shutil.copytree(people, tmp_path / "store")
+    return Store.find(tmp_path / "store")
+
+
+def on_disk(store) -> bytes:
+    return b"".join(path.read_bytes() for path in store.root.rglob("*") if path.is_file())
+
+
+def test_what_is_old_goes_whole_and_what_is_young_stays(store):
+    assert prune(store).removed == ()
+    done = prune(store, now=time.time() + 31 * DAY_S)
+    assert len(done.removed) == 3
+    assert {each.why for each in done.removed} == {"age"}
+    assert [len(rows(store.root, table)) for table in ("runs", "calls", "content", "messages", "hourly")] == [0] * 5
+    assert b"a secret of" not in on_disk(store)
+
+
+def test_the_oldest_go_for_their_size_and_never_the_latest(store):
+    done = prune(store, max_bytes=1)
+    assert [each.why for each in done.removed] == ["size", "size"]
+    (left,) = rows(store.root, "runs", "kind = 'run'")
+    assert left["session"] == "s3"
+
+
+def test_a_dry_run_changes_nothing(store):
+    before = {table: rows(store.root, table) for table in TABLES}
+    assert len(prune(store, now=time.time() + 31 * DAY_S, dry_run=True).removed) == 3
+    assert {table: rows(store.root, table) for table in TABLES} == before
+
+
+@pytest.mark.parametrize(
+    ("whose", "value", "gone", "left"),
+    [("user", "ann", {"s1", "s3"}, {"s2"}), ("tenant", "acme", {"s1", "s2"}, {"s3"}), ("session", "s2", {"s2"}, {"s1", "s3"})],
+)
+def test_what_is_of_one_is_erased_from_everywhere(store, whose, value, gone, left):
+    done = erase(store, whose, value)
+    assert (done.runs, done.calls) == (len(gone), 2 * len(gone))
+    assert {each["session"] for each in rows(store.root, "runs", "kind = 'run'")} == left
+    kept = on_disk(store)
+    assert not [session for session in gone if f"in {session}".encode() in kept]
+    assert all(f"in {session}".encode() in kept for session in left)
+    if whose != "session":
+        assert not rows(store.root, "hourly", f"{whose} = '{value}'")
+
+
+def test_what_waits_for_a_person_is_erased_too(store):
+    (first, *_) = rows(store.root, "runs", "session = 's1'")
+    queue = sqlite3.connect(store.root / "approvals.db")
+    queue.execute("CREATE TABLE requests (id TEXT, run_id TEXT, session_id TEXT, tenant_id TEXT)")
+    queue.executemany("INSERT INTO requests VALUES (?, ?, ?, ?)", [("1", first["run"], None, None), ("2", "another", "s2", "acme")])
+    queue.commit()
+    assert erase(store, "user", "ann").requests == 1
+    assert queue.execute("SELECT id FROM requests").fetchall() == [("2",)]
+    queue.close()
