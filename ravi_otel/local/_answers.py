@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from typing import Any, Final, cast, get_args
@@ -18,7 +18,7 @@ from ravi_otel._runtime.background_calls import FETCHES
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase, Spend, Status
 from ravi_otel.local import _outline
-from ravi_otel.local._record import Branch, Leaf, RunRecord
+from ravi_otel.local._record import Branch, Leaf, RunRecord, What
 from ravi_otel.local._store import SUMS, Sums
 from ravi_otel.local._wording import amount, clean, count, money, percent
 from ravi_otel.policy._grammar import parse_limit
@@ -775,6 +775,9 @@ class Tree:
         self.calls: Sequence[sqlite3.Row] = ()
         self.tools: Sequence[sqlite3.Row] = ()
         self.events: Sequence[sqlite3.Row] = ()
+        self.summed: list[sqlite3.Row] = []
+        """The sums of all calls and tool calls by scope, where they are too many to be added up one by one."""
+        self._placed: set[int] = set()
         self._record = RunRecord(most)
         self._most = most
         self._launched = launch
@@ -848,6 +851,7 @@ class Tree:
             if facts.kind is ScopeKind.RUN:
                 self._of_run.setdefault(row["run"], branch)
         hung = {id(root)}
+        self._placed = {id(branch) for branch in (root, *self._of_process.values())}
         for scope in rows:
             line: list[str] = []
             at: str | None = scope
@@ -860,11 +864,13 @@ class Tree:
                 at = each
 
     def _hang(self, branch: Branch, row: sqlite3.Row, parent: Branch, root: Branch) -> None:
-        if len(self._record) >= self._most:
-            self._record.left_out["scopes"] += 1
         at = self._of_process.get(row["process"], root) if parent is root else parent
         view_of(branch).parent = view_of(at)
-        self._record.put_scope(branch, at)
+        if len(self._record) < self._most and id(at) in self._placed:
+            self._placed.add(id(branch))
+            self._record.put_scope(branch, at)
+        else:
+            self._record.left_out["scopes"] += 1
 
     def _around(self, scope: str, rows: Mapping[str, sqlite3.Row]) -> str | None:
         """Find the nearest scope around one that is in the tree, up through sessions and tenants; else the run around its run."""
@@ -892,23 +898,34 @@ class Tree:
 
     def _hang_leaves(self, root: Branch) -> dict[str, Leaf]:
         found: dict[str, Leaf] = {}
-        for rows, leaf_of, sums_of in ((self.calls, call_leaf, sums_in), (self.tools, tool_leaf, _tool_sums)):
+        number = {"calls": len(self.calls), "tools": len(self.tools)}
+        for row in self.summed:
+            view_of(self._place(row, root)).own.add(sums_in(row))
+        if self.summed:
+            number = {what: sum(row["number"] for row in self.summed if row["what"] == what) for what in number}
+        kinds: tuple[tuple[What, Sequence[sqlite3.Row], Callable[[sqlite3.Row], Leaf], Callable[[sqlite3.Row], Sums]], ...] = (
+            ("calls", self.calls, call_leaf, sums_in),
+            ("tools", self.tools, tool_leaf, _tool_sums),
+        )
+        for what, rows, leaf_of, sums_of in kinds:
             for row in rows:
                 branch = self._place(row, root)
                 view = view_of(branch)
-                view.own.add(sums_of(row))
+                if not self.summed:
+                    view.own.add(sums_of(row))
                 began = int_in(row["began"]) or 0
                 view.reach(began, began + (int_in(row["duration"]) or 0))
-                if len(found) < self._most:
+                if len(self._record) < self._most and id(branch) in self._placed:
                     found[row["call"]] = leaf = leaf_of(row)
                     self._record.put_leaf(leaf, branch)
-                else:
-                    self._record.left_out["calls" if rows is self.calls else "tools"] += 1
+                    number[what] -= 1
+            self._record.left_out[what] += number[what]
         return found
 
     def _add_up(self) -> None:
         """Charge what was used to the innermost agent, and to every scope around that is no agent's."""
-        for branch in self._record.branches():
+        branches = {id(branch): branch for branch in (*self._branches.values(), *self._of_process.values())}
+        for branch in branches.values():
             is_own = True
             for view in view_of(branch).upwards():
                 is_agent = view.facts.kind is ScopeKind.AGENT

@@ -241,9 +241,14 @@ class Queries:
         tree.parents = dict(cast("list[tuple[str, str | None]]", [tuple(row) for row in self._rows(_PARENTS, place)]))
         tree.run_parents = {row["run"]: row["parent"] for row in self._rows(f"SELECT run, parent FROM runs WHERE {_IN_RUNS}", place)}
         tree.scopes = self._rows(f"SELECT * FROM scopes WHERE {_IN_RUNS} ORDER BY began", place)
-        tree.calls = self._rows(f"SELECT * FROM calls WHERE {_IN_RUNS} ORDER BY began", place)
-        tree.tools = self._rows(f"SELECT * FROM tools WHERE {_IN_RUNS} ORDER BY began", place)
-        tree.events = self._rows(f"SELECT * FROM events WHERE {_IN_RUNS} ORDER BY at", place)
+        tree.calls = self._rows(f"SELECT * FROM calls WHERE {_IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
+        tree.tools = self._rows(f"SELECT * FROM tools WHERE {_IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
+        tree.events = self._rows(f"SELECT * FROM events WHERE {_IN_RUNS} ORDER BY at LIMIT {most}", place)
+        if len(tree.calls) + len(tree.tools) > most:  # too many to be read one by one: their sums are by scope
+            tools = ", ".join(f"sum({_TOOL_SUMS.get(name, '0')}) AS {name}" for name in SUMS)
+            for table, sums in (("calls", _ADDED), ("tools", tools)):
+                of = f"SELECT scope, run, process, min(began) AS began, count(*) AS number, '{table}' AS what, {sums} FROM {table}"
+                tree.summed += self._rows(f"{of} WHERE {_IN_RUNS} GROUP BY scope, run, process", place)
         return tree
 
     def curves(self, run: str) -> tuple[Curve, ...]:

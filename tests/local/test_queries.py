@@ -231,6 +231,36 @@ def test_the_tree_has_every_scope_and_call_with_the_sums_of_each(shelf, ask):
     json.dumps(dataclasses.asdict(tree))
 
 
+def test_a_run_that_is_too_much_for_a_tree_is_summed_up_whole_and_says_what_is_left_out(shelf, ask):
+    launch = shelf.add("server")
+    for number in range(4):
+        shelf.run(f"r{number}", parent=launch.launch)
+        agent = shelf.agent(f"r{number}", "clerk")
+        for _ in range(5):
+            shelf.call(f"r{number}", cost=1, parent=agent, agent="clerk")
+        shelf.tool(f"r{number}", "search", parent=agent)
+    whole, part = ask.tree(launch.launch), ask.tree(launch.launch, most=6)
+    assert (len(whole.nodes), whole.left_out) == (1 + 4 * 8, 0)
+    assert (len(part.nodes), part.left_out) == (6, 1 + 4 * 8 - 6)
+    for tree in (whole, part):
+        assert (tree.nodes[0].cost_nano, tree.nodes[0].spent.tool_calls) == (20 * 10**9, 4)
+    assert {node.id: node.cost_nano for node in part.nodes}.items() <= {node.id: node.cost_nano for node in whole.nodes}.items()
+
+
+@pytest.mark.parametrize(
+    ("told", "window"),
+    [
+        ({"per": "day", "window": "2026-01-01", "by": "user", "counted_for": "ann"}, ("day", "2026-01-01", "user", "ann")),
+        *(({"per": odd}, (None,) * 4) for odd in ("fortnight", ["day"], 5)),
+        ({"by": "me", "counted_for": "x"}, (None,) * 4),
+    ],
+)
+def test_a_limit_that_begins_anew_is_read_with_its_window_and_whose_it_is(shelf, ask, told, window):
+    budget = {"scope": "run", "scope_name": "desk", "limit": "tokens", "threshold": 100, "used": 80, "held": 0, "ratio": 0.8}
+    (limit,) = ask.tree(shelf.add(budgets=[budget | told]).launch).limits
+    assert (limit.used, limit.per, limit.window, limit.by, limit.counted_for) == (80, *window)
+
+
 def test_a_scope_that_stands_in_a_session_or_in_itself_is_in_the_tree(shelf, ask):
     launch = shelf.add()
     shelf.put("scopes", scope="session", kind="session", name="s", parent=launch.launch, status="open")
