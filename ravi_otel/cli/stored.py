@@ -30,7 +30,7 @@ _AMOUNT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII | r
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
 _MOST_LISTED: Final = 5
 
-NO_CONTENT: Final = "No prompts were kept. OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY keeps those of the next run."
+NO_CONTENT: Final = "No prompts were kept here. `ravi-otel run --content -- ...` keeps those of a run."
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -134,8 +134,7 @@ def printed(shop: Shop) -> dict[str, str]:
         done = shop.ask(*arguments, width=width)
         names = Names(shop.known, places)
         write = document if file.endswith("json") else live if file == "top-once" else table
-        stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if "of the former layout" not in line)
-        said = f"[standard error]\n{table(names, stderr)}" if stderr else ""
+        said = f"[standard error]\n{table(names, done.stderr)}" if done.stderr else ""
         called = " ".join("ID" if argument in shop.known else argument for argument in arguments)
         texts[file] = f"$ ravi-otel {called}   [{width} columns, status {done.exit_code}]\n{write(names, done.stdout)}{said}"
 

@@ -182,7 +182,7 @@ def test_where_nothing_was_kept_of_what_was_said_the_way_to_keep_it_is_told(shel
     made = shelf.add()
     bare = shelf.call(made)
     for written in (made.launch, bare):
-        assert shelf("show", written, "--content").stderr.startswith("No prompts were kept. OTEL_INSTRUMENTATION_GENAI_CAPTURE")
+        assert shelf("show", written, "--content").stderr.startswith("No prompts were kept here. `ravi-otel run --content")
 
 
 def test_a_run_that_was_not_launched_says_whose_it_is(shelf, call):
