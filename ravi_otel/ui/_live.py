@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import amount, clean, count
 from ravi_otel.local.live import Following, LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
 from ravi_otel.policy._limits import Kind
+from ravi_otel.supervisor.approval.store import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
 
@@ -82,9 +83,12 @@ class Feed:
         for wake in listening:
             wake()
 
-    def now(self, asks: Iterable[api.Ask]) -> api.Now:
-        """Return what is open, as rows."""
-        return _now(self.look(), list(asks))
+    def now(self, inbox: Inbox) -> api.Now:
+        """Return what is open, as rows; a queue of approvals that cannot be read takes nothing else away."""
+        try:
+            return _now(self.look(), inbox.waiting(), [])
+        except QueueError:
+            return _now(self.look(), [], [("error", "approvals cannot be read")])
 
     def limits(self) -> api.Limits:
         """Return every limit that counts now, the fullest first."""
@@ -144,7 +148,7 @@ async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[ServerSentEvent]:
     last, mark, told_at = "", inbox.mark(), 0.0
     with feed.listen(partial(loop.call_soon_threadsafe, woken.set)):
         while True:
-            now = await to_thread.run_sync(lambda: feed.now(inbox.waiting()))
+            now = await to_thread.run_sync(lambda: feed.now(inbox))
             text, told_at = now.model_dump_json(), time.monotonic()
             if text != last:
                 last = text
@@ -160,7 +164,7 @@ async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[ServerSentEvent]:
 # -- rows ---------------------------------------------------------------------------------------------------------
 
 
-def _now(seen: list[Watched], asks: list[api.Ask]) -> api.Now:
+def _now(seen: list[Watched], asks: list[api.Ask], trouble: list[tuple[api.Tone, str]]) -> api.Now:
     found = rows(seen)
     told = [_row(row, asks) for row in found[:_MOST_ROWS]]
     runs = sum(row.scope is not None and row.scope.kind == "run" for row in found)
@@ -168,7 +172,7 @@ def _now(seen: list[Watched], asks: list[api.Ask]) -> api.Now:
     says: list[tuple[api.Tone, str]] = [("run", f"{_many(runs, 'run')} of {_many(len(seen), 'program')}, {_many(agents, 'agent')}")]
     if asks:
         says.append(("wait", f"{len(asks):,} {'waits' if len(asks) == 1 else 'wait'} for you"))
-    says += _tell_bars([bar for row in told for bar in row.bars])
+    says += [*_tell_bars([bar for row in told for bar in row.bars]), *trouble]
     refusals = [
         (each.at_unix_s, _refusal(each, watched)) for watched in seen if watched.process is not None for each in watched.process.refusals
     ]

@@ -100,7 +100,7 @@ def stream(desk: At) -> EventSourceResponse:
 @router.get("/api/now")
 def now(desk: At) -> api.Now:
     """Return what is open."""
-    return desk.feed.now(desk.inbox.waiting())
+    return desk.feed.now(desk.inbox)
 
 
 @router.post("/api/commands")

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from approval_desk import Asked, desk, requested
+from live_actors import run
 from page_stage import HOSTILE, Looking, serving
 from playwright.sync_api import expect
 
@@ -170,6 +171,10 @@ def test_a_damaged_queue_is_told_in_one_sentence(served, looking):
     served.queue.chmod(0o600)
     page = looking.open("/approvals")
     expect(page.get_by_role("alert").first).to_contain_text("cannot be used")
+    served.actor(run("r1"))
+    page.get_by_role("link", name="Now").click()
+    expect(page.get_by_text("approvals cannot be read")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="r1").first).to_be_visible()
     looking.is_refused()
 
 
