@@ -32,7 +32,7 @@ _MOST_JOINED = 10_000
 class Engine:
     """The one object that scopes, calls and tools share, and through which they emit events.
 
-    `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
+    `observe` is shadow mode: refusals are reported, and nothing is refused; `firm` are limits that are enforced all the same. `pause_after`
     says for how many seconds to hold back a refusal before it is raised, `when_opened` hears of each scope that was opened and never
     raises. `admission` and `warn_at` are for limits that state none,
     `unusable` is why nothing may begin: the limits cannot be read, and nobody else would say so.
