@@ -72,7 +72,7 @@ _ON_OWN_DATA: Final = "data_sources"
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
 _PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
 _SUCCESS: Final = range(200, 300)
-"""Statuses of success. The client's own `is_success` says the same, and costs two calls."""
+"""Statuses of success. The response's own `is_success` says the same, and costs two calls."""
 
 _SLACK: Final = 256
 """Bytes by which the client's own additions make a body longer."""
@@ -84,8 +84,7 @@ UNKNOWN: Final = "unknown"
 class ClientSeam:
     """The wrapped methods of one copy of a client package's base module, for as long as the process has it.
 
-    There is one for each copy, also when it is installed again: whoever wrapped our wrappers keeps calling these, which do nothing while
-    they are removed.
+    It is kept when it is removed, and installed again: whoever wrapped our wrappers goes on calling these, which do nothing meanwhile.
     """
 
     def __init__(self, profile: ClientProfile, base_client: Any) -> None:
