@@ -758,7 +758,7 @@ class SpawnTracker:
         stops: Stops | None = None,
         instead: str = "await wait_for_slot()",
     ) -> Flow[Lease]:
-        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
+        """Wait for a slot, sync or async: `wait_for_slot` as a flow, which `stops` may end before.
 
         `instead` is what to write where a blocking wait would stop an event loop.
         """
@@ -767,7 +767,7 @@ class SpawnTracker:
         return self._admit(waiter, _seconds(timeout_s), stops)
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[Lease]:
-        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
+        """Wait for a paused lease's slot, sync or async: `Lease.resumed` as a flow, which `stops` may end before."""
         waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
         return self._admit(waiter, _seconds(timeout_s), stops)
 

@@ -200,13 +200,13 @@ class FollowedStream:
         self._replace_iterator(stream)
         self.follow_response(stream.response, (hasattr(stream, "__anext__"),))
 
-    def follow_response(self, response: Any, colours: Sequence[bool] = (False, True)) -> None:
+    def follow_response(self, response: Any, awaited: Sequence[bool] = (False, True)) -> None:
         """Observe when the HTTP response is read, closed or dropped, by whoever does it.
 
-        `colours` says whether by methods that are awaited; those of the other colour raise where it is known, and change nothing.
+        `awaited` says which of its methods are observed: plain ones (False), awaited ones (True), or both where that is not known.
         """
         before = sys.getrefcount(response)
-        for awaits in colours:
+        for awaits in awaited:
             surround_method(response, _CLOSERS[awaits], self._closing, awaits=awaits)
             surround_method(response, _READERS[awaits], self._reading_whole, awaits=awaits)
             self._observe_iterator(response, _ITERATORS[awaits])
@@ -239,7 +239,7 @@ class FollowedStream:
         follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
         self._event_iterator = weakref.ref(name_like(follow, source), self._iterator_gone)
         self._streams = True
-        stream._iterator = follow  # noqa: SLF001 - the one place where both colours of stream can be followed
+        stream._iterator = follow  # noqa: SLF001 - the one place where sync and async streams can be followed
 
     def _was_read(self, response: Any) -> bool:
         """Settle a stream whose bytes were all read before we had it, by a hook of the HTTP client's."""
@@ -543,7 +543,7 @@ class FollowedStream:
         _guarded(self.closed, response)
 
     def _broke(self, error: BaseException) -> None:
-        if not isinstance(error, RuntimeError):  # read twice, or in the wrong colour: nothing of the answer's
+        if not isinstance(error, RuntimeError):  # read twice, or by a sync method of an async response: nothing of the answer's
             self._settle(error)
 
     @contextmanager
@@ -710,7 +710,7 @@ def _detached_iterator(stream: Any) -> Any:
     The client's own is a generator of the stream's, so the two hold each other, and a stream that nobody else holds would be found by the
     next full collection, whenever that comes. The same generator of a copy reads from the same response.
     """
-    source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
+    source = stream._iterator  # noqa: SLF001 - the one place where sync and async streams can be followed
     frame: FrameType | None = getattr(source, "gi_frame", None) or getattr(source, "ag_frame", None)
     make: object = getattr(class_of(stream), "__stream__", None)
     if (
