@@ -411,7 +411,7 @@ class ClientCall:
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `CallSender.read`."""
-        self.answer = None  # nobody has refused it
+        self.answer = None  # no post-parser has rejected it
         if type(result) in COMPLETE:
             return read_result(self.format, result, self.call)
         follows = FollowedStream.begin(live, result, self.format, hides_usage=self.hides_usage)

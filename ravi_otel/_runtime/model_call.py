@@ -157,7 +157,7 @@ class ModelCall(UnderWay):
         self._entered: Entered | None = None  # what listeners have made current
         self._handled_before: BaseException | None = None  # the exception that was being handled when it began
         self._tools_refused: RaviError | None = None  # what the tools whose results it brings have against it
-        self._asked = False  # the ledger may know its operation
+        self._asked = False  # the ledger was asked, and may hold something for it
         self._held = False
         self._settled = False
         self._settler: dict[None, object] = {}  # whoever came first to end it, and alone settles it

@@ -98,7 +98,7 @@ class LimitGauges(Listener):
         self._events_cardinality = CardinalityLimit()
         self._ratio_cardinality = CardinalityLimit()
         self._read: dict[str, _Rows] = {}
-        self._left: dict[str, tuple[ScopeView, float | None]] = {}
+        self._left: dict[str, tuple[ScopeView, float | None]] = {}  # scopes around closed ones, and until when they are read
         pipeline.observe.update({name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)})
         pipeline.when_decided = self._touch_waiting
 

@@ -283,7 +283,7 @@ class Account:
         self.declared = limit.value  # the smallest value that it came with, whatever was set since
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
-        self.line: list[object] = []
+        self.line: list[object] = []  # the queue of those who wait for it
         self.row: Any = None
         self.shared: bool | None = None
         self.asked_ns = 0
