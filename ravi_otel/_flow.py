@@ -1,6 +1,6 @@
-"""Write what does I/O once, and run it in either colour.
+"""Write what does I/O once, and run it sync or async.
 
-A *flow* is a generator of steps. A step names the one thing in it that has a colour: a function to call from
+A *flow* is a generator of steps. A step names the one thing that is sync or async in it: a function to call from
 synchronous code and one to await from asynchronous code. Two drivers run a flow; nothing else in the package knows
 sync from async, which task or thread is at work, and who waits for it.
 """
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Step:
-    """Name one coloured act: `blocking` for synchronous drivers, `awaiting` for asynchronous ones."""
+    """Name one act that waits: `blocking` for synchronous drivers, `awaiting` for asynchronous ones."""
 
     __slots__ = ("awaiting", "blocking")
 

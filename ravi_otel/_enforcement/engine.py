@@ -1,4 +1,8 @@
-"""What every scope shares: the ledger, the clock, the prices, the listeners."""
+"""Hold what every scope shares: the ledger, the clock, the prices, the listeners.
+
+What a ledger says was crossed becomes events here: `Engine.emit_crossings` makes a `LimitEvent` of each `Crossing`, and passes it to the
+listeners, of which `_telemetry.limit_events.LimitEvents` makes telemetry of it.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,13 @@ _MOST_JOINED = 10_000
 class Engine:
     """The one object that scopes, calls and tools share, and through which they emit events.
 
-    `observe` is shadow mode: refusals are told, never done; `firm` are limits that are enforced all the same. `pause_after`
+    `observe` is shadow mode: refusals are reported, and nothing is refused; `firm` are limits that are enforced all the same. `pause_after`
     says for how many seconds to hold back a refusal before it is raised, `when_opened` hears of each scope that was opened and never
     raises. `admission` and `warn_at` are for limits that state none,
     `unusable` is why nothing may begin: the limits cannot be read, and nobody else would say so.
     `learned` is how long answers were. `joined` keeps session and tenant scopes by kind and id, the least recently used out first
     beyond 10,000; one that is in use stays in `living` all the same. `revision` grows whenever a living scope gets another limit.
-    `outliving` are the parts of closed agents in which something has settled since, `newcomers` the limits that joined a session
+    `outliving` are the parts of closed agents in which something has settled since, `joining_limits` the limits that joined a session
     while calls were in flight there. `lock` may be taken twice by one thread: from Python 3.14 on a signal's handler, which may open a
     scope, can come right where it was taken. `deadlines` are of all scopes, and `when_stopped` ends what is in flight and must not go on.
     """
@@ -60,7 +64,7 @@ class Engine:
     lock: AbstractContextManager[bool] = field(default_factory=threading.RLock)
     revision: int = 0
     outliving: deque[Any] = field(default_factory=deque[Any])
-    newcomers: list[Any] = field(default_factory=list[Any])
+    joining_limits: list[Any] = field(default_factory=list[Any])
     when_stopped: Callable[[], object] | None = None
     deadlines: Deadlines = field(init=False)
 
@@ -121,7 +125,7 @@ class Engine:
     ) -> None:
         """Settle an operation and emit what came of it, without a wait: for finished streams, attempts, finalisers."""
         settled = run_sync(self.ledger.settle(op_id, actual, guessed=guessed))
-        if settled.crossings or settled.overage or self.outliving or self.newcomers:
+        if settled.crossings or settled.overage or self.outliving or self.joining_limits:
             self.emit_settled(settled, at)
 
     def record(self, lines: Sequence[Line], amounts: Mapping[str, int]) -> Settled:
@@ -144,14 +148,14 @@ class Engine:
             self.count("overage", account, public_amount(account.limit.kind, amount))
         if self.outliving:
             self.settle_late()
-        if self.newcomers:
-            self._tell_newcomers()
+        if self.joining_limits:
+            self._settle_joining_limits()
 
-    def _tell_newcomers(self) -> None:
-        for one in tuple(self.newcomers):
+    def _settle_joining_limits(self) -> None:
+        for one in tuple(self.joining_limits):
             if one.settle():
                 with suppress(ValueError):  # another thread was faster
-                    self.newcomers.remove(one)
+                    self.joining_limits.remove(one)
 
     def settle_late(self) -> None:
         """Charge what the parts of closed agents have used since, where they came from."""
@@ -177,7 +181,7 @@ class Engine:
         if same:
             self._agree(account, same)
         if held > 0:
-            self.newcomers.append(_Newcomer(self, account, max(known, key=lambda one: one.held), held))
+            self.joining_limits.append(_JoiningLimit(self, account, max(known, key=lambda one: one.held), held))
 
     def declare_again(self, same: Sequence[Account], value: int) -> None:
         """Lower all accounts of one limit to the value it was declared with again, where that is less than it ever was.
@@ -210,8 +214,11 @@ class Engine:
             return scope
 
 
-class _Newcomer:
-    """A hold in one account of what `known` holds, until that holds nothing; `Engine.settle` looks after each call."""
+class _JoiningLimit:
+    """A limit that joined a living session: it holds what `known`, an older one of its kind, holds, until that has settled.
+
+    `Engine.emit_settled` asks for it after each call.
+    """
 
     __slots__ = ("_account", "_engine", "_held", "_known", "_op_id")
 
@@ -225,7 +232,7 @@ class _Newcomer:
         run_sync(engine.ledger.reserve(Reservation(self._op_id, [line], owner=self, spent=True)))
 
     def settle(self) -> bool:
-        """Charge what was in flight once it is over; return whether it is. Safe to call twice, and from two threads at once."""
+        """Charge what was in flight when it joined, once that has settled; return whether it has. Safe from two threads at once."""
         account, known = self._account, self._known
         before = account.used
         if known.held > 0 or account.held > self._held:

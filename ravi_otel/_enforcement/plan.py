@@ -131,7 +131,7 @@ class Estimate:
             elif kind == _COST:
                 if self.cost is None or self.least_cost is None:
                     line = self._unpriced_line(account, call)
-                else:  # a model that costs nothing passes an empty purse; any other needs at least what its request costs
+                else:  # a free model is admitted with nothing left; any other needs at least what its request costs
                     line = Line(account, max(self.cost, self.least_cost), self.least_cost)
             elif kind == _INPUT_TOKENS:
                 line = Line(account, given or 1, given or 1)
@@ -163,7 +163,7 @@ class Estimate:
 
 
 NOTHING = Estimate(0, 0, None, None)
-"""What is expected of a call that was not looked at yet."""
+"""What is expected of a call where no limit needs an estimate."""
 
 
 # -- the worst case: `admission="strict"` -----------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class Worst:
 class ChargingRules:
     """What one scope changes about who is charged for what is done in it; replaced as a whole, by `Scope.change_rules`.
 
-    An agent that `pools` charges its parent agent's tab too. `left_out` are accounts that it does not charge: those a part was
+    An agent that `pools` charges its parent agent's tracker too. `left_out` are accounts that it does not charge: those a part was
     carved out of for it, which are charged when it closes, and, once it is closed, that part itself. `suspended` are the kinds
     whose limits count and do not refuse, where they are declared with `suspend="allow"`. `carved` is the part it has. `metered` are
     the counters of a weighted share, each with the accounts of which it counts what is charged in here. An agent that `waits` stands

@@ -1,4 +1,4 @@
-"""Count the live agents of a run and refuse, pause or queue those that do not fit (enforcement §9).
+"""Count the live agents of a run and refuse, pause or queue those that do not fit.
 
 Headcount = the root (always 1, entered or not) + the active leases, and it is at most `SpawnBudget.max_agents` at every
 instant. A free slot goes to the line at once, so while somebody stands in line for one the run is full: a newcomer never
@@ -252,7 +252,7 @@ class Slots:
         return within and (self._shared is None or self._shared.acquire_up_to(len(self._active.items) + 1))
 
     def arrive(self, waiter: Waiter, timeout_s: float | None) -> bool:
-        """Grant, deny, or put in line (True) somebody who wants a slot; who may wait for no time is not put there."""
+        """Grant or deny a slot, or put the waiter in line; return whether it stands there. With a `timeout_s` of 0 nobody does."""
         if waiter.paused is not None:
             return self._rejoin(waiter, waiter.paused, timeout_s)
         if waiter.enters and self._enter_free(waiter):
@@ -289,9 +289,9 @@ class Slots:
         return True
 
     def deny(self, who: Waiter) -> None:
-        """Count and tell that somebody got no slot."""
+        """Count that somebody got no slot, and record the event."""
         self._denied += 1
-        self._note("denied", who)
+        self._record_event("denied", who)
 
     def count_denied(self) -> None:
         """Count an agent that was denied for another reason than want of a slot, whose event is emitted elsewhere."""
@@ -329,7 +329,7 @@ class Slots:
         self._granted += 1
         if not is_root:
             self._activate(lease)
-        self._note("granted", lease)
+        self._record_event("granted", lease)
         waiter.lease, waiter.served = lease, True
 
     def _activate(self, lease: Lease) -> None:
@@ -342,14 +342,14 @@ class Slots:
         lease.paused = True
         self._paused += 1
         self._preempted += 1
-        self._note("preempted", lease)
+        self._record_event("preempted", lease)
 
     def _resume(self, lease: Lease) -> None:
         self._line.drop(lease)
         self._paused -= 1
         self._activate(lease)
         self._wake_waiters(lease, served=True)
-        self._note("resumed", lease)
+        self._record_event("resumed", lease)
 
     def _wake_waiters(self, lease: Lease, *, served: bool) -> None:
         lease.promoted = False
@@ -389,7 +389,7 @@ class Slots:
         if not any((held.free, held.adopted, held.own)):
             del self._by_agent[lease.agent_id]
         self._released += 1
-        self._note("released", lease)
+        self._record_event("released", lease)
         if self._line.items:
             self.hand_out()
 
@@ -496,7 +496,7 @@ class Slots:
         return (1, since - priority * AGING_S)
 
     def _rejoin(self, waiter: Waiter, lease: Lease, timeout_s: float | None) -> bool:
-        """Resume, deny, or put in line (True) somebody who wants a paused lease active."""
+        """Resume a paused lease for a waiter, deny it, or put it in line; return whether it stands there."""
         waiter.since = self._clock()
         if lease.paused and not lease.on_hold and self._has_room():
             self._resume(lease)
@@ -514,13 +514,13 @@ class Slots:
         return True
 
     def give_up(self, waiter: Waiter) -> None:
-        """Deny who was woken by the alarm and not by a grant."""
+        """Deny a waiter whose time is up, unless it was granted a slot meanwhile."""
         if not waiter.served:
             self.withdraw(waiter)
             self.deny(waiter)
 
     def withdraw(self, waiter: Waiter) -> None:
-        """Take somebody out of the line, and back what was granted unseen; once."""
+        """Take a waiter out of the line, and release what it was granted and did not collect; once."""
         if waiter.gone:
             return
         waiter.gone = True
@@ -553,7 +553,7 @@ class Slots:
             peak=self._peak,
         )
 
-    def _note(self, outcome: _Outcome, who: Lease | Waiter) -> None:
+    def _record_event(self, outcome: _Outcome, who: Lease | Waiter) -> None:
         headcount = 1 + len(self._active.items)
         if self._shared is not None and outcome == "denied":
             headcount = max(
@@ -580,8 +580,8 @@ class Stops(Protocol):
         ...
 
 
-class Ahead(Protocol):
-    """The other limits of an agent that is to come."""
+class OtherLimits(Protocol):
+    """The limits of an agent to come that are no slots, such as its depth; they are asked before a slot is taken for it."""
 
     def is_past(self) -> bool:
         """Return whether one of them would be passed, as far as this process knows; takes no lock, and asks no store."""
@@ -616,7 +616,7 @@ class SpawnTracker:
     ) -> None:
         self.budget = SpawnBudget() if budget is None else budget
         self.run_id: Final = run_id
-        self._hear: Callable[[SpawnEvent], object] = (lambda _event: None) if on_event is None else on_event
+        self._on_event: Callable[[SpawnEvent], object] = (lambda _event: None) if on_event is None else on_event
         self._refusal_of = refusal
         self._clock = clock
         self._lock = threading.RLock()
@@ -729,7 +729,7 @@ class SpawnTracker:
         priority: Priority | None = None,
         *,
         wait_s: float | None = 0,
-        ahead: Ahead | None = None,
+        ahead: OtherLimits | None = None,
         stops: Stops | None = None,
         instead: str = "await wait_for_slot()",
     ) -> Flow[Lease]:
@@ -758,7 +758,7 @@ class SpawnTracker:
         stops: Stops | None = None,
         instead: str = "await wait_for_slot()",
     ) -> Flow[Lease]:
-        """Wait for a slot in either colour: `wait_for_slot` as a flow, which `stops` may end before.
+        """Wait for a slot, sync or async: `wait_for_slot` as a flow, which `stops` may end before.
 
         `instead` is what to write where a blocking wait would stop an event loop.
         """
@@ -767,12 +767,12 @@ class SpawnTracker:
         return self._admit(waiter, _seconds(timeout_s), stops)
 
     def resumption(self, lease: Lease, timeout_s: float | None = None, *, stops: Stops | None = None) -> Flow[Lease]:
-        """Wait for a paused lease's slot in either colour: `Lease.resumed` as a flow, which `stops` may end before."""
+        """Wait for a paused lease's slot, sync or async: `Lease.resumed` as a flow, which `stops` may end before."""
         waiter = Waiter(lease.agent_id, lease.priority, lease, instead="await resumed()", meanwhile=self._meanwhile)
         return self._admit(waiter, _seconds(timeout_s), stops)
 
     def part(self) -> None:
-        """Give back what this process holds of a run that others work for, too: it works for it no more."""
+        """Release the shared slots that this process holds: it works for the run no more."""
         if self._shared is not None:
             self._locked(self._shared.release_all)
 
@@ -834,11 +834,11 @@ class SpawnTracker:
                 self._inbox.append((Slots.withdraw, waiter))
         for event in events:
             try:
-                self._hear(event)
+                self._on_event(event)
             except Exception as error:  # noqa: BLE001 - a listener must not break what it listens to
                 swallow("SpawnTracker.on_event", error)
 
-    def _admit(self, waiter: Waiter, wait_s: float | None, stops: Stops | None = None, ahead: Ahead | None = None) -> Flow[Lease]:
+    def _admit(self, waiter: Waiter, wait_s: float | None, stops: Stops | None = None, ahead: OtherLimits | None = None) -> Flow[Lease]:
         """Get somebody a slot, after up to `wait_s` seconds in line, unless a limit `ahead` refuses first.
 
         Whatever interrupts it, a listener that ends the program too, nobody holds what was granted and not collected.

@@ -1,4 +1,4 @@
-"""An agent's tab: tokens, USD and turns, fed by the runtime or by hand."""
+"""Count what an agent or a run uses of an ExecutionBudget: tokens, USD and turns, charged by the runtime or by hand."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class ExecutionTracker:
     """Count tokens, cost and turns against an ExecutionBudget.
 
     On its own it is charged by `consume()`, and inside a run so is the run. Given to `agent(budget=)` or `run(budget=)` it *is* that
-    scope's tab, which the runtime charges the calls to. Nothing is charged twice: what `consume()` brings is the run's, and the tab's,
-    as long as no call was begun in the run that is charged by itself, such as those of a client that is instrumented. From then on it
-    only checks there, unless `external=True` reports spend made elsewhere, and says so once when it has brought more than the calls
-    have used. Turns that are told alone may be those of calls still to come: they wait for the next `consume()`, or the scope's end, to
-    tell whether calls are charged by themselves. It serves one live scope at a time and keeps what was used from one to the next; owned
+    scope's tracker, which the runtime charges the calls to. Nothing is charged twice: what `consume()` brings is charged to the run, and to
+    the tracker, as long as no call was begun in the run that is charged by itself, such as those of a client that is instrumented. From
+    then on it only checks there, unless `external=True` reports spend made elsewhere, and says so once when it has brought more than the
+    calls have used. Turns that are told alone may be those of calls still to come: they wait for the next `consume()`, or the scope's end,
+    to tell whether calls are charged by themselves. It serves one live scope at a time and keeps what was used from one to the next; owned
     by an agent object it serves all scopes that the object's runs open, at once.
     """
 
     __slots__ = (
-        "_bare", "_counted", "_owner", "_remembered", "_said", "_scopes", "_tallies", "_unadded", "accounts", "budget",
+        "_counted", "_owner", "_remembered", "_scopes", "_tallies", "_unadded", "_unbound_accounts", "_warned", "accounts", "budget",
     )  # fmt: skip
 
     def __init__(self, max_tokens: int | None = None, max_cost_usd: float | Decimal | None = None, max_turns: int | None = None) -> None:
@@ -53,20 +53,20 @@ class ExecutionTracker:
         self.accounts: dict[str, Account] = {}  # by kind, kept from scope to scope: an earlier one may still have calls in flight
         self._remembered = Remembered()
         self._counted: Mapping[str, int] = NOTHING_USED  # by hand, and by scopes that are over
-        self._bare: dict[str, Account] = {}  # what tells that a limit is near or passed while it serves no scope
+        self._unbound_accounts: dict[str, Account] = {}  # what tells that a limit is near or passed while it serves no scope
         self._unadded: Mapping[str, int] = NOTHING_USED  # what was brought to scopes whose calls are charged by themselves
-        self._said = False
+        self._warned = False
 
     @classmethod
     def from_budget(cls, budget: ExecutionBudget) -> ExecutionTracker:
-        """Make a fresh tab for `budget`."""
+        """Make a fresh tracker for `budget`."""
         tracker = cls()
         tracker.budget = budget
         return tracker
 
     @classmethod
     def current(cls) -> ExecutionTracker | None:
-        """Return the tab of the innermost agent or run around the caller, in any task or thread; None outside."""
+        """Return the tracker of the innermost agent or run around the caller, in any task or thread; None outside."""
         return next((scope.tracker for scope in _upwards() if scope.tracker is not None), None)
 
     def __repr__(self) -> str:
@@ -155,8 +155,8 @@ class ExecutionTracker:
         calls = scope.usage.spent()
         more_than_calls = any(self._unadded[kind] > calls[kind] for kind in (Kind.TOKENS, Kind.TURNS))
         self._unadded = _sum(self._unadded, added)  # the last one's call may be a stream still to settle
-        if more_than_calls and not self._said:
-            self._said = True
+        if more_than_calls and not self._warned:
+            self._warned = True
             _log.warning(
                 "ravi-otel: consume() of %s has brought more than the calls there have used. It adds nothing where calls are charged by "
                 "themselves: report what was spent elsewhere with consume(..., external=True).",
@@ -195,7 +195,7 @@ class ExecutionTracker:
         crossings: list[Crossing] = []
         for limit in self.limits():
             kind, name = limit.kind, f"ExecutionTracker.{errors_text.parameter_of(limit.kind)}"
-            account = self._bare.setdefault(kind, Account(limit, scope.facts, origin=name, warn_at=engine.warn_at))
+            account = self._unbound_accounts.setdefault(kind, Account(limit, scope.facts, origin=name, warn_at=engine.warn_at))
             account.facts = scope.facts  # it may have been fed elsewhere before
             crossings.extend(replace(each, tracker=name) for each in account.rise(used[kind]))
         return (lambda: engine.emit_crossings(crossings)) if crossings else None
@@ -214,7 +214,7 @@ class ExecutionTracker:
     # -- binding, for the runtime ---------------------------------------------------------------------------------
 
     def own(self, owner: object, name: str) -> None:
-        """Become the one tab of an agent object, whose runs may be live at once; ConfigurationError when it is another's.
+        """Become the one tracker of an agent object, whose runs may be live at once; ConfigurationError when it is another's.
 
         `name` is the agent's, for the sentence.
         """
@@ -227,7 +227,7 @@ class ExecutionTracker:
             self._owner = owner
 
     def bind(self, scope: LimitedScope, owner: object = None) -> Mapping[str, int]:
-        """Become this scope's tab; return what was used of each kind before. `owner` is the agent object that opens it."""
+        """Become this scope's tracker; return what was used of each kind before. `owner` is the agent object that opens it."""
         with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
@@ -253,7 +253,7 @@ class ExecutionTracker:
         self._tallies = living
 
     def _bound_here(self) -> LimitedScope | None:
-        """Return the scope it is the tab of: of several the one around the caller."""
+        """Return the scope whose tracker it is: of several the one around the caller."""
         if len(self._scopes) > 1:
             for scope in _upwards():
                 if scope.tracker is self:
@@ -261,7 +261,7 @@ class ExecutionTracker:
         return self._scopes[-1] if self._scopes else None
 
     def unbind(self, scope: LimitedScope) -> None:
-        """Stop being this scope's tab; what its open streams still use is counted until the next one."""
+        """Stop being this scope's tracker; what its open streams still use is counted until the next one."""
         with _lock.own:
             living = self._scopes.copy()  # replaced as a whole: others read it without the lock
             if scope in living:

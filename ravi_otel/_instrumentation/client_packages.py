@@ -93,7 +93,7 @@ class HttpSeam:
         self._active = False
 
     def install(self) -> None:
-        """Wrap the clients of both colours."""
+        """Wrap the sync and the async client."""
         module, sending, transport = self._module, self._around_client_send, self._around_transport_send
         self._wraps.wrap(module.Client, "_send_single_request", wrapper_of(sending, awaits=False))
         self._wraps.wrap(module.AsyncClient, "_send_single_request", wrapper_of(sending, awaits=True))

@@ -1,11 +1,14 @@
-"""Wrap the one funnel every HTTP call of a generated client goes through, and nothing else of HTTP.
+"""Wrap the few methods that every HTTP call of a generated client goes through, and nothing else of HTTP.
 
-Methods of the base classes that generated clients share, the same from openai 1.66 to 3.x: `request` in both colours is the
-logical call, `_build_request` each attempt, `_calculate_retry_timeout` the pause between two, `_process_response` in both
-colours the answer before the client reads it.
+They belong to the base classes that generated clients share, and are the same from openai 1.66 to 3.x:
 
-`ClientSeam` holds the wrappers; `ClientCall` is one call, with what is changed of its request and each of its attempts; `RawRequests` are
-the calls that come around the wrapper of `request`.
+* `request`, sync and async, is one whole call;
+* `_build_request` is each of its attempts;
+* `_calculate_retry_timeout` is the pause between two attempts;
+* `_process_response`, sync and async, is the answer before the client reads it.
+
+`ClientSeam` holds the wrappers. `ClientCall` is one call, with what is changed of its request and each of its attempts; it is sent by
+`model_call.send_call`. `RawRequests` are the calls that bypass the wrapper of `request`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from ravi_otel._instrumentation.formats.fields import body_of, count, get
 from ravi_otel._instrumentation.formats.format import Request, WireFormat, read_body, read_result
 from ravi_otel._instrumentation.http_library import (
     AttemptOutcome,
-    ending_of,
+    failure_of,
     headers_of_error,
     is_timeout,
     outcome_of,
@@ -40,7 +43,7 @@ from ravi_otel._instrumentation.http_library import (
 )
 from ravi_otel._instrumentation.streams import COMPLETE, EARLY_NS, FollowedStream, is_raw_response
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
+from ravi_otel._runtime.model_call import ModelCall, SendFailure, send_call, send_call_async
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, later, stoppable, why_over
@@ -69,19 +72,19 @@ _ON_OWN_DATA: Final = "data_sources"
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
 _PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
 _SUCCESS: Final = range(200, 300)
-"""What the client says of a response by two calls."""
+"""Statuses of success. The response's own `is_success` says the same, and costs two calls."""
 
 _SLACK: Final = 256
 """Bytes by which the client's own additions make a body longer."""
 
 UNKNOWN: Final = "unknown"
-"""The `error.type` of a call that came around us and whose answer never did."""
+"""The `error.type` of a call that bypassed the wrapper of `request`, and of which no answer was seen."""
 
 
 class ClientSeam:
     """The wrapped methods of one copy of a client package's base module, for as long as the process has it.
 
-    It is never made anew: who wrapped over us has our wrappers beneath, which do nothing while off, and work again once installed again.
+    It is kept when it is removed, and installed again: whoever wrapped our wrappers goes on calling these, which do nothing meanwhile.
     """
 
     def __init__(self, profile: ClientProfile, base_client: Any) -> None:
@@ -110,7 +113,7 @@ class ClientSeam:
         self.active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self.active = False
         self._wraps.restore()
 
@@ -118,63 +121,65 @@ class ClientSeam:
 
     def request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `SyncAPIClient.request`."""
-        sent = self._begin(wrapped, client, args, kwargs)
-        return wrapped(*args, **kwargs) if sent is None else send_call(sent.call, sent)
+        client_call = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if client_call is None else send_call(client_call.call, client_call)
 
     def request_awaited(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `AsyncAPIClient.request`, which returns its coroutine, as the method itself does."""
-        sent = self._begin(wrapped, client, args, kwargs)
-        return wrapped(*args, **kwargs) if sent is None else named_like(send_call_async(sent.call, sent), wrapped)
+        client_call = self._begin(wrapped, client, args, kwargs)
+        return wrapped(*args, **kwargs) if client_call is None else named_like(send_call_async(client_call.call, client_call), wrapped)
 
     def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
-        """Read what is sent; None for what goes as it is.
+        """Return the call that is about to be sent, or None where the wrapped method is to be called as if nothing were installed.
 
-        That is one that is not watched, or has no options: the client raises its own TypeError. So does that of no client, which
-        something else than a method answers, such as a mock. What cannot be read is still counted as a request.
+        None is for a client that is not watched, a call without options, for which the client raises its own TypeError, and a call without
+        a client, as a mock makes. A call that cannot be read is counted as a request all the same.
         """
         watched = self.active and client is not None and (len(args) > 1 or "options" in kwargs)
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
             return None
-        options, around = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
-        if around is not None and around.sends and around.options is options:  # somebody's wrapper is between two of ours
+        options, outer = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
+        if outer is not None and outer.sends and outer.options is options:  # somebody's wrapper is between two of ours
             return None
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
-            sent = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
-            if profile.own_span is not None or sent.call.endpoint in OTHERS_WRAP:
-                sent.leave_span_to(profile, client)
-            sent.is_judged = callable(options.post_parser)
+            client_call = _read(profile, client, options, wrapped, args, kwargs, stream=stream)
+            if profile.own_span is not None or client_call.call.endpoint in OTHERS_WRAP:
+                client_call.leave_span_to(profile, client)
+            client_call.has_post_parser = callable(options.post_parser)
             if stream:
-                sent.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
+                client_call.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("prepare", error)
-            sent = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
-        return sent
+            client_call = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
+        return client_call
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._build_request`."""
-        sent = SENDING.get()
-        return self._build_raw_request(wrapped, client, args, kwargs) if sent is None else sent.build(wrapped, client, args, kwargs)
+        client_call = SENDING.get()
+        if client_call is None:
+            return self._build_raw_request(wrapped, client, args, kwargs)
+        return client_call.build(wrapped, client, args, kwargs)
 
     def retry_timeout(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
         """Wrap `BaseClient._calculate_retry_timeout`, which runs while the failed attempt's error is being handled."""
         wait_s = wrapped(*args, **kwargs)
-        sent = SENDING.get()
-        if sent is not None:
+        client_call = SENDING.get()
+        if client_call is not None:
             with Guarded("retry"):  # our own bug never stops a retry
-                wait_s = sent.pause_before_retry(wait_s, sys.exc_info()[1])
+                wait_s = client_call.pause_before_retry(wait_s, sys.exc_info()[1])
         return wait_s
 
     def process_response(self, wrapped: Callable[..., Any], _client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Wrap `_process_response` of either colour, whose coroutine is returned as it is; read what the answer's headers say."""
+        """Wrap `_process_response`, sync or async, whose coroutine is returned as it is; read the headers of the answer."""
         try:
-            sent, response = SENDING.get(), kwargs["response"]
-            if sent is None:
+            client_call, response = SENDING.get(), kwargs["response"]
+            if client_call is None:
                 RAW_REQUESTS.answered(response)
-            elif sent.live is not None:
-                record = sent.live.record
-                if sent.is_judged:
-                    sent.answer = response
+            elif client_call.live is not None:
+                record = client_call.live.record
+                if client_call.has_post_parser:
+                    client_call.answer = response
                 if STATE.options.full or record.retries or response.status_code not in _SUCCESS:
                     record.request_id, record.rate_limits = read_headers(response.headers)
         except Exception as error:  # noqa: BLE001 - our own bug never keeps an answer from its caller
@@ -230,7 +235,7 @@ def _read(
 class ClientCall:
     """One call over the client it was made on: what it asks for, what counting and limits change of it, and each of its attempts.
 
-    It is sent as any call is (`_runtime.model_call.Transport`), and can be sized for strict limits (`Sizing`). A stream is asked for its
+    It is sent as any call is (`_runtime.model_call.CallSender`), and can be sized for strict limits (`Sizing`). A stream is asked for its
     usage, an answer is capped by a strict limit, time-outs shrink to the time that is left. The caller's own options and mappings stay
     as they are: what is changed is changed in copies.
     """
@@ -247,29 +252,29 @@ class ClientCall:
     _args: _Args
     _kwargs: _Kwargs
     hides_usage: bool = False
-    """Whether the stream was asked for its usage by us, so that the program must not see it."""
+    """Whether it was us who asked the stream for its usage, so that the program must not see it."""
     live: ModelCall | None = None
     """The call while it is being sent."""
     sends: bool = False
     last_error: BaseException | None = None
     seen_leaving: bool = False
     """Whether the bytes of the request that is on its way were seen leaving."""
-    is_judged: bool = False
-    """Whether a post-parser of the program's or of the client's may refuse the answer."""
+    has_post_parser: bool = False
+    """Whether a post-parser, the program's or the client's, parses the answer, and may reject it."""
     answer: Any = None
-    """The HTTP response with the answer that such a parser is given."""
+    """The HTTP response that the post-parser is given."""
     _attempts: int = 0
     _client: Any = None
     _built: Any = None
     """The request that was built last."""
     _last_paid: Any = None
-    """The one that was paid for last: that one, or one that follows it."""
+    """The request that was paid for last: the one that was built last, or a redirect or repetition of it."""
     _shortened: bool = False
     """Whether the latest attempt's time-outs are ours."""
     _replaced: bool = False
     """Whether what was raised is our refusal in place of the client's error."""
     _refused: RaviError | None = None
-    """What stood against following a redirect."""
+    """The refusal of one more request, such as a redirect."""
     _last_status: int | None = None
     """The status of the latest answer."""
     _in_transit: Any = None
@@ -405,8 +410,8 @@ class ClientCall:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
-        """See `Transport.read`."""
-        self.answer = None  # nobody has refused it
+        """See `CallSender.read`."""
+        self.answer = None  # no post-parser has rejected it
         if type(result) in COMPLETE:
             return read_result(self.format, result, self.call)
         follows = FollowedStream.begin(live, result, self.format, hides_usage=self.hides_usage)
@@ -418,8 +423,8 @@ class ClientCall:
             return read_body(self.format, lambda: result.http_response.content, self.call)
         return read_result(self.format, result, self.call)
 
-    def ending(self, live: ModelCall, error: BaseException) -> Ending:
-        """See `Transport.ending`."""
+    def read_failure(self, live: ModelCall, error: BaseException) -> SendFailure:
+        """See `CallSender.read_failure`."""
         request_id, limits = headers_of_error(error)
         if request_id is not None or limits:
             live.record.request_id, live.record.rate_limits = request_id, limits
@@ -427,13 +432,13 @@ class ClientCall:
         caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
         if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
             last = self._outcome or AttemptOutcome(self._last_status, None, sent=True)
-            return Ending(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
+            return SendFailure(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
         unparsed = self._unparsed()
         seen = None if unparsed is None else self._reply(unparsed)
-        return ending_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
+        return failure_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def send(self, live: ModelCall | None) -> Any:
-        """See `Transport.send`."""
+        """See `CallSender.send`."""
         token = self._begin_sending(live)
         blocked: Blocked | None = None
         late: RaviError | None = None
@@ -444,7 +449,7 @@ class ClientCall:
         try:
             return self._wrapped(*self._args, **self._kwargs)
         except Exception as error:
-            self._note_refused()
+            self._note_rejected_answer()
             late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
             if late is None:
                 raise
@@ -460,7 +465,7 @@ class ClientCall:
             SENDING.reset(token)
 
     async def send_async(self, live: ModelCall | None) -> Any:
-        """See `Transport.send_async`."""
+        """See `CallSender.send_async`."""
         token = self._begin_sending(live)
         late: RaviError | None = None
         try:
@@ -468,7 +473,7 @@ class ClientCall:
                 return await self._wrapped(*self._args, **self._kwargs)
             return await stoppable(live, self._wrapped, self._args, self._kwargs)
         except Exception as error:
-            self._note_refused()
+            self._note_rejected_answer()
             late = self._refusal_behind(error, stopped=False)
             if late is None:
                 raise
@@ -570,19 +575,19 @@ class ClientCall:
         return wait_s
 
     def _unparsed(self) -> Any:
-        """Return the JSON of the answer that a post-parser was given and has refused; None where none came whole."""
+        """Return the JSON of the answer that a post-parser has rejected; None where no whole answer came."""
         try:
             return None if self.answer is None else json.loads(self.answer.content)
         except Exception:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
             return None
 
-    def _note_refused(self) -> None:
-        """Tell the cap of a strict limit of an answer that a post-parser has refused: the cap may have cut it."""
+    def _note_rejected_answer(self) -> None:
+        """Pass an answer that a post-parser has rejected to the cap of a strict limit, which may have cut it."""
         capped = None if self.live is None else self.live.capped
         unparsed = None if capped is None else self._unparsed()
         if capped is not None and unparsed is not None:
-            with Guarded("judged"):  # our own bug never hides the parser's error
-                capped.judged(self._reply(unparsed).finish_reasons, self._text_of(unparsed))
+            with Guarded("rejected"):  # our own bug never hides the parser's error
+                capped.answer_rejected(self._reply(unparsed).finish_reasons, self._text_of(unparsed))
 
     def _text_of(self, answer: Any) -> str | None:
         """Return the text of an answer, None where it has none that can be read."""
@@ -680,8 +685,8 @@ def shortest_pause(wait_s: Any, scope: Scope) -> Any:
 
 # -- where it is found --------------------------------------------------------------------------------------------------
 
-SENDING: Final[ContextVar[ClientCall | None]] = ContextVar("ravi-otel-in-flight", default=None)
-"""The call whose attempts are being made in this context."""
+SENDING: Final[ContextVar[ClientCall | None]] = ContextVar("ravi_otel_sending", default=None)
+"""The call whose attempts are being made in this context. What can be stopped from outside is in `stopping.IN_FLIGHT`."""
 
 _IN_TRANSIT: Final[dict[int, ClientCall]] = {}
 """The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
@@ -694,10 +699,10 @@ def call_of(request: object) -> ClientCall | None:
 
 def is_sending() -> bool:
     """Note that a request leaves in this context; whether one of a call does, which a task that was started meanwhile outlives."""
-    sent = SENDING.get()
-    if sent is None or not sent.sends:
+    client_call = SENDING.get()
+    if client_call is None or not client_call.sends:
         return False
-    sent.seen_leaving = True
+    client_call.seen_leaving = True
     return True
 
 
@@ -706,18 +711,18 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
 
     `is_there` says whether a URL is where that request goes; what it finds was seen leaving from here on.
     """
-    for sent in list(_IN_TRANSIT.values()):
-        if not sent.seen_leaving and is_there(sent.url):
-            sent.seen_leaving = True
+    for client_call in list(_IN_TRANSIT.values()):
+        if not client_call.seen_leaving and is_there(client_call.url):
+            client_call.seen_leaving = True
             return True
     return False
 
 
-# -- what comes around our wrapper of `request` -------------------------------------------------------------------------
+# -- what bypasses our wrapper of `request` -----------------------------------------------------------------------------
 
 
 class RawRequests:
-    """The calls of the process that came around our wrapper and are on their way, by the request that was built for each."""
+    """The calls in flight that bypassed our wrapper of `request`, by the request that was built for each."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
@@ -733,7 +738,7 @@ class RawRequests:
     def begin(self, call: ClientCall, *, first: bool) -> RawRequest | None:
         """Reserve what one attempt may use; raises the refusal of a limit, a deadline or a cancellation."""
         call.call.turn = call.call.turn and first
-        live = ModelCall.hold(call.call, call)
+        live = ModelCall.start_admitted(call.call, call)
         if live is None:
             return None
         if live.record.output_cap is not None:
@@ -748,7 +753,7 @@ class RawRequests:
         finalize(request, raw.lost).atexit = False
 
     def knows(self, extensions: object) -> bool:
-        """Whether a request to a provider is on its way around our wrapper, by the extensions that it takes down to its connection."""
+        """Whether the request with these extensions, which it passes on to its connection, is one of those in flight."""
         with self._lock:
             return extensions is not None and any(get(request, "extensions") is extensions for request in self._sent)
 
@@ -762,7 +767,7 @@ class RawRequests:
 
 
 class RawRequest:
-    """One attempt between its request and its answer."""
+    """One attempt that bypassed our wrapper of `request`, between its request and its answer."""
 
     __slots__ = ("_format", "live", "over")
 
@@ -776,7 +781,7 @@ class RawRequest:
         if not self.over:
             self.over = True
             live = self.live
-            later(lambda: live.fail(RuntimeError("no answer was seen"), Ending(UNKNOWN)))
+            later(lambda: live.fail(RuntimeError("no answer was seen"), SendFailure(UNKNOWN)))
 
     def answered(self, response: Any) -> None:
         """See `RawRequests.answered`."""
@@ -793,10 +798,10 @@ class RawRequest:
         """Release what is held: the request could not be built, and nothing was sent."""
         self.over = True
         with Guarded("around"):  # our own bug never hides the user's error
-            self.live.fail(error, Ending(type(error).__qualname__, sent=False))
+            self.live.fail(error, SendFailure(type(error).__qualname__, sent=False))
 
 
 RAW_REQUESTS: Final = RawRequests()
-"""Those of this process."""
+"""All such calls of this process."""
 
 renew_in_child(RAW_REQUESTS.leave_to_parent)

@@ -27,7 +27,7 @@ from typing import Any, Final, cast
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._instrumentation.formats.fields import class_of, count, get
 from ravi_otel._instrumentation.formats.sse import events_of
-from ravi_otel._runtime.model_call import Ending
+from ravi_otel._runtime.model_call import SendFailure
 from ravi_otel._runtime.patching import Block, awaited_in, called_in
 from ravi_otel.policy._usage import Reply
 
@@ -53,14 +53,14 @@ class AttemptOutcome:
     sent: bool
 
 
-def ending_of(error: BaseException, *, built: object, seen: Reply | None) -> Ending:
+def failure_of(error: BaseException, *, built: object, seen: Reply | None) -> SendFailure:
     """Return how a call failed.
 
     `built` is the last request the client built, None when there was none; `seen` is the answer when one came and was
     then judged unfit by a parser, which may raise anything: that answer was billed.
     """
     status = None if seen is not None else _status(error, _ANSWERED)
-    return Ending(
+    return SendFailure(
         error_type=type(error).__qualname__,
         sent=built is not None and (seen is not None or not _never_left(error, built)),
         billed=status not in _CLIENT_ERRORS if status is not None else True,

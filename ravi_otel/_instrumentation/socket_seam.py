@@ -25,7 +25,7 @@ from ravi_otel._instrumentation.formats.media import transcript_usage
 from ravi_otel._instrumentation.formats.realtime import CREATES, DECISION, LESSENS, LIVE, RESPONSES, TERMINAL, Conversation, dialect_of
 from ravi_otel._instrumentation.formats.responses import usage as responses_usage
 from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN
-from ravi_otel._runtime.model_call import Ending, ModelCall, send_call, send_call_async
+from ravi_otel._runtime.model_call import ModelCall, SendFailure, send_call, send_call_async
 from ravi_otel._runtime.patching import Block, Wraps, ignore, named_like, wrapper_of
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, drain, later, opened
@@ -99,7 +99,7 @@ def _parsed(data: str | bytes | bytearray | memoryview[int]) -> Mapping[str, Any
 
 @dataclass(slots=True, eq=False)
 class Turn:
-    """One response, from the message that asks for it on; that is sent as any call is (`_runtime.model_call.Transport`).
+    """One response, from the message that asks for it on; that is sent as any call is (`_runtime.model_call.CallSender`).
 
     `channel` is the lane it comes in where there are several, `event_id` the asking message's, `message` sends that.
     """
@@ -119,11 +119,11 @@ class Turn:
         self.call.unbounded, self.call.least_cap = f"{self.call.endpoint} over a connection", 0
 
     def send(self, live: ModelCall | None) -> Any:
-        """See `Transport.send`."""
+        """See `CallSender.send`."""
         return self._begin(live)()
 
     async def send_async(self, live: ModelCall | None) -> Any:
-        """See `Transport.send_async`."""
+        """See `CallSender.send_async`."""
         return await self._begin(live)()
 
     def _begin(self, live: ModelCall | None) -> Any:
@@ -135,13 +135,13 @@ class Turn:
         return message
 
     def read(self, live: ModelCall, result: Any) -> None:  # noqa: ARG002 - the protocol's
-        """See `Transport.read`; the response comes later, as events."""
+        """See `CallSender.read`; the response comes later, as events."""
         self.session.watch(self)
 
-    def ending(self, live: ModelCall, error: BaseException) -> Ending:  # noqa: ARG002 - the protocol's
-        """See `Transport.ending`; a send that was cancelled may have left all the same."""
+    def read_failure(self, live: ModelCall, error: BaseException) -> SendFailure:  # noqa: ARG002 - the protocol's
+        """See `CallSender.read_failure`; a send that was cancelled may have left all the same."""
         self.session.forget(self)
-        return Ending(type(error).__qualname__, sent=not isinstance(error, Exception))
+        return SendFailure(type(error).__qualname__, sent=not isinstance(error, Exception))
 
 
 class Session:
@@ -281,7 +281,7 @@ class Session:
         code = text(error, "code") or text(event, "code") or text(error, "type") or "error"
         turn = self._meant(event, error, code)
         if turn is not None and turn.live is not None:
-            turn.live.fail(RuntimeError(plain_code(code)), Ending(plain_code(code), billed=False))
+            turn.live.fail(RuntimeError(plain_code(code)), SendFailure(plain_code(code), billed=False))
 
     def _meant(self, event: Mapping[str, Any], error: Any, code: str) -> Turn | None:
         named = text(error, "event_id") or text(event, "client_event_id")
@@ -369,7 +369,7 @@ class Session:
             told = Reply()
         cause = error or GeneratorExit("the connection was closed before the response was whole")
         kind = ABANDONED if error is None else type(error).__qualname__
-        turn.live.fail(cause, Ending(kind, usage=told.usage), told)
+        turn.live.fail(cause, SendFailure(kind, usage=told.usage), told)
 
     def watch(self, turn: Turn) -> None:
         """See that a response which was asked for while the connection was being closed ends too."""
@@ -410,7 +410,7 @@ class Session:
             self._live.answered(reply)
         else:
             kind = type(error).__qualname__ if isinstance(error, Exception) else ABANDONED
-            self._live.fail(error, Ending(kind), reply)
+            self._live.fail(error, SendFailure(kind), reply)
 
 
 # -- the open sessions --------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ class _Queued:
         held = [live for _, live in self.messages if live is not None]
         self.messages.clear()
         for live in held:
-            later(partial(live.fail, GeneratorExit("the connection was never opened"), Ending(ABANDONED, sent=False)))
+            later(partial(live.fail, GeneratorExit("the connection was never opened"), SendFailure(ABANDONED, sent=False)))
 
 
 class SocketSeam:
@@ -531,7 +531,7 @@ class SocketSeam:
             if not self.active or not STATE.options.concerns(client):
                 return None
             conversation = _conversation_of(manager, client)
-            live = ModelCall.hold(conversation.whole())
+            live = ModelCall.start_admitted(conversation.whole())
             if live is None:
                 return None
             session = Session(conversation, live)
@@ -570,14 +570,14 @@ class SocketSeam:
                 conversation = _conversation_of(manager, client)
                 for earlier, _ in self._queue_of(manager).messages:
                     conversation.sent(text(earlier, "type"), earlier)
-                live = ModelCall.hold(conversation.call(event, decides=kind == DECISION))
+                live = ModelCall.start_admitted(conversation.call(event, decides=kind == DECISION))
             elif kind not in LESSENS:
                 check_going_on(STATE.locate()[0], None)
         try:
             result = wrapped(*args, **kwargs)
         except BaseException as error:
             if live is not None:
-                _guarded(live.fail, error, Ending(type(error).__qualname__, sent=False))
+                _guarded(live.fail, error, SendFailure(type(error).__qualname__, sent=False))
             raise
         self._queue_of(manager).messages.append((event, live))
         return result

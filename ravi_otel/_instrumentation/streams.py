@@ -1,6 +1,7 @@
-"""Follow what is still open when the client returns, streams and raw responses in either colour, to whichever end comes first.
+"""Follow what is still open when the client returns, streams and raw responses, sync and async, to whichever end comes first.
 
-Each is settled exactly once, by whoever ends it first, or cut because it must not go on.
+Each is settled exactly once, by whoever ends it first. One that must not go on is cut: `_check_limits` asks `charging.StreamLimits` for
+a refusal after an event, `_cut_with` settles what came until then, and `_UntilEnd` raises the refusal where the program reads.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ravi_otel._instrumentation.http_library import (
 )
 from ravi_otel._runtime.charging import NEVER, StreamLimits, blame
 from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.model_call import Ending, ModelCall
+from ravi_otel._runtime.model_call import ModelCall, SendFailure
 from ravi_otel._runtime.patching import Block, Wraps, ignore
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, drain, follow_streams, later, look_soon, opened, why_over
@@ -142,8 +143,8 @@ class FollowedStream:
     """
 
     __slots__ = (
-        *("__weakref__", "_begun", "_body", "_collector", "_copying", "_cut", "_drained", "_format", "_heard_ns"),
-        *("_helper", "_hides_usage", "_limits", "_live", "_now", "_over", "_pull", "_raw", "_raw_references"),
+        *("__weakref__", "_begun", "_body", "_collector", "_byte_iterator", "_cut", "_drained", "_format", "_heard_ns"),
+        *("_helper", "_hides_usage", "_limits", "_live", "_now", "_over", "_event_iterator", "_raw", "_raw_references"),
         *("_reading", "_references", "_response_ref", "_silent", "_stopped", "_streams", "_timed"),
     )
 
@@ -154,9 +155,9 @@ class FollowedStream:
         self._collector: Collector = wire_format.collector(live.record.call)
         self._timed = False  # its first chunk came
         self._silent = True  # none of its content came yet
-        self._pull: weakref.ref[Any] | None = None  # our iterator of events
+        self._event_iterator: weakref.ref[Any] | None = None  # our iterator of events
         self._begun = False  # something was read from it
-        self._copying: weakref.ref[Any] | None = None  # our iterator of bytes
+        self._byte_iterator: weakref.ref[Any] | None = None  # our iterator of bytes
         self._response_ref: weakref.ref[Any] | None = None
         self._references = 0  # references to the response that are there because of us
         self._helper: weakref.ref[Any] | None = None  # the client's object that reads the stream for the program
@@ -171,7 +172,7 @@ class FollowedStream:
         self._cut: RaviError | None = None  # what it was cut with
         self._now = live.scope.engine.clock.monotonic_ns
         self._heard_ns = self._now()
-        self._drained = -1
+        self._drained = -1  # what `DRAINS` said when the limits were last looked at
 
     # -- following ----------------------------------------------------------------------------------------------------
 
@@ -196,16 +197,16 @@ class FollowedStream:
 
     def follow(self, stream: Any) -> None:
         """Put ourselves between a client's stream and its iterator; the stream stays the genuine object."""
-        self._put_between(stream)
+        self._replace_iterator(stream)
         self.follow_response(stream.response, (hasattr(stream, "__anext__"),))
 
-    def follow_response(self, response: Any, colours: Sequence[bool] = (False, True)) -> None:
+    def follow_response(self, response: Any, awaited: Sequence[bool] = (False, True)) -> None:
         """Observe when the HTTP response is read, closed or dropped, by whoever does it.
 
-        `colours` says whether by methods that are awaited; those of the other colour raise where it is known, and change nothing.
+        `awaited` says which of its methods are observed: plain ones (False), awaited ones (True), or both where that is not known.
         """
         before = sys.getrefcount(response)
-        for awaits in colours:
+        for awaits in awaited:
             surround_method(response, _CLOSERS[awaits], self._closing, awaits=awaits)
             surround_method(response, _READERS[awaits], self._reading_whole, awaits=awaits)
             self._observe_iterator(response, _ITERATORS[awaits])
@@ -233,12 +234,12 @@ class FollowedStream:
         if not self._over:
             UNREAD.add(self)
 
-    def _put_between(self, stream: Any) -> None:
+    def _replace_iterator(self, stream: Any) -> None:
         source = _detached_iterator(stream)
         follow: Any = self._follow_async(source) if hasattr(source, "__anext__") else self._follow(source)
-        self._pull = weakref.ref(name_like(follow, source), self._iterator_gone)
+        self._event_iterator = weakref.ref(name_like(follow, source), self._iterator_gone)
         self._streams = True
-        stream._iterator = follow  # noqa: SLF001 - the one place where both colours of stream can be followed
+        stream._iterator = follow  # noqa: SLF001 - the one place where sync and async streams can be followed
 
     def _was_read(self, response: Any) -> bool:
         """Settle a stream whose bytes were all read before we had it, by a hook of the HTTP client's."""
@@ -252,14 +253,14 @@ class FollowedStream:
     def _parsed(self, raw: Any, found: Any) -> None:
         restore_methods(raw, "parse")  # seen once is enough, and it holds `raw` in a cycle
         self._raw = None
-        if self._pull is None and hasattr(class_of(found), "__stream__"):
-            self._put_between(found)
+        if self._event_iterator is None and hasattr(class_of(found), "__stream__"):
+            self._replace_iterator(found)
             UNREAD.discard(self)
 
     def _opened(self) -> None:
         """Be found by whoever stops something or looks for what is idle, from here to the end."""
         OPEN.add(self)
-        if self._pull is None:
+        if self._event_iterator is None:
             UNREAD.add(self)
         opened()
         if self._live.record.call.offers_tools and not self._over:
@@ -273,10 +274,10 @@ class FollowedStream:
         self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             for item in source:
-                if self._is_plain(item):
+                if self._add_event(item):
                     yield item
                     continue
-                is_last = self._is_last()
+                is_last = self._check_limits()
                 if is_last:
                     close_all(self._response(), source)
                 if not (self._hides_usage and hide_usage(item)):
@@ -288,10 +289,10 @@ class FollowedStream:
         self._begun = True
         with _UntilEnd(self, self._settle, self.dropped):
             async for item in source:
-                if self._is_plain(item):
+                if self._add_event(item):
                     yield item
                     continue
-                is_last = self._is_last()
+                is_last = self._check_limits()
                 if is_last:
                     await close_all_async(source, self._response())
                 if not (self._hides_usage and hide_usage(item)):
@@ -299,12 +300,12 @@ class FollowedStream:
                 if is_last:
                     break
 
-    def _is_plain(self, event: Any) -> bool:
-        """Take in one event; whether it is only more text, which nobody has to look at: it goes on as it is, but for what we asked for."""
+    def _add_event(self, event: Any) -> bool:
+        """Add one event to what came; return whether it is only more text, for which no limit has to be looked at."""
         try:
             self._heard_ns = self._now()
             if self._collector.add(event) and not self._stopped and self._drained == DRAINS.count:
-                if self._hides_usage:  # of which it has none
+                if self._hides_usage:  # it has none: only the field is there because we asked
                     event.__pydantic_fields_set__.discard("usage")
                 return True
         except Exception as error:  # noqa: BLE001 - the chunk is the user's whatever we make of it
@@ -312,8 +313,8 @@ class FollowedStream:
         self._drained = DRAINS.count  # before the look, so that what drains during it is seen at the next event
         return False
 
-    def _is_last(self) -> bool:
-        """Check what came until now; return whether the stream ends with the latest event, cut."""
+    def _check_limits(self) -> bool:
+        """Hold what came until now to the limits; return whether the stream was cut, and ends with the latest event."""
         try:
             if not self._timed or STATE.options.each_chunk:
                 self._timed = True
@@ -321,8 +322,8 @@ class FollowedStream:
             if self._silent and self._collector.spoke:
                 self._silent = False
                 self._live.content(self._heard_ns)
-            error = self._why_stopped() if self._stopped else None if self._limits is None else self._limits.over()
-            if error is not None and self._must_end(error):
+            error = self._why_stopped() if self._stopped else None if self._limits is None else self._limits.refusal()
+            if error is not None and self._cut_unless_complete(error):
                 return True
             if not self._silent and not STATE.options.each_chunk:
                 self._collector.be_quiet_until(NEVER if self._limits is None else self._limits.until)
@@ -343,11 +344,11 @@ class FollowedStream:
         def copied(*args: Any, **kwargs: Any) -> Any:
             source = method(*args, **kwargs)
             try:
-                if self._over or self._reading or is_running(self._pull):
+                if self._over or self._reading or is_running(self._event_iterator):
                     return source  # what is read whole, or event by event, is known by other means
                 ours: Any = self._copy_async(source, response) if hasattr(source, "__anext__") else self._copy(source, response)
                 if self._body is None:
-                    self._copying = weakref.ref(ours)
+                    self._byte_iterator = weakref.ref(ours)
                 return name_like(ours, source)
             except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
                 swallow("stream", error)
@@ -406,7 +407,7 @@ class FollowedStream:
                     self._live.chunk(self._heard_ns)
                 body.add(data)
             # What was stopped is cut, unless it is whole.
-            return self._stopped and (self._cut is not None or self._must_end(self._why_stopped()))
+            return self._stopped and (self._cut is not None or self._cut_unless_complete(self._why_stopped()))
         except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
             swallow("stream", error)
         return False
@@ -431,7 +432,7 @@ class FollowedStream:
         return self._live.scope
 
     def asks(self) -> tuple[Sequence[ToolUse], int]:
-        """See `inferring.Stream.asks`."""
+        """See `inferred_tools.Stream.asks`."""
         return self._collector.tool_uses, self._heard_ns
 
     def stop(self) -> None:
@@ -441,7 +442,7 @@ class FollowedStream:
         self._stopped = True
         # One that is whole is not waited for either: only what it used is still to come, and that may never.
         response = self._response()
-        if response is not None and (self._streams or is_running(self._copying)) and not self._reading:
+        if response is not None and (self._streams or is_running(self._byte_iterator)) and not self._reading:
             shut_down_response(response)
 
     def _response(self) -> Any:
@@ -450,8 +451,8 @@ class FollowedStream:
     def _why_stopped(self) -> RaviError:
         return why_over(self._live.scope, self._live.record)
 
-    def _must_end(self, error: RaviError) -> bool:
-        """Cut what may not go on after this piece, settled now; False of one that is whole, for a finished answer wins."""
+    def _cut_unless_complete(self, error: RaviError) -> bool:
+        """Cut and settle it, with `error` as its end, unless it is complete: a finished answer wins. Return whether it was cut."""
         return not self._over and not self._collector.complete and self._cut_with(error)
 
     def _cut_with(self, error: RaviError) -> bool:
@@ -463,10 +464,10 @@ class FollowedStream:
         self._fail(error, type(error).__qualname__, self._reply())
         return True
 
-    def turned(self, error: BaseException | None, settle: Callable[[BaseException | None], None]) -> BaseException | None:
-        """Settle what its reader came to the end of; never raises.
+    def end_reading(self, error: BaseException | None, settle: Callable[[BaseException | None], None]) -> BaseException | None:
+        """Settle it, because its reader came to the end or failed with `error`; never raises.
 
-        Returns what the reader ends with: its own `error`, ours where we caused that, or None where the answer is whole.
+        Return what the reader is to raise: its own `error`, our refusal where we caused that, or None where the answer is whole.
         """
         try:
             if error is None or isinstance(error, Exception):
@@ -500,7 +501,7 @@ class FollowedStream:
             if error is None:
                 self._live.answered(Reply())
             else:
-                self._live.fail(error, Ending(type(error).__qualname__), Reply())
+                self._live.fail(error, SendFailure(type(error).__qualname__), Reply())
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
@@ -542,7 +543,7 @@ class FollowedStream:
         _guarded(self.closed, response)
 
     def _broke(self, error: BaseException) -> None:
-        if not isinstance(error, RuntimeError):  # read twice, or in the wrong colour: nothing of the answer's
+        if not isinstance(error, RuntimeError):  # read twice, or by a sync method of an async response: nothing of the answer's
             self._settle(error)
 
     @contextmanager
@@ -555,7 +556,7 @@ class FollowedStream:
 
     def closed(self, response: Any) -> None:
         """Settle when the response was closed; while an iterator of ours runs, that one will tell how it ended."""
-        if self._over or self._reading or not response.is_closed or is_running(self._pull) or is_running(self._copying):
+        if self._over or self._reading or not response.is_closed or is_running(self._event_iterator) or is_running(self._byte_iterator):
             return
         if isinstance(sys.exc_info()[1], GeneratorExit):
             self.dropped()  # some generator closes it while being finalised
@@ -602,7 +603,7 @@ class FollowedStream:
         if helper is not None and self._helper is not None:
             ours = self._references if self._begun else self._references + self._through(helper)
             del helper
-            if is_running(self._pull) or not held_only_by_itself(self._helper):
+            if is_running(self._event_iterator) or not held_only_by_itself(self._helper):
                 return
             if self._begun or not held_by_others(self._response_ref, ours):
                 self.dropped()
@@ -619,7 +620,7 @@ class FollowedStream:
     def _through(self, helper: Any) -> int:
         """Return how many references to the response there are because a helper has a stream that was not read."""
         response, stream = self._response(), get(helper, "_raw_stream")
-        reader = locals_of(locals_of(None if self._pull is None else self._pull()).get("source")).get("self")
+        reader = locals_of(locals_of(None if self._event_iterator is None else self._event_iterator()).get("source")).get("self")
         return sum(references_from(each, response) for each in (helper, stream, *(() if reader is stream else (reader,))))
 
     def leave(self) -> None:
@@ -628,7 +629,7 @@ class FollowedStream:
 
     def idle_ns(self) -> int:
         """See `OpenResult.idle_ns`; one that waits for its next event is read."""
-        if is_running(self._pull) or is_running(self._copying):
+        if is_running(self._event_iterator) or is_running(self._byte_iterator):
             return LONGEST_IDLE_NS
         left = self._heard_ns + LONGEST_IDLE_NS - self._now()
         if left > 0:
@@ -648,7 +649,7 @@ class FollowedStream:
 
     def _fail(self, error: BaseException, error_type: str, reply: Reply, *, at_grant: bool = False) -> None:
         reply = replace(reply, finish_reasons=reply.finish_reasons or ("error",))
-        self._live.fail(error, Ending(error_type, usage=reply.usage, at_grant=at_grant), reply)
+        self._live.fail(error, SendFailure(error_type, usage=reply.usage, at_grant=at_grant), reply)
 
     def _reply(self) -> Reply:
         """Return what came; nothing of a body that was not kept, or is no JSON."""
@@ -690,7 +691,7 @@ class _UntilEnd:
         if isinstance(error, GeneratorExit):
             _guarded(self._dropped)
             return False
-        ends_with = self._stream.turned(error, self._settle)
+        ends_with = self._stream.end_reading(error, self._settle)
         if ends_with is None:
             return True
         try:
@@ -709,7 +710,7 @@ def _detached_iterator(stream: Any) -> Any:
     The client's own is a generator of the stream's, so the two hold each other, and a stream that nobody else holds would be found by the
     next full collection, whenever that comes. The same generator of a copy reads from the same response.
     """
-    source = stream._iterator  # noqa: SLF001 - the one place where both colours of stream can be followed
+    source = stream._iterator  # noqa: SLF001 - the one place where sync and async streams can be followed
     frame: FrameType | None = getattr(source, "gi_frame", None) or getattr(source, "ag_frame", None)
     make: object = getattr(class_of(stream), "__stream__", None)
     if (

@@ -157,11 +157,14 @@ class Sizing(Protocol):
 
 
 CUT_SHORT: Final[ContextVar[BudgetError | None]] = ContextVar("ravi_otel_cut_short", default=None)
-"""The refusal that the latest answer in this task stands for, which ended at a cap of ours: for loops of ours, that set it back."""
+"""The refusal to raise for the latest answer of this task, which was cut at the output cap of a strict limit.
+
+Agent loops read it after each answer, and reset it before the next.
+"""
 
 
 class Capped:
-    """Remember what a strict limit made of one call."""
+    """The output cap that a strict limit put on one call, and whether the answer ended at it."""
 
     __slots__ = ("_cut", "_error", "_partial", "_tightest", "worst")
 
@@ -204,12 +207,12 @@ class Capped:
         record.output_cap, self._tightest = found
         call.changes = (*call.changes, OUTPUT_CAP)
 
-    def judged(self, reasons: Iterable[str], partial: str | None) -> None:
-        """Note that a parser is about to judge an answer; one that was cut may be beyond it."""
+    def answer_rejected(self, reasons: Iterable[str], partial: str | None) -> None:
+        """Note an answer that a post-parser has rejected, by its finish reasons and text: perhaps because it was cut."""
         self._cut, self._partial = _LENGTH in reasons, partial
 
     def instead_of(self, error: BaseException, record: CallRecord) -> BudgetError | None:
-        """Return the refusal that a parser's error really is: the answer was cut by our cap."""
+        """Return the refusal to raise in place of a parser's error, because our cap cut the answer; None where it did not."""
         if not self._cut or self._tightest is None or record.output_cap is None or not isinstance(error, Exception):
             return None
         self._error = owned(errors_text.LimitErrors(self._tightest).cut_short(record.output_cap, self._partial), self._tightest)
@@ -278,8 +281,11 @@ class Counting(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Purse:
-    """What one account holds for a stream: an output token costs `each / unit` of it, and `base / unit` is for its input."""
+class StreamHold:
+    """What one account holds for a stream, and what that is enough for.
+
+    In the account's unit the input takes `base / unit`, and each output token `each / unit`.
+    """
 
     account: Account
     held: int
@@ -288,11 +294,11 @@ class Purse:
     unit: int
 
     def covers(self) -> int:
-        """Return the output tokens that are held."""
+        """Return how many output tokens the hold is enough for."""
         return (self.held * self.unit - self.base) // self.each
 
     def price(self, tokens: int) -> int:
-        """Return what so many output tokens take of the account."""
+        """Return what so many further output tokens take of the account."""
         return -(-tokens * self.each // self.unit)
 
     def spent(self, tokens: int) -> int:
@@ -326,7 +332,7 @@ class StreamLimits:
     """
 
     __slots__ = (
-        *("_accounts", "_after", "_card", "_counting", "_drains", "_input", "_most", "_op_id", "_purses", "_record", "_scope", "_step"),
+        *("_accounts", "_after", "_card", "_counting", "_drains", "_input", "_most", "_op_id", "_holds", "_record", "_scope", "_step"),
         "until",
     )
 
@@ -341,7 +347,7 @@ class StreamLimits:
         self._most = NEVER if call.output_cap is None else call.output_cap * call.choices  # that its caller allows
         self._input = call.input_estimate
         self._step = FIRST_STEP
-        self._purses: list[Purse] = []
+        self._holds: list[StreamHold] = []
         self._after: list[Account] = []
         for line, held in holds if call.expected is None else ():
             account = line.account
@@ -350,21 +356,21 @@ class StreamLimits:
             if account.nature is Nature.AFTER:
                 self._after.append(account)
             elif account.nature is Nature.HELD:
-                purse = Purse.of(account, held, self._input, card)
-                if purse is not None and purse.covers() < self._most:
-                    self._purses.append(purse)
-        # Who was admitted while it drained wraps up, and is not ended by it.
-        self._drains = [purse.account for purse in self._purses if purse.account.drainable and not purse.account.draining]
-        self.until = 0 if self._purses or self._after else NEVER
+                hold = StreamHold.of(account, held, self._input, card)
+                if hold is not None and hold.covers() < self._most:
+                    self._holds.append(hold)
+        # Only an account that begins to drain while the stream is open ends it.
+        self._drains = [hold.account for hold in self._holds if hold.account.drainable and not hold.account.draining]
+        self.until = 0 if self._holds or self._after else NEVER
         """The output tokens that may come before it has to be looked at again."""
 
     @property
     def can_end_it(self) -> bool:
         """Whether anything but a stop of its scope can end the stream."""
-        return bool(self._purses or self._after or any(not account.observe for account, _ in self._scope.plan.clocks))
+        return bool(self._holds or self._after or any(not account.observe for account, _ in self._scope.plan.clocks))
 
-    def over(self) -> RaviError | None:
-        """Look at what came until now; return the error the stream must end with, None while it may go on."""
+    def refusal(self) -> RaviError | None:
+        """Return the refusal that the stream must end with, by what came until now; None while it may go on."""
         counting = self._counting
         for account in self._drains:
             if account.draining and account.drainable:  # else its agent closed, which ends nothing that is open
@@ -382,10 +388,10 @@ class StreamLimits:
     def _look(self, produced: int, told_input: int | None) -> BudgetError | None:
         if told_input is not None and told_input != self._input:
             self._input = told_input
-            for purse in self._purses:
-                known = Purse.of(purse.account, purse.held, told_input, self._card)
+            for hold in self._holds:
+                known = StreamHold.of(hold.account, hold.held, told_input, self._card)
                 if known is not None:
-                    purse.base = known.base
+                    hold.base = known.base
         for account in self._after:
             if account.used >= account.value:
                 return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
@@ -396,37 +402,37 @@ class StreamLimits:
             if short is not None:
                 return self._refused(short, produced)
         if self._covered() < produced:
-            account = min(self._purses, key=Purse.covers).account
+            account = min(self._holds, key=StreamHold.covers).account
             return self._refused(Denied(account, "exhausted", account.used, account.held, 0), produced)
         self.until = min(self._covered(), produced + self._step if self._after else NEVER)
         return None
 
     def _covered(self) -> int:
-        return min((purse.covers() for purse in self._purses), default=NEVER)
+        return min((hold.covers() for hold in self._holds), default=NEVER)
 
     def _ask(self, produced: int) -> Denied | None:
         """Ask for a step more of each kind that does not reach as far; return what stood in the way."""
         goal = max(produced, min(produced + self._step, self._most))
         self._step = min(2 * self._step, LONGEST_STEP)
         more: dict[str, int] = {}
-        for purse in self._purses:
-            lacks = goal - purse.covers()
+        for hold in self._holds:
+            lacks = goal - hold.covers()
             if lacks > 0:
-                kind = purse.account.kind
-                more[kind] = max(more.get(kind, 0), purse.price(lacks))
+                kind = hold.account.kind
+                more[kind] = max(more.get(kind, 0), hold.price(lacks))
         engine = self._scope.engine
         late = hold_late(self._accounts, more)
         extended = late if late.short is not None else run_sync(engine.ledger.extend(self._op_id, more))
         engine.emit_crossings(extended.crossings, self._record)
         if extended.short is None and not extended.more:
-            self._purses = []  # the ledger knows nothing of it any more: it was settled without us
-        for purse in self._purses:
-            purse.held += extended.more.get(purse.account.kind, 0)
+            self._holds = []  # the ledger knows nothing of it any more: it was settled without us
+        for hold in self._holds:
+            hold.held += extended.more.get(hold.account.kind, 0)
         return extended.short
 
     def _refused(self, denied: Denied, produced: int) -> BudgetError:
         account = denied.account
-        own = next((purse for purse in self._purses if purse.account is account), None)
+        own = next((hold for hold in self._holds if hold.account is account), None)
         used, held = denied.used, denied.held
         if own is not None:
             used, held = used + own.spent(produced), max(0, held - own.held)

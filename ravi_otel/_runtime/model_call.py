@@ -29,7 +29,7 @@ from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of, 
 from ravi_otel._runtime.charging import MOST_TEXT, Attempts, Capped, Counting, Sizing, StreamLimits, charge_rest
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import ABANDONED, UnderWay, attend, drain, later
+from ravi_otel._runtime.stopping import ABANDONED, UnderWay, drain, end_dropped, later
 from ravi_otel._runtime.waiting import pause, pause_after, wait_for_lost_slot
 from ravi_otel.errors import AgentPausedError, BudgetContendedError, BudgetError, RaviError
 from ravi_otel.hooks._events import CallRecord, CountEvent, RetryRecord, Status
@@ -53,7 +53,7 @@ _NOTHING: Final = Usage()
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class SendFailure:
     """How a send failed, independent of the client library.
 
     `sent` is False when no byte left this process; `billed` False when the provider refused without charging; `usage`
@@ -70,8 +70,8 @@ class Ending:
     status: int | None = None
 
 
-class Transport(Sizing, Protocol):
-    """What sends one call, and can read what comes back."""
+class CallSender(Sizing, Protocol):
+    """What sends one call, and can read what comes back: a client, or a connection."""
 
     def send(self, live: ModelCall | None) -> Any:
         """Send it from synchronous code; without a call its attempts are nobody's."""
@@ -85,7 +85,7 @@ class Transport(Sizing, Protocol):
         """Read a complete result; None of one that is still open, such as a stream, which is followed and ends `live` later."""
         ...
 
-    def ending(self, live: ModelCall, error: BaseException) -> Ending:
+    def read_failure(self, live: ModelCall, error: BaseException) -> SendFailure:
         """Return how the send failed."""
         ...
 
@@ -94,7 +94,7 @@ _NEW, _ADMITTED, SENT, _ANSWERING = range(4)
 """How far a call has come, unless it has ended."""
 
 GIVE_WAY: Final[ContextVar[Callable[[Call], object] | None]] = ContextVar("ravi_otel_unseen_call", default=None)
-"""Takes the place of a call around that nobody can see into (`UnseenCall`), for the call that begins here; None outside any."""
+"""How an enclosing `UnseenCall`, which nobody can see into, gives way to the call that begins here; None outside any."""
 
 
 class ModelCall(UnderWay):
@@ -102,15 +102,15 @@ class ModelCall(UnderWay):
 
     | method | in state | leads to |
     |---|---|---|
-    | `start(call)`, `hold(call, sizing)` | | new; `hold` admits at once |
+    | `start(call)`, `start_admitted(call, sizing)` | | new; admitted |
     | `begin()` | new | the same; `admit` sends it where nobody has |
     | `admit(sizing, blocking=)` | new | admitted; or a refusal, after which `failed` or `fail` ends it |
     | `attempt(n)`, `retrying(retry, sent=)`, `follow(status, why)` | admitted, sent | the same |
     | `sent()` | admitted, sent | sent: bytes may have left |
-    | `conclude(transport, result)` | admitted, sent | ended, or answering while the result is open |
+    | `conclude(sender, result)` | admitted, sent | ended, or answering while the result is open |
     | `chunk(at_ns)`, `content(at_ns)` | answering | the same |
     | `answered(reply)` | admitted, sent, answering | ended |
-    | `failed(transport, error)`, `fail(error, ending, reply)`, `end_with_process()` | any | ended |
+    | `failed(sender, error)`, `fail(error, failure, reply)`, `end_with_process()` | any | ended |
     | `leave()` | any | the same, without the context that listeners made current |
     | `collect(reply, at)` | ended, kept for a later look | the same |
 
@@ -122,12 +122,12 @@ class ModelCall(UnderWay):
         "_asked",
         "_entered",
         "_expected",
-        "_first",
+        "_handled_before",
         "_held",
         "_last_chunk_ns",
-        "_outer",
         "_plan",
         "_settled",
+        "_settler",
         "_stage",
         "_tools_refused",
         "_unknown",
@@ -155,13 +155,13 @@ class ModelCall(UnderWay):
         self._plan: Plan | None = None  # that it was admitted by
         self._expected: Estimate | None = None  # what it may use, once somebody asks
         self._entered: Entered | None = None  # what listeners have made current
-        self._outer: BaseException | None = None  # was being handled before it began
+        self._handled_before: BaseException | None = None  # the exception that was being handled when it began
         self._tools_refused: RaviError | None = None  # what the tools whose results it brings have against it
-        self._asked = False  # the ledger may know its operation
+        self._asked = False  # the ledger was asked, and may hold something for it
         self._held = False
         self._settled = False
-        self._first: dict[None, object] = {}  # whoever of several came first, and settles it
-        self._unknown = 0  # how often it was counted as such while it waited for a look
+        self._settler: dict[None, object] = {}  # whoever came first to end it, and alone settles it
+        self._unknown = 0  # 1 while it is counted as unreported, because its answer is made in the background
         self._last_chunk_ns = 0
 
     @classmethod
@@ -177,7 +177,7 @@ class ModelCall(UnderWay):
             if not scoped:
                 scope, scoped = STATE.locate()
             started = cls(scope, call)
-            started._outer = sys.exc_info()[1]
+            started._handled_before = sys.exc_info()[1]
             if call.tool_results or call.offers_tools:
                 started._infer_tools()
             if not scoped and call.generative:
@@ -188,8 +188,8 @@ class ModelCall(UnderWay):
         return started
 
     @classmethod
-    def hold(cls, call: Call, sizing: Sizing | None = None) -> Self | None:
-        """Start and admit a call that somebody else sends, waiting in line only where a thread may; None when it cannot even begin.
+    def start_admitted(cls, call: Call, sizing: Sizing | None = None) -> Self | None:
+        """Start and admit a call that somebody else sends, waiting in line only where a thread may; None when it cannot begin.
 
         Without `sizing` nobody knows how large it can be, and a strict limit refuses it. Raises what stands against it. Its span is
         opened, and never current.
@@ -204,7 +204,7 @@ class ModelCall(UnderWay):
             if wait is not None:
                 run_sync(wait)
         except BaseException as error:
-            held.fail(error, Ending(type(error).__qualname__, sent=False))
+            held.fail(error, SendFailure(type(error).__qualname__, sent=False))
             raise
         return held
 
@@ -293,7 +293,7 @@ class ModelCall(UnderWay):
             owner(),
             waits_s,
             on_stop=scope.on_stop,
-            meanwhile=attend,
+            meanwhile=end_dropped,
             around=(*plan.carved, *around()),
             wraps_up=self.last_call_claim is not None,
             sure=expected.sure,
@@ -357,7 +357,7 @@ class ModelCall(UnderWay):
 
     def leave(self) -> None:
         """Give back the context that listeners have changed; again does nothing."""
-        self._outer = None
+        self._handled_before = None
         if self._entered is not None:
             self._entered.leave()
 
@@ -395,10 +395,10 @@ class ModelCall(UnderWay):
 
     # -- while it is answered -------------------------------------------------------------------------------------
 
-    def conclude(self, transport: Transport, result: Any) -> None:
-        """Settle a complete result, or leave an open one to its watcher; a bug in reading it is ours alone."""
+    def conclude(self, sender: CallSender, result: Any) -> None:
+        """Settle a complete result, or leave an open one to whoever follows it; a bug in reading it never reaches the program."""
         try:
-            reply = transport.read(self, result)
+            reply = sender.read(self, result)
             if reply is None:
                 self._stage = _ANSWERING
                 return
@@ -408,14 +408,14 @@ class ModelCall(UnderWay):
         finally:
             if self._entered is not None:  # `leave`, without the call
                 self._entered.leave()
-            self._outer = None
+            self._handled_before = None
         try:
             self.answered(reply)
         except Exception as error:  # noqa: BLE001 - the same, if only of a stack that is as deep as it may be
             swallow("settle", error)
 
     def stream_limits(self, counting: Counting) -> StreamLimits | None:
-        """Return what holds its stream to its limits, as long as it is open; None where nothing can end that but a stop of its scope."""
+        """Return what holds its open stream to its limits; None where nothing can end the stream but a stop of its scope."""
         card = None if self._expected is None else self._expected.card
         limits = StreamLimits(self.scope, self.record, self.op_id, self.holds, counting, card)
         if not limits.can_end_it:
@@ -442,7 +442,7 @@ class ModelCall(UnderWay):
         """Settle with what the provider reported; when it reported nothing, at what was held."""
         me = object()
         try:
-            if self._first.setdefault(None, me) is not me:  # `_end`, without the call
+            if self._settler.setdefault(None, me) is not me:  # `_is_settler`, without the call
                 return
             if self.attempts is not None:
                 self.attempts.settle()
@@ -452,7 +452,7 @@ class ModelCall(UnderWay):
             record = self.record
             call, spent = record.call, reply.usage
             if spent is None and call.expected is not None and call.expected.characters:
-                spent = self._spoken(call.expected.characters)
+                spent = self._usage_of_speech(call.expected.characters)
             record.usage = spent
             if spent is None and self._held and not call.job:  # what a job will use is not what was held of it
                 record.usage = self.expectation().usage()
@@ -460,10 +460,10 @@ class ModelCall(UnderWay):
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
         finally:
-            if self._first.get(None) is me:  # else `fail` is to come
+            if self._settler.get(None) is me:  # else `fail` is to come
                 self._leave_nothing_held()
 
-    def failed(self, transport: Transport, error: BaseException) -> Flow[BaseException]:
+    def failed(self, sender: CallSender, error: BaseException) -> Flow[BaseException]:
         """End a call whose sending raised `error`; return that, or what is to be raised from it, because we caused it.
 
         A refusal is held back for a moment where the program asked for that. Whoever drives this must let go of the call afterwards:
@@ -473,11 +473,11 @@ class ModelCall(UnderWay):
         try:
             with Guarded("ending"):  # our own bug never hides the user's error
                 if self._is_dropped(error):  # perhaps by a finaliser, where no lock may be taken
-                    later(partial(self._fail, transport, GeneratorExit("the call was dropped before its end")))
+                    later(partial(self._fail, sender, GeneratorExit("the call was dropped before its end")))
                     return error
                 if self.capped is not None:
                     instead = self.capped.instead_of(error, self.record) or error
-            self._fail(transport, instead)
+            self._fail(sender, instead)
             pause_s = pause_after(self.scope.engine, instead)
             if pause_s > 0:
                 yield pause(pause_s)
@@ -489,47 +489,47 @@ class ModelCall(UnderWay):
         """Whether a coroutine was closed, whatever the client made of it; what was being handled before is none of its doing."""
         links = _LONGEST_CHAIN
         at: BaseException | None = error
-        while at is not None and at is not self._outer and links:
+        while at is not None and at is not self._handled_before and links:
             if isinstance(at, GeneratorExit):
                 return True
             at, links = at.__context__, links - 1
         return False
 
-    def _fail(self, transport: Transport, error: BaseException) -> None:
-        ending = Ending(type(error).__qualname__, sent=self.was_sent)
+    def _fail(self, sender: CallSender, error: BaseException) -> None:
+        failure = SendFailure(type(error).__qualname__, sent=self.was_sent)
         with Guarded("ending"):  # our own bug never hides the user's error
-            ending = transport.ending(self, error)
+            failure = sender.read_failure(self, error)
         with Guarded("settle"):
-            self.fail(error, ending)
+            self.fail(error, failure)
 
-    def fail(self, error: BaseException, ending: Ending, reply: Reply | None = None) -> None:
+    def fail(self, error: BaseException, failure: SendFailure, reply: Reply | None = None) -> None:
         """Settle or release what a failed send held."""
         me = object()
         try:
-            if not self._end(me):
+            if not self._is_settler(me):
                 return
             self.record.error = error
             if self._stage < _ADMITTED:
                 self._end_refused(error)
             else:
-                self._settle_failed(error, ending, reply)
+                self._settle_failed(error, failure, reply)
         except Exception as bug:  # noqa: BLE001 - our own bug never hides the user's error
             swallow("settle", bug)
         finally:
-            if self._end(me):
+            if self._is_settler(me):
                 self._leave_nothing_held()
 
     def end_with_process(self) -> None:
         """See `UnderWay.end_with_process`."""
         if self._entered is not None:
-            self.fail(GeneratorExit("the process was told to end"), Ending(ABANDONED, sent=self.was_sent))
+            self.fail(GeneratorExit("the process was told to end"), SendFailure(ABANDONED, sent=self.was_sent))
 
-    def _end(self, me: object) -> bool:
-        """Whether it is `me` who settles it, however often `me` asks: a signal's exception may cut an answer off.
+    def _is_settler(self, me: object) -> bool:
+        """Whether it is `me` who settles it: the first to ask is, and may ask again, since a signal's exception may lose the answer.
 
-        One step of a dict, which no thread and no signal's handler comes into the middle of.
+        It is one step of a dict, which neither a thread nor a signal's handler can interrupt.
         """
-        return self._first.setdefault(None, me) is me
+        return self._settler.setdefault(None, me) is me
 
     def _leave_nothing_held(self, *, unsent: bool = False) -> None:
         """End the operation whatever interrupted its settlement: a signal may raise between any two lines."""
@@ -585,7 +585,7 @@ class ModelCall(UnderWay):
             engine.settle(self.op_id, actual, at, guessed=guessed)
 
     def _charge(self, reply: Reply, spent: Usage | None) -> int | None:
-        """Add tokens and cost to every tally, or note that they are unknown; return the cost in nano-USD, None unknown."""
+        """Add tokens and cost to the usage counters of every scope around, or note that they are unknown; return nano-USD, None unknown."""
         record, engine, tallies = self.record, self.scope.engine, self.scope.tallies
         if spent is not None and not (spent.total_tokens and (spent.input_tokens or spent.output_tokens)):
             if spent.total_only:
@@ -613,7 +613,7 @@ class ModelCall(UnderWay):
         return cost
 
     def _charge_unreported(self, reply: Reply) -> int | None:
-        """Charge an answer whose usage nobody told: nothing where the model costs nothing however much is used, else unknown."""
+        """Charge an answer that came without its usage: nothing where the model is free, else the usage is counted as unknown."""
         record, prices = self.record, self.scope.engine.prices
         call = record.call
         card = prices.card(call.provider, reply.model) or prices.card(call.provider, call.model)
@@ -626,8 +626,8 @@ class ModelCall(UnderWay):
         add_usage(self.scope.tallies, _NOTHING, 0)
         return 0
 
-    def _spoken(self, characters: int) -> Usage | None:
-        """Count the characters of a call that is sold by them, and whose answer, a sound, tells no usage; None for any other."""
+    def _usage_of_speech(self, characters: int) -> Usage | None:
+        """Return the usage of speech that is priced by the characters of its text, since its answer reports none; None for any other."""
         usage, call = Usage(characters=characters, source="estimated"), self.record.call
         card = self.scope.engine.prices.card(call.provider, call.model)
         return None if card is None or card.cost_nano(usage) is None else usage
@@ -645,36 +645,36 @@ class ModelCall(UnderWay):
 
     # -- of one that failed, or was refused -----------------------------------------------------------------------
 
-    def _settle_failed(self, error: BaseException, ending: Ending, reply: Reply | None) -> None:
+    def _settle_failed(self, error: BaseException, failure: SendFailure, reply: Reply | None) -> None:
         status: Status = "error" if isinstance(error, Exception) else "cancelled"
-        error_type, self.record.http_status = ending.error_type, ending.status
+        error_type, self.record.http_status = failure.error_type, failure.status
         if isinstance(error, RaviError):  # a retry that was refused
             self.record.decision, error_type = "denied", REFUSED
         add_counts(self.scope.tallies, errors=int(status == "error"))
-        if not ending.sent and self._release_unsent(status, error_type):
+        if not failure.sent and self._release_unsent(status, error_type):
             return
         if self.attempts is not None:
             self.attempts.settle()
-        answer = reply or ending.reply or Reply()
+        answer = reply or failure.reply or Reply()
         if (answer.pending or answer.awaited) and self._defer(answer, status, error_type):
             return
-        self.record.usage = ending.usage
-        spent = _NOTHING if not ending.billed else ending.usage or self.expectation().floor()
-        self._close(status, answer, spent, error_type, at_grant=ending.at_grant, doubted=self._doubted(ending, answer))
+        self.record.usage = failure.usage
+        spent = _NOTHING if not failure.billed else failure.usage or self.expectation().floor()
+        self._close(status, answer, spent, error_type, at_grant=failure.at_grant, doubted=self._doubted(failure, answer))
 
-    def _doubted(self, ending: Ending, answer: Reply) -> bool:
+    def _doubted(self, failure: SendFailure, answer: Reply) -> bool:
         """Whether more may be billed than was seen, which strict limits are charged for: what came is a lower bound."""
         if self.capped is None:
             return False
         attempts = self.attempts
-        if not ending.sent or (attempts is not None and attempts.between):  # nothing was sent since that attempt
+        if not failure.sent or (attempts is not None and attempts.between):  # nothing was sent since that attempt
             return attempts is not None and attempts.doubtful
-        if ending.status is not None or not ending.billed:
+        if failure.status is not None or not failure.billed:
             return False
-        if ending.usage is None or ending.usage.source != "reported":
+        if failure.usage is None or failure.usage.source != "reported":
             return True
         reasons = answer.finish_reasons
-        return ending.reply is None and ("error" in reasons or len(reasons) < self.record.call.choices)
+        return failure.reply is None and ("error" in reasons or len(reasons) < self.record.call.choices)
 
     def _release_unsent(self, status: Status, error_type: str) -> bool:
         """Release what the last attempt reserved, since it never left; True when that was the whole call, which has ended."""
@@ -768,45 +768,45 @@ class ModelCall(UnderWay):
         return record
 
 
-def send_call(call: Call, transport: Transport) -> Any:
+def send_call(call: Call, sender: CallSender) -> Any:
     """Send one call through every layer, from synchronous code; it returns or raises what the client does, or raises a refusal of ours."""
-    sent = ModelCall.start(call)
-    if sent is None:
-        return transport.send(None)
+    live = ModelCall.start(call)
+    if live is None:
+        return sender.send(None)
     try:
-        wait = sent.admit(transport, blocking=True)
+        wait = live.admit(sender, blocking=True)
         if wait is not None:
             run_sync(wait)
-        result = transport.send(sent)
-        sent.conclude(transport, result)
+        result = sender.send(live)
+        live.conclude(sender, result)
         return result  # noqa: TRY300 - what comes after is the end of a call that failed
     except BaseException as raised:  # noqa: BLE001 - it is raised again, or what we raise from it
-        error = run_sync(sent.failed(transport, raised))
+        error = run_sync(live.failed(sender, raised))
         try:
             if error is not raised:
                 raise error from raised
             raise
         finally:
-            del sent, error  # they know each other, and the error's traceback knows this frame: a cycle that would keep all alive
+            del live, error  # they know each other, and the error's traceback knows this frame: a cycle that would keep all alive
 
 
-async def send_call_async(call: Call, transport: Transport) -> Any:
+async def send_call_async(call: Call, sender: CallSender) -> Any:
     """Send one call through every layer, from a coroutine; see `send_call`."""
-    sent = ModelCall.start(call)
-    if sent is None:
-        return await transport.send_async(None)
+    live = ModelCall.start(call)
+    if live is None:
+        return await sender.send_async(None)
     try:
-        wait = sent.admit(transport, blocking=False)
+        wait = live.admit(sender, blocking=False)
         if wait is not None:
             await run_async(wait)
-        result = await transport.send_async(sent)
-        sent.conclude(transport, result)
+        result = await sender.send_async(live)
+        live.conclude(sender, result)
         return result  # noqa: TRY300 - as above
     except BaseException as raised:  # noqa: BLE001 - it is raised again, or what we raise from it
-        error = await run_async(sent.failed(transport, raised))
+        error = await run_async(live.failed(sender, raised))
         try:
             if error is not raised:
                 raise error from raised
             raise
         finally:
-            del sent, error  # as above
+            del live, error  # as above

@@ -28,6 +28,7 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 """What runs instead: the wrapped method, its instance, positional and keyword arguments."""
 
 _DEEPEST: Final = 32
+_NOT_GIVEN: Final = object()
 _RUNS_LATER: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -122,7 +123,9 @@ def _standing_for(current: Any, wrapper: Wrapper, owner: type, name: str) -> Any
         return _Wrapper(current, wrapper, owner, name)
 
     @functools.wraps(current)
-    def method(instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def method(instance: Any = _NOT_GIVEN, /, *args: Any, **kwargs: Any) -> Any:
+        if instance is _NOT_GIVEN:  # by its keyword, or not at all, which is the method's own TypeError
+            return current(**kwargs)
         bound = functools.partial(current, None) if instance is None else MethodType(current, instance)
         return wrapper(bound, instance, args, kwargs)
 

@@ -1,6 +1,6 @@
 """Open runs, agents and blocks: what a program writes, checked word by word, and the handle that it holds of each scope.
 
-A handle is for `with`, `async with`, or as a decorator, from either colour.
+A handle is for `with`, `async with`, or as a decorator, in sync and async code.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def spawn(
     wait_s: float | None = 0,
     retention: HistoryRetention = HistoryRetention.RUN,
 ) -> Spawned:
-    """Take a slot of the run around for an agent to come: `with ravi_otel.spawn("researcher"): ...`, in either colour.
+    """Take a slot of the run around for an agent to come: `with ravi_otel.spawn("researcher"): ...`, or `async with`.
 
     A slot that `SpawnTracker.acquire` or `wait_for_slot` took for that id, and no agent runs on, is the one: it goes back to who acquired
     it. `agent()` of the id, entered inside, takes over its slot, priority (NORMAL, or that of the acquired slot, unless given),

@@ -70,7 +70,7 @@ class Waited(Protocol):
 
 
 IN_FLIGHT: Final[set[InFlight]] = set()
-"""What can be stopped at this moment; no entry keeps a task alive that nobody goes on with, and it goes with the task."""
+"""What can be stopped at this moment. An entry holds its task weakly, and is removed with it."""
 
 
 class Sweeps:
@@ -130,7 +130,7 @@ class Blocked:
         self.cut()
 
 
-class _Awaited(weakref.ref[Task[Any]]):
+class _AsyncioCall(weakref.ref[Task[Any]]):
     """One call that a task of asyncio awaits: a weak reference to the task, which may go while it waits, as without us."""
 
     __slots__ = ("_before", "cancelled", "over", "scope")
@@ -177,8 +177,8 @@ class _Awaited(weakref.ref[Task[Any]]):
         return asked <= 0
 
 
-class _Nursed:
-    """One call that a task of trio awaits."""
+class _TrioCall:
+    """One call that a task of trio awaits, with the cancel scope that can end it."""
 
     __slots__ = ("_token", "cancel_scope", "scope")
 
@@ -196,7 +196,7 @@ class _Nursed:
 
 async def stoppable(live: Waited, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Await `send(*args, **kwargs)`; raises the refusal when the scope is stopped meanwhile, and passes on whatever else ends it."""
-    awaited = _awaited_by(live)
+    awaited = _asyncio_call_of(live)
     if awaited is None:
         return await _outside_asyncio(live, send, args, kwargs)
     refusal: RaviError | None = None
@@ -216,19 +216,19 @@ async def stoppable(live: Waited, send: Callable[..., Awaitable[Any]], args: tup
         del live, awaited, refusal  # they come to know the error, whose traceback knows this frame
 
 
-def _awaited_by(live: Waited) -> _Awaited | None:
+def _asyncio_call_of(live: Waited) -> _AsyncioCall | None:
     """Note the running task's call; None outside asyncio, and in a task that keeps no count of its cancellations, or no reference."""
     with contextlib.suppress(TypeError), Guarded("stop", TypeError):  # our own bug never reaches the user's call
         loop = _get_running_loop()
         task = None if loop is None else current_task(loop)
         if task is not None and hasattr(task, "uncancel"):
-            awaited = _Awaited(task, IN_FLIGHT.discard)
+            awaited = _AsyncioCall(task, IN_FLIGHT.discard)
             awaited.begin(live.scope, task.cancelling())
             return awaited
     return None
 
 
-def _instead_of(error: BaseException, awaited: _Awaited, live: Waited) -> RaviError | None:
+def _instead_of(error: BaseException, awaited: _AsyncioCall, live: Waited) -> RaviError | None:
     """Return the refusal that `error` really is, None for what we did not cause."""
     try:
         return why_over(live.scope, live.record) if awaited.caused(error) and not isinstance(error, RaviError) else None
@@ -237,7 +237,7 @@ def _instead_of(error: BaseException, awaited: _Awaited, live: Waited) -> RaviEr
         return _stopped() if awaited.cancelled and isinstance(error, CancelledError) else None
 
 
-def _take_back(awaited: _Awaited) -> None:
+def _take_back(awaited: _AsyncioCall) -> None:
     """Take back the cancellation of a call that had its result already: it wins."""
     task = awaited()
     if task is not None:
@@ -245,17 +245,17 @@ def _take_back(awaited: _Awaited) -> None:
 
 
 async def _outside_asyncio(live: Waited, send: Callable[..., Awaitable[Any]], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    nursed: _Nursed | None = None
+    on_trio: _TrioCall | None = None
     with Guarded("stop"):  # our own bug never reaches the user's call
         trio = trio_here()
-        nursed = None if trio is None else _Nursed(live.scope, trio)
-    if nursed is None:
+        on_trio = None if trio is None else _TrioCall(live.scope, trio)
+    if on_trio is None:
         return await send(*args, **kwargs)
     try:
-        with nursed.cancel_scope:
+        with on_trio.cancel_scope:
             return await send(*args, **kwargs)
     finally:
-        IN_FLIGHT.discard(nursed)
+        IN_FLIGHT.discard(on_trio)
     why = why_over(live.scope, live.record)
     try:
         raise why  # the cancel scope has swallowed what it caused itself
@@ -273,20 +273,20 @@ _LONGEST_END_S: Final = 1.0
 _LINGER_S: Final = 5.0
 """How long the thread stays when nothing is open any more: the next may come soon."""
 
-_late: deque[Callable[[], object]] = deque()
+_queued_ends: deque[Callable[[], object]] = deque()
 _open: Final[list[Collection[object]]] = []
 _sweeps: list[tuple[Collection[object], Callable[[], object]]] = []
 
 
 def later(end: Callable[[], object]) -> None:
     """Queue the end of something a finaliser found dropped; takes no lock, so it may run anywhere."""
-    _late.append(end)
-    _attendant.wake()
+    _queued_ends.append(end)
+    _cleanup_thread.wake()
 
 
 def later_here(end: Callable[[], object]) -> None:
     """Queue it, and have the event loop of this thread, where one runs, do it at its next turn; takes no lock either."""
-    _late.append(end)
+    _queued_ends.append(end)
     loop = _get_running_loop()
     if loop is not None:
         with contextlib.suppress(RuntimeError):  # it is closed, or lets nobody in: who comes next does it
@@ -299,15 +299,15 @@ def drain() -> None:
         if swept:
             with Guarded("drain"):  # our own bug never reaches whoever comes next
                 sweep()
-    while _late:
+    while _queued_ends:
         try:
-            end = _late.popleft()
+            end = _queued_ends.popleft()
         except IndexError:
             break
         with Guarded("drain"):
             end()
-    if _attendant.busy:
-        _attendant.wait()
+    if _cleanup_thread.busy:
+        _cleanup_thread.wait()
 
 
 def sweep_with(sweep: Callable[[], object], results: Collection[object] | None = None) -> None:
@@ -324,31 +324,31 @@ def follow_streams(results: Collection[object], sweep: Callable[[], object], loo
     _open.append(results)
     sweep_with(sweep, results)
     look_after(results)
-    _attendant.looks.append(look)
+    _cleanup_thread.looks.append(look)
 
 
 def look_after(results: Collection[object]) -> None:
     """Have the thread live for as long as `results`, which are still open, has any."""
-    _attendant.results.append(results)
+    _cleanup_thread.results.append(results)
 
 
 def opened() -> None:
     """Note that there is something to look after; the first starts the thread."""
-    if not _attendant.running:
-        _attendant.start()
-    elif _attendant.lingers:
-        _attendant.lingers = False
-        _attendant.wake()
+    if not _cleanup_thread.running:
+        _cleanup_thread.start()
+    elif _cleanup_thread.lingers:
+        _cleanup_thread.lingers = False
+        _cleanup_thread.wake()
 
 
 def look_soon() -> None:
     """Have the thread look at once. A finaliser may ask for it."""
-    _attendant.looks_at = 0.0
-    _attendant.wake()
+    _cleanup_thread.looks_at = 0.0
+    _cleanup_thread.wake()
 
 
-def attend() -> None:
-    """Do what there is to do while a call waits in line for what others hold.
+def end_dropped() -> None:
+    """End what was dropped, while a call waits in line for what it may still hold.
 
     A client's stream is part of a cycle: dropped, it holds its grant until a collection. Where every thread waits nothing
     is made, so that none comes by itself.
@@ -384,7 +384,7 @@ class _Collector:
 _collector: Final = _Collector()
 
 
-class _Attendant(BackgroundThread):
+class _CleanupThread(BackgroundThread):
     """The thread that ends what was dropped while nobody calls anything."""
 
     def __init__(self) -> None:
@@ -432,7 +432,7 @@ class _Attendant(BackgroundThread):
             look()
 
 
-_attendant: Final = _Attendant()
+_cleanup_thread: Final = _CleanupThread()
 
 
 # -- the end of the process -------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ravi_otel._enforcement.plan import NOTHING
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts, add_request
 from ravi_otel._flow import Flow, Step, cause, run_sync
-from ravi_otel._runtime.model_call import GIVE_WAY, SENT, Ending, ModelCall
+from ravi_otel._runtime.model_call import GIVE_WAY, SENT, ModelCall, SendFailure
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later
 from ravi_otel.errors import RaviError
@@ -55,13 +55,13 @@ class UnseenCall(ModelCall):
         self.turned = self.turned or call.turn
         me = object()
         try:
-            if self._end(me):
+            if self._is_settler(me):
                 self.given_way = True
                 self._release_unsent("ok", "")
         except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("unseen", bug)
         finally:
-            if self._first.get(None) is me:
+            if self._settler.get(None) is me:
                 self._leave_nothing_held(unsent=True)
 
     def _emit_ended(self, status: Status) -> None:
@@ -103,7 +103,7 @@ def walk_unseen(kind: type, call: Call, step: Step, read: Callable[[Any], Reply]
             _unseen.add(kind)
     except BaseException as raised:
         error = cause(raised)
-        fail = partial(live.fail, error, Ending(type(error).__qualname__, sent=not isinstance(error, RaviError)))
+        fail = partial(live.fail, error, SendFailure(type(error).__qualname__, sent=not isinstance(error, RaviError)))
         if isinstance(error, GeneratorExit):
             later(fail)  # a finaliser may be running, which must not take a lock
         else:

@@ -98,7 +98,7 @@ class LimitGauges(Listener):
         self._events_cardinality = CardinalityLimit()
         self._ratio_cardinality = CardinalityLimit()
         self._read: dict[str, _Rows] = {}
-        self._left: dict[str, tuple[ScopeView, float | None]] = {}
+        self._left: dict[str, tuple[ScopeView, float | None]] = {}  # scopes around closed ones, and until when they are read
         pipeline.observe.update({name: partial(self._observe, name) for name in (*_OF_SERIES, *_OF_NAMES)})
         pipeline.when_decided = self._touch_waiting
 
@@ -297,7 +297,7 @@ class LimitEvents(Listener):
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Emit one event; the log line is written even when telemetry fails."""
-        found = self._where(event, at)
+        found = self._find_span(event, at)
         payload = _payload(event)
         try:
             self._emit(event, payload, found)
@@ -316,7 +316,7 @@ class LimitEvents(Listener):
         body = f"{event.event} {_limit_of(event, payload)}: {payload['used']} of {payload['threshold']}{asked}"
         signals.emit(_EVENTS[event.event], "WARN" if event.event == "limit_nearing" else "ERROR", attributes, found.context, body)
 
-    def _where(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> Open:
+    def _find_span(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> Open:
         """Find the span: the operation's, else the current one, else the scope's that owns the limit (a timer has no context)."""
         mark = None if at is None else at.marks.get(MARK)
         if isinstance(mark, Open):

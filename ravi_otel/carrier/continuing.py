@@ -63,7 +63,7 @@ class ContinuedRun(Run):
         return self.inbound.token is not None and self.inbound.token.loan is not None
 
     def give_back(self) -> Flow[str | None]:
-        """Do what `return_headers` does, in either colour, and give what the `ravi-spent` header says; None where nothing was lent.
+        """Do what `return_headers` does, sync or async, and give what the `ravi-spent` header says; None where nothing was lent.
 
         What is in flight counts as used. From here on nothing more may be used of the loan, so it is called when the work is done. Never
         raises because of a store that cannot be asked: then nothing is given back.

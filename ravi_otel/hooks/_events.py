@@ -513,7 +513,7 @@ def scope_payload(event: HookEvent, scope: ScopeView, totals: Totals | None = No
 
 @dataclass(frozen=True, slots=True)
 class LimitEvent:
-    """Tell that a limit is near or exceeded (enforcement §7); amounts in the kind's public unit.
+    """Tell that a limit is near or exceeded; amounts in the kind's public unit.
 
     `scope_id` names the scope that owns the limit; trace ids are the sink's to add, from the operation it is told with.
     `run_name` and `tenant_id` are those of that scope, None where it belongs to none. `hooks` are who the program wants told of it.

@@ -1,4 +1,8 @@
-"""Tell everybody who listens, in order, and keep a bug of ours, or of whoever listens, away from the user's call."""
+"""Notify all listeners, in order, and keep a bug of ours, or of a listener, away from the user's call.
+
+`Listeners.limit_event(...)` and its like are no methods: `Listeners` makes one function for each when a listener is added, which calls the
+listeners that override it.
+"""
 
 from __future__ import annotations
 
@@ -182,7 +186,7 @@ class Entered(list[AbstractContextManager[object]]):
 
 
 NOTHING_ENTERED: Final = Entered()
-"""What there is to leave before anybody was told."""
+"""What there is to leave before any listener was notified."""
 
 
 def _survive(place: str, error: BaseException, entered: Entered | None = None) -> None:
@@ -198,25 +202,25 @@ def _survive(place: str, error: BaseException, entered: Entered | None = None) -
 _Methods: TypeAlias = tuple[Callable[..., Any], ...]
 
 
-def _telling(name: str, methods: _Methods) -> Callable[..., None]:
-    """Return what tells each of `methods` in order."""
+def _notifying(name: str, methods: _Methods) -> Callable[..., None]:
+    """Return a function that calls each of `methods` in order."""
 
-    def tell(*told: object) -> None:
+    def notify(*told: object) -> None:
         for method in methods:
             try:
                 method(*told)
             except Exception as error:  # noqa: BLE001 - a listener's failure is not the program's
                 _survive(f"listener.{name}", error)
 
-    return tell if methods else _tell_nobody
+    return notify if methods else _notify_nobody
 
 
-def _tell_nobody(*_: object) -> None:
+def _notify_nobody(*_: object) -> None:
     return
 
 
 def _entering(name: str, methods: _Methods) -> Callable[[Any], Entered]:
-    """Return what tells each of `methods` in order, and enters what it is given by them."""
+    """Return a function that calls each of `methods` in order, and enters the context managers that they return."""
 
     def enter(record: object) -> Entered:
         entered = Entered()
@@ -237,37 +241,37 @@ def _enter_nothing(_: object) -> Entered:
     return NOTHING_ENTERED
 
 
-_WAYS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
+_MAKERS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
     "scope_opened": _entering,
-    "scope_closed": _telling,
+    "scope_closed": _notifying,
     "call_started": _entering,
-    "chunk_came": _telling,
-    "call_retried": _telling,
-    "call_ended": _telling,
-    "call_updated": _telling,
+    "chunk_came": _notifying,
+    "call_retried": _notifying,
+    "call_ended": _notifying,
+    "call_updated": _notifying,
     "tool_started": _entering,
-    "tool_ended": _telling,
-    "limit_event": _telling,
-    "spawn_event": _telling,
-    "counted": _telling,
-    "told": _telling,
-    "stepped": _telling,
-    "handed_over": _telling,
-    "reviewed": _telling,
-    "tripped": _telling,
+    "tool_ended": _notifying,
+    "limit_event": _notifying,
+    "spawn_event": _notifying,
+    "counted": _notifying,
+    "told": _notifying,
+    "stepped": _notifying,
+    "handed_over": _notifying,
+    "reviewed": _notifying,
+    "tripped": _notifying,
 }
-"""The methods of a `Listener`, and how all listeners are told by them."""
+"""The methods of a `Listener`, each with what makes the function that calls it on all listeners."""
 
 
 class Listeners:
     """Pass what happens on to each listener in order; one that raises is counted and skipped.
 
-    It is told by the names of the methods of `Listener`, and costs nothing where nobody overrides one. What the `…_started` and
+    It has the methods of `Listener` by name, each of which costs nothing where no listener overrides it. What the `…_started` and
     `scope_opened` return is left when the work is over, and before control goes back to the caller. What a signal raises meanwhile
     is no listener's, and goes on. `bridged` says that somebody passes it on to hooks.
     """
 
-    __slots__ = ("_all", "bridged", *_WAYS)
+    __slots__ = ("_all", "bridged", *_MAKERS)
 
     scope_opened: Callable[[ScopeView], Entered]
     scope_closed: Callable[[ScopeView, Totals], None]
@@ -289,7 +293,7 @@ class Listeners:
 
     def __init__(self, listeners: Iterable[Listener] = ()) -> None:
         self.bridged = False
-        self._tell(tuple(listeners))
+        self._bind(tuple(listeners))
 
     def __bool__(self) -> bool:
         return bool(self._all)
@@ -297,17 +301,17 @@ class Listeners:
     def __len__(self) -> int:
         return len(self._all)
 
-    def _tell(self, listeners: tuple[Listener, ...]) -> None:
+    def _bind(self, listeners: tuple[Listener, ...]) -> None:
         self._all = listeners
-        for name, way in _WAYS.items():
+        for name, make in _MAKERS.items():
             nobody = getattr(Listener, name)
             setattr(
-                self, name, way(name, tuple(getattr(each, name) for each in listeners if getattr(type(each), name, None) is not nobody))
+                self, name, make(name, tuple(getattr(each, name) for each in listeners if getattr(type(each), name, None) is not nobody))
             )
 
     def add(self, listener: Listener) -> None:
         """Tell one more from the next event on; what is open was not told to it."""
-        self._tell((*self._all, listener))
+        self._bind((*self._all, listener))
 
     def bridge(self, listener: Listener) -> None:
         """Tell one more, which is the one that passes it on to hooks."""

@@ -54,7 +54,7 @@ def show(value: object) -> str:
 
 
 def is_generator_function(fn: object) -> bool:
-    """Whether a call of `fn` runs nothing of it, in either colour: whoever calls it gets what is to be gone through."""
+    """Whether a call of `fn` runs nothing of it, because `fn` is a sync or async generator function."""
     return inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn)
 
 

@@ -272,7 +272,7 @@ NANO: Final = 1_000_000_000
 
 
 class Outcome(StrEnum):
-    """Name what happens when a limit is exceeded (enforcement §7)."""
+    """Name what happens when a limit is exceeded."""
 
     RAISE = "raise"
     STOP = "stop"
@@ -284,7 +284,7 @@ class Outcome(StrEnum):
 
 
 class Admission(StrEnum):
-    """Name how a call's spend is held before it is known (enforcement §3)."""
+    """Name how a call's spend is held before it is known."""
 
     ESTIMATE = "estimate"
     STRICT = "strict"

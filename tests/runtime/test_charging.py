@@ -8,7 +8,7 @@ import ravi_otel
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._pricing import PriceBook
-from ravi_otel._runtime.model_call import Ending, ModelCall
+from ravi_otel._runtime.model_call import ModelCall, SendFailure
 from ravi_otel.policy._limits import Kind, Limit
 from ravi_otel.policy._usage import Call, Reply, Usage
 
@@ -50,7 +50,7 @@ def test_the_price_of_a_guessed_provider_is_assumed():
 
 def test_what_a_failed_call_is_charged_is_not_what_it_cost():
     call = admitted("gpt-4o", size=1_000)
-    call.fail(OSError("gone"), Ending("OSError"))
+    call.fail(OSError("gone"), SendFailure("OSError"))
     record = call.record
     assert (record.cost_nano, record.charged_nano, record.charged.input_tokens) == (None, 2_500_000, 1_000)
 

@@ -99,6 +99,9 @@ def test_what_stands_for_a_method_can_be_told_from_it_by_nobody_who_asks_what_it
         assert inspect.isfunction(Slow.at_once)
         assert Slow().at_once("a", loud=True) == Slow.at_once(Slow(), "a", loud=True) == "A"
         assert Slow.at_once(None, "a") == "a"  # type: ignore[arg-type]  # whoever asks it of nothing gets what the method says
+        assert Slow.at_once(self=Slow(), word="a") == "a"
+        with pytest.raises(TypeError, match=r"Slow\.at_once\(\) missing 2 required positional arguments: 'self' and 'word'"):
+            Slow.at_once()  # type: ignore[call-arg]  # which the method itself refuses
         assert asyncio.run(Slow().awaited()) == "slowly"
         assert list(Slow().one_by_one()) == [1]
     finally:

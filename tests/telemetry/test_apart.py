@@ -7,7 +7,7 @@ import openai
 import pytest
 from heard import Telemetry
 
-from ravi_otel._instrumentation.http_library import ending_of, outcome_of
+from ravi_otel._instrumentation.http_library import failure_of, outcome_of
 from ravi_otel.hooks._events import RetryRecord
 from ravi_otel.policy._usage import Reply, Usage
 
@@ -85,7 +85,7 @@ def test_the_status_by_which_a_call_failed_is_on_its_span(telemetry, backend, ma
 def test_an_answer_that_is_an_error_ends_a_call_with_its_status_and_a_retry_with_it_as_type(status):
     request = httpx.Request("POST", "http://h/v1/chat/completions")
     response = httpx.Response(status, request=request)
-    ending = ending_of(openai.APIStatusError("no", response=response, body=None), built=request, seen=None)
+    ending = failure_of(openai.APIStatusError("no", response=response, body=None), built=request, seen=None)
     failed = outcome_of(httpx.HTTPStatusError("no", request=request, response=response), request)
     assert (ending.status, ending.error_type) == (status, "APIStatusError")
     assert (failed.status, failed.error_type) == (status, str(status))

@@ -283,7 +283,7 @@ class Account:
         self.declared = limit.value  # the smallest value that it came with, whatever was set since
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
-        self.line: list[object] = []
+        self.line: list[object] = []  # the queue of those who wait for it
         self.row: Any = None
         self.shared: bool | None = None
         self.asked_ns = 0
@@ -401,7 +401,7 @@ class Account:
         self.tune()
 
     def tune(self) -> None:
-        """Write what a quick look goes by; under the ledger's lock."""
+        """Work out `quiet_until` and `open_to` anew, after a change of what they depend on; under the ledger's lock."""
         self.changes += 1
         if self._draining:
             DRAINS.count += 1
@@ -514,7 +514,10 @@ class Account:
         return max(0, actual.get(self.kind, 0))
 
     def cross(self, phase: Phase, decision: str, crossings: Sequence[Crossing], *, denied: bool = False, spent: int = 0) -> list[Crossing]:
-        """Add to `crossings` what it passed just now; `spent` is what a stream that is cut has used of its hold."""
+        """Add a crossing where it passed its warning level or its limit just now; `Engine.emit_crossings` makes a limit event of each.
+
+        `spent` is what a stream that is cut has used of its hold.
+        """
         found = crossings if isinstance(crossings, list) else list(crossings)
         used, held = self.used + spent, self.held - spent
         if not self.near and self.value > 0 and used >= self.warn_value:

@@ -1,5 +1,7 @@
 """The ledger in front of a shared store: what other processes count too is counted there, the rest in memory.
 
+`choosing` opens it, over `redis.store.RedisStore` for a Redis and over `sqlite.ledger` for a file.
+
 One request may ask both. What is this process's own is looked at first: where it refuses, nobody else is asked, and the error names it.
 Then the store holds its part, and then this process its own; should that not fit any more, the store gives back. While one of the two is
 waited for, nothing is held in the other.

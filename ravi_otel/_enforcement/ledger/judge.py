@@ -28,6 +28,8 @@ _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 class Line:
     """What an operation asks of one account: `want`, and no less than `minimum` (both inner integers).
 
+    It is a line as of an invoice. `Account.line` is another: the queue of those who wait for the account.
+
     A `free` line is counted and never refused. A `carved` line is held whatever its kind, also where that is else charged at once: it is
     a part set aside for others, and only what they used of it is charged when it ends.
     """
@@ -44,7 +46,7 @@ class Line:
         return self.want if self.account.nature is _COUNTED and not self.carved else 0
 
     def refusal(self, request: Reservation, *, newcomer: bool) -> Reason | None:
-        """Return why it would be refused as things are; None: it would not."""
+        """Return why the account would refuse it now; None where it would not."""
         account = self.account
         if account.draining and not (request.wraps_up and account.kept_back):
             return "draining"
@@ -428,9 +430,9 @@ def decide_more(operation: Operation, more: Mapping[str, int]) -> dict[str, int]
 
 
 def at_once(request: Reservation, operations: Operations) -> Operation | None:
-    """Admit a request of which every line fits whole, with nothing to refuse, to shorten or to look at twice; None for any other.
+    """Admit a request whose every line fits whole and crosses nothing; return None, with nothing changed, for any other.
 
-    It is the way of nearly every call, and gives what `reserve` would give. Only while nobody stands in line.
+    This is the fast path of nearly every call, and returns what `reserve` would return. Call it only while nobody stands in line.
     """
     op_id = request.op_id
     if op_id in operations:
@@ -485,8 +487,8 @@ def _admit(request: Reservation, operations: Operations, decision: Admitted) -> 
 
 
 def last_word(request: Reservation, operations: Operations) -> Grant | Denied:
-    """Judge a request that must not wait any longer: it gets what is left of what it wants, if that is the least it needs."""
-    return reserve(replace(request, patience_s=0.0), operations)  # who cannot wait stands behind nobody: newcomer or not
+    """Judge a request that may not wait any longer: it gets what is left of what it wants, unless that is less than its minimum."""
+    return reserve(replace(request, patience_s=0.0), operations)  # as a newcomer or not: who cannot wait stands behind nobody
 
 
 def extend(operation: Operation, more: Mapping[str, int]) -> Extended:

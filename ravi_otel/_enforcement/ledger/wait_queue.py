@@ -1,4 +1,4 @@
-"""Wait in line for what others hold, in either colour, and answer those who stand there in their order."""
+"""Wait in line for what others hold, sync or async, and answer those who wait in their order."""
 
 from __future__ import annotations
 

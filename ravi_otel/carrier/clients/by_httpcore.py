@@ -29,7 +29,7 @@ class Installed:
         self._active = False
 
     def install(self) -> None:
-        """Wrap the connections of both colours."""
+        """Wrap the sync and the async connections."""
         for prefix, name, wrapper in (("", _SYNC, self._request), ("Async", _ASYNC, self._request_async)):
             for each in _CLASSES:
                 owner = getattr(self._module, prefix + each)

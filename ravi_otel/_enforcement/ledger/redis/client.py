@@ -1,4 +1,4 @@
-"""Run scripts on a Redis through redis-py: in either colour, bounded in time, over connections of this process alone.
+"""Run scripts on a Redis through redis-py: sync and async, bounded in time, over connections of this process alone.
 
 redis-py connects, logs in, speaks TLS and the protocol, and asks sentinels for the master. Ours is what it has no bound for: how long a
 whole call takes. Its time-outs begin anew with each piece of an answer, and its pool resolves names, connects and logs in within the call
@@ -446,7 +446,7 @@ class Breaker:
 
 
 class Turn(Sleeper):
-    """Wait, in either colour, for a connection that another thread or task hands over, or for the news that there is none."""
+    """Wait, sync or async, for a connection that another thread or task hands over, or for the news that there is none."""
 
     __slots__ = ("full", "outcome")
 

@@ -150,7 +150,10 @@ class AccountView:
         return f"{account.epoch or '-'} {facts} {self._warn}"
 
     def encode_line(self, line: Line, request: Reservation) -> str:
-        """Return the word of one line: what it asks of its account, and, once, what the program has written into the account by hand."""
+        """Return the word of one line: what it asks of its account, and what the program has written into the account by hand.
+
+        What was written by hand is sent once: the view notes it as sent.
+        """
         account = line.account
         said = f"{self.encode_head(account, line)} {bounded(line.want)} {bounded(line.minimum)}"
         by_hand = account.used - self.used if self.known else 0
