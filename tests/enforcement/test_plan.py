@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.opening import Opening
+from ravi_otel._enforcement.plan import DEFAULT_RULES, ChargingRules, Plan
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.policy._grammar import parse_limit
-from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._limits import Admission, ScopeKind, formula_of
+from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import ManualClock
 
 EXAMPLES = int(os.environ.get("RAVI_EXAMPLES", "60"))
@@ -189,3 +193,65 @@ def test_any_change_of_limits_holds_for_the_very_next_charge() -> None:
     """Compare with the rules, and each plan with one that is compiled anew."""
     few = settings(max_examples=EXAMPLES, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(Tree, settings=few)
+
+
+# -- one plan by itself ------------------------------------------------------------------------------------------------
+
+FACTS = ScopeFacts(scope_id="s", kind=ScopeKind.RUN)
+
+
+def plan_of(*limits: str, rules: tuple[ChargingRules, ...] = (), **more: bool) -> Plan:
+    admission = Admission.ESTIMATE
+    chain = tuple(Account(parse_limit(limit), FACTS, origin="the limit", admission=admission) for limit in limits)
+    return Plan.of(FACTS, 7, chain, (), rules, **more)
+
+
+@pytest.mark.parametrize(
+    ("limits", "priced", "sized", "strict"),
+    [
+        ((), False, False, False),
+        (("requests=9", "turns=9"), False, False, False),
+        (("requests=9", "tokens=9", "turns=9"), False, True, False),
+        (("tokens=9:admission=strict", "requests=9"), False, True, True),
+        (("cost=9", "requests=9"), True, True, False),
+        (("requests=9", "cost=9:admission=strict", "tokens=9"), True, True, True),
+    ],
+)
+def test_a_plan_says_whether_any_of_its_limits_needs_a_price_a_size_or_the_worst_case(
+    limits: tuple[str, ...], *, priced: bool, sized: bool, strict: bool
+) -> None:
+    found = plan_of(*limits)
+    assert (found.priced, found.sized, found.strict) == (priced, sized, strict)
+
+
+def test_a_plan_gathers_what_is_set_aside_and_the_parts_of_the_agents_around() -> None:
+    """A scope that changes nothing adds nothing."""
+    engine = Engine()
+    scope = Scope.of_process(engine)
+    parts = [Opening(kind=ScopeKind.AGENT, agent_id=name, name=name).open(scope) for name in "ab"]
+    rules = (
+        DEFAULT_RULES,
+        ChargingRules(suspended=frozenset({"rows"}), carved=parts[0]),
+        ChargingRules(suspended=frozenset({"cost"})),
+        ChargingRules(carved=parts[1]),
+    )
+    found = plan_of("requests=9", rules=rules)
+    assert (found.suspended, found.carved) == (frozenset({"rows", "cost"}), (parts[0], parts[1]))
+    assert (found.revision, found.facts, found.clocks, found.counts_agents) == (7, FACTS, (), False)
+    assert plan_of("requests=9", counts_agents=True).counts_agents is True
+
+
+def test_a_plan_counts_by_the_formulas_of_its_limits_and_by_no_other() -> None:
+    assert plan_of("tokens=9", "requests=9").formulas == frozenset()
+    assert plan_of("tokens=9:count=2*input+3*output", "tokens=9").formulas == {formula_of("2*input+3*output")}
+
+
+def test_a_plan_is_kept_until_a_limit_changes() -> None:
+    """It is compiled anew for another limit, and for nothing else."""
+    scope = Opening(kind=ScopeKind.RUN, limits=(parse_limit("charge.rows=2"),)).open(Scope.of_process(Engine()))
+    plan = scope.plan
+    scope.charge("rows")
+    assert scope.plan is plan
+    scope.set_limit("agents", 1)
+    assert scope.plan is not plan
+    assert scope.plan is scope.plan

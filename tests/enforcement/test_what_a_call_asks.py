@@ -134,6 +134,12 @@ def test_what_an_endpoint_itself_expects_is_taken_over_and_its_least_is_the_same
     assert Estimate.of(call(expected=KNOWN), None) == Estimate(40, 20, None, None, KNOWN)
 
 
+@pytest.mark.parametrize("known", [None, KNOWN])
+def test_an_estimate_names_the_price_it_goes_by(known):
+    assert Estimate.of(call(expected=known), CARD).card is CARD
+    assert Estimate.of(call(expected=known), None).card is None
+
+
 def test_what_was_reserved_and_what_was_sent_are_written_as_a_usage_that_says_so():
     guessed, known = Estimate.of(call(output_cap=5), CARD), Estimate.of(call(expected=KNOWN), CARD)
     assert guessed.usage() == Usage(30, 5, source="reserved")

@@ -156,6 +156,18 @@ def test_a_stream_is_cut_within_one_chunk_of_its_limit(reader: Reader, talk: Wor
     talk.server.wait_for_hang_ups(before + 1)
 
 
+def test_the_text_on_the_error_is_in_its_order_where_short_and_long_pieces_alternate(talk: Words, clients: Any) -> None:
+    pieces = ["a", "漢", "😀", "é" * 5, "word " * 4] * 20
+    talk.answer = Text("".join(pieces), chunks=pieces, usage=(10, 400))
+    client = clients.make("sync", talk.server.base_url, max_retries=0)
+    for tokens in (40, 70, 100, 140):
+        came = list[str]()
+        with pytest.raises(BudgetExhaustedError) as refused, ravi_otel.run("r", limits=[ravi_otel.token_limit(tokens)]):
+            came.extend(chunk.choices[0].delta.content or "" for chunk in client.chat.completions.create(**CHAT))
+        assert came
+        assert refused.value.partial == "".join(came)
+
+
 def test_limits_on_output_cost_and_formulas_cut_as_well(talk: Words, colour: str) -> None:
     for limit, least, most in (("output_tokens=30", 30, 31), ("tokens=40:count=2*output", 20, 21), ("cost=0.00002usd", 20, 40)):
         reader = Reader("chat", colour, talk.server)

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import contextmanager
+from contextvars import copy_context
 
 import pytest
 
@@ -209,3 +210,30 @@ def test_what_was_kept_back_is_spent_in_a_run_that_goes_on_and_kept_anew_under_a
     with ravi_otel.run("r", limits=["requests=3:on=final"], resume=snapshot) as run, run.wrap_up():
         ask(client)
     assert stage.sent == 2
+
+
+def test_a_limit_that_is_raised_in_a_block_gives_the_block_no_second_call(stage, client, ask, heard):
+    with ravi_otel.run("r", limits=["requests=2:on=final"]) as run, run.wrap_up():
+        ask(client)
+        run.scope.set_limit("requests", 5)
+        with pytest.raises(BudgetExhaustedError, match="last call already") as caught:
+            ask(client)
+        with run.wrap_up(), pytest.raises(BudgetExhaustedError, match="last call already"):
+            ask(client)
+    assert (caught.value.reason, stage.sent) == ("wrapping_up", 1)
+    assert [count for count in heard.counts if count[0] == "denied"] == [("denied", "requests")] * 2
+
+
+def test_what_a_block_left_running_makes_the_one_call_of_the_block_around_it(stage, client, ask):
+    with ravi_otel.run("r", limits=["requests=3:on=final"]) as run, ravi_otel.agent("a", limits=["turns=9:on=final"]) as agent:
+        for _ in range(2):
+            ask(client)
+        with run.wrap_up():
+            with agent.wrap_up():
+                left = copy_context()
+            with pytest.raises(BudgetExhaustedError) as caught:
+                left.run(search)
+            left.run(ask, client)
+            with pytest.raises(BudgetExhaustedError, match="last call already"):
+                left.run(ask, client)
+    assert (caught.value.reason, stage.sent) == ("wrapping_up", 3)

@@ -1,8 +1,11 @@
 """One account by itself: its rolling window to the bucket, when it has room again, what is promised of it, and how it begins anew."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ravi_otel._enforcement.ledger.account import (
     BUCKETS,
@@ -10,15 +13,26 @@ from ravi_otel._enforcement.ledger.account import (
     RUNS_S,
     Account,
     Copy,
+    Nature,
     ShareClaim,
     amount_kept_back,
     state_of,
     width_ns,
 )
-from ravi_otel._enforcement.ledger.judge import Grant, Line, RepeatedGrant, Reservation, asked_once, settled_together
+from ravi_otel._enforcement.ledger.judge import (
+    Grant,
+    Line,
+    RepeatedGrant,
+    Reservation,
+    asked_once,
+    at_once,
+    reserve,
+    settle,
+    settled_together,
+)
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind
+from ravi_otel.policy._limits import Admission, Kind, Limit, Outcome, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 
 S = 1_000_000_000
@@ -302,6 +316,108 @@ def test_each_change_of_a_limit_and_of_what_drains_is_seen():
     assert (each.changes, DRAINS.count) == (before + 1, drained)
     each.draining = True
     assert (each.changes, DRAINS.count) == (before + 2, drained + 1)
+    each.near = True
+    assert (each.changes, DRAINS.count) == (before + 3, drained + 2)
+
+
+@given(
+    value=st.integers(0, 12),
+    kind=st.sampled_from([Kind.TOKENS, Kind.REQUESTS]),
+    outcome=st.sampled_from([Outcome.RAISE, Outcome.FINAL, Outcome.OBSERVE]),
+    warn_at=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+    near=st.booleans(),
+    exceeded=st.booleans(),
+)
+def test_nothing_is_crossed_below_the_level_that_an_account_says_and_something_is_at_it(value, kind, outcome, warn_at, near, exceeded):
+    each = account(value, kind, on_exceed=outcome, warn_at=warn_at)
+    told = []
+    for used in range(2 * value + 3):
+        each.flag(near=near, exceeded=exceeded, draining=False)
+        says, each.used = each.quiet_until, used
+        if each.cross("settle", "admitted", ()):
+            told.append(used)
+    assert says == min(told, default=float("inf"))
+
+
+@given(
+    value=st.integers(0, 12),
+    kind=st.sampled_from([Kind.TOKENS, Kind.REQUESTS]),
+    outcome=st.sampled_from([Outcome.RAISE, Outcome.FINAL]),
+    warn_at=st.sampled_from([0.1, 0.5, 0.8, 1.0]),
+    near=st.booleans(),
+    exceeded=st.booleans(),
+)
+def test_what_is_admitted_at_once_is_all_that_is_granted_whole_and_crosses_nothing(value, kind, outcome, warn_at, near, exceeded):
+    def asked(want):
+        each = account(value, kind, on_exceed=outcome, warn_at=warn_at)
+        each.flag(near=near, exceeded=exceeded, draining=False)
+        return Reservation("1", [Line(each, want, want)])
+
+    def is_plain(want):
+        request, operations = asked(want), {}
+        granted = reserve(request, operations)
+        return not granted.crossings and isinstance(granted, Grant) and not settle(granted, {}, guessed=True).crossings
+
+    for want in range(2 * value + 3):
+        assert (at_once(asked(want), {}) is not None) == is_plain(want)
+
+
+@pytest.mark.parametrize(
+    "each",
+    [
+        account(on_exceed=Outcome.OBSERVE),
+        account(10, Kind.REQUESTS, on_exceed=Outcome.OBSERVE),
+        account(admission=Admission.AFTER),
+        account(10, Kind.MESSAGES),
+        rolling(),
+    ],
+)
+def test_what_only_observes_or_rolls_or_is_no_sum_known_by_then_is_looked_at_each_time(each):
+    for want in (0, 1):
+        assert at_once(Reservation("1", [Line(each, want, want)]), {}) is None
+
+
+def test_what_drains_or_is_promised_is_looked_at_each_time():
+    drains, promised = account(), account()
+    asks = {each: Reservation("1", [Line(each, 1, 1)]) for each in (drains, promised)}
+    for request in asks.values():
+        assert at_once(request, {}) is not None
+    drains.draining = True
+    promised.admit(ShareClaim(account(), 1))
+    promised.retune(None)
+    for request in asks.values():
+        assert at_once(request, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("process", "own", "nature", "strict"),
+    [
+        (Admission.AFTER, None, Nature.AFTER, False),
+        (Admission.STRICT, None, Nature.HELD, True),
+        (Admission.ESTIMATE, None, Nature.HELD, False),
+        (Admission.AFTER, Admission.STRICT, Nature.HELD, True),
+        (Admission.STRICT, Admission.AFTER, Nature.AFTER, False),
+    ],
+)
+def test_a_limit_that_says_nothing_of_admission_is_counted_as_its_process_chose(process, own, nature, strict):
+    facts = ScopeFacts(scope_id="s", kind=ScopeKind.RUN)
+    each = Account(Limit(kind=Kind.TOKENS, value=9, admission=own), facts, origin="the limit", admission=process)
+    assert (each.nature, each.strict) == (nature, strict)
+
+
+def test_an_account_by_itself_knows_of_no_store_no_window_and_no_other_account():
+    each = account()
+    assert (each.asked_ns, each.copy, each.epoch, each.shared, each.row, each.twins, each.line) == (0, None, None, None, None, (), [])
+    assert (each.named_store, each.ends_s, each.window, each.counted_for, each.part) == (False, None, None, None, ())
+    assert (each.used, each.held, each.denied, each.events, each.refused_at) == (0, 0, 0, (), None)
+    assert (each.near, each.exceeded, each.draining) == (False, False, False)
+    assert (each.roll_ns, each.buckets, each.rolled, each.told) == (0, {}, 0, 0)
+    assert (each.origin, type(each.named_store)) == ("the limit", bool)
+
+
+def test_a_window_goes_by_the_clock_of_this_machine_where_its_store_has_none():
+    before_s = time.time()
+    assert before_s + 60 <= rolling().resets_at().timestamp() <= time.time() + 60.001
 
 
 def test_a_copy_stays_as_it_was_and_shows_a_smaller_limit_that_the_store_has_not_heard_of():

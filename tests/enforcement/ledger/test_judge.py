@@ -57,6 +57,14 @@ def test_a_refusal_of_what_is_kept_back_exceeds_and_one_that_asks_for_too_much_d
     assert not each.exceeded
 
 
+@pytest.mark.parametrize(("used", "reason"), [(89, "too_large"), (90, "exhausted"), (95, "exhausted"), (100, "exhausted")])
+def test_what_many_share_is_exhausted_once_no_more_than_what_is_kept_back_is_left(used, reason):
+    each = account(100, scope="tenant", used=used, on_exceed=Outcome.FINAL)
+    denied = Line(each, 20, 15).deny("exhausted")
+    assert (denied.account, denied.reason, denied.used, denied.held, denied.minimum) == (each, reason, used, 0, 15)
+    assert (each.exceeded, each.denied) == (reason == "exhausted", 1)
+
+
 @pytest.mark.parametrize(("held", "want", "expected"), [(3, 7, None), (3, 8, "contended"), (0, 10, None)])
 def test_what_is_counted_at_once_waits_for_what_is_set_aside(held, want, expected):
     each = account(10, Kind.REQUESTS, held=held)
