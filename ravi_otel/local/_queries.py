@@ -34,19 +34,15 @@ from ravi_otel.local._answers import (
     SpendFilter,
     SpendTable,
     Spent,
-    Tree,
     Worked,
     add_consumed,
-    call_leaf,
     duration_of,
     event_fields,
     event_of,
     int_in,
     json_in,
-    leaf_node,
     limit_row,
     list_in,
-    nodes_of,
     note_of,
     object_in,
     objects_in,
@@ -55,10 +51,10 @@ from ravi_otel.local._answers import (
     sentence_in,
     sums_in,
     tags_in,
-    tool_leaf,
 )
 from ravi_otel.local._record import MOST, Leaf, RunRecord
 from ravi_otel.local._store import SUMS, Store, Sums, is_alive
+from ravi_otel.local._stored_tree import Tree, call_leaf, leaf_node, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
