@@ -3,7 +3,7 @@
 import contextlib
 
 import openai
-from asking import ask
+from asks import ask
 
 import ravi_otel
 
