@@ -1,7 +1,7 @@
 """What the environment says to a program that instruments itself."""
 
-import json
 import os
+import sqlite3
 import sys
 
 import pytest
@@ -59,10 +59,10 @@ def test_a_limit_in_the_environment_that_cannot_be_read_is_one_sentence(play):
 def test_a_store_in_the_environment_keeps_the_run(play, tmp_path):
     done, sent = play(RAVI_STORE=str(tmp_path / "kept"))
     assert (done.returncode, sent, done.stderr) == (0, 3, "")
-    (manifest,) = (tmp_path / "kept").glob("runs/*/run.json")
-    assert json.loads(manifest.read_text())["outcome"] == "ok"
-    lines = "".join(path.read_text() for path in manifest.parent.glob("*.traces.jsonl"))
-    assert lines.count("chat gpt-4o-mini") == 3
+    connection = sqlite3.connect(tmp_path / "kept" / "runs.db")
+    assert connection.execute("SELECT outcome FROM processes").fetchall() == [("ok",)]
+    assert connection.execute("SELECT model, count(*) FROM calls").fetchall() == [("gpt-4o-mini", 3)]
+    connection.close()
 
 
 def test_without_a_store_in_the_environment_nothing_is_written(play, tmp_path):

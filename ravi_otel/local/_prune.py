@@ -274,14 +274,14 @@ def _erase_rows(connection: sqlite3.Connection, whose: Whose, value: str) -> tup
 
     before = ask("SELECT count(*) FROM calls")[0]
     theirs = ask(f"SELECT run FROM runs WHERE {whose} = ?", value)  # noqa: S608 - one of three names of ours
-    theirs_alone = f"min({whose} = ?) = 1 AND count({whose}) = count(*)"
-    question = f"SELECT session FROM calls WHERE session IS NOT NULL GROUP BY session HAVING {theirs_alone}"  # noqa: S608 - the same
-    sessions = ask(question, value)
+    sessions = ask(
+        f"SELECT session FROM calls WHERE session IS NOT NULL GROUP BY session HAVING min({whose} = ?) = 1 AND count({whose}) = count(*)",  # noqa: S608 - the same
+        value,
+    )
     gone = [run for at in range(0, len(theirs), _MOST_AT_ONCE) for run in _remove_runs(connection, theirs[at : at + _MOST_AT_ONCE])]
     items = f"SELECT call FROM calls WHERE {whose} = ?1 UNION ALL SELECT call FROM tools WHERE {whose} = ?1"  # noqa: S608 - the same
-    sent = ask(f"SELECT messages FROM content WHERE item IN ({items})", value)  # noqa: S608 - the same
-    answered = ask(f"SELECT data FROM content WHERE item IN ({items})", value)  # noqa: S608 - the same
-    said = [number for row in sent for number in _numbers(row)] + [number for row in answered for number in _outputs(row)]
+    said = [number for row in ask(f"SELECT messages FROM content WHERE item IN ({items})", value) for number in _numbers(row)]  # noqa: S608 - the same
+    said += [number for row in ask(f"SELECT data FROM content WHERE item IN ({items})", value) for number in _outputs(row)]  # noqa: S608 - the same
     for number in said:
         connection.execute("DELETE FROM messages_text WHERE rowid = ?", (number,))
         connection.execute("DELETE FROM messages WHERE id = ?", (number,))

@@ -5,6 +5,7 @@ On the caller's thread a record is taken apart into what it says now, by one cal
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -20,6 +21,7 @@ from typing import Any, Final
 
 from opentelemetry import trace
 
+from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive
 from ravi_otel._telemetry import names, spans
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError
@@ -867,6 +869,13 @@ def recorders(root: Path | None, launch: str | None, *, content: bool) -> tuple[
     if found is None:
         name = Path(sys.argv[0]).name if sys.argv and sys.argv[0] not in ("", "-c") else "python"
         writer = Writer(store, name=checks.show(name).strip("'")[:80], launch=launch)
+        writer.tidy = _prune
         found = _recorders.setdefault(place, Recorder(writer))
     found.content = content
     return (found,)
+
+
+def _prune(store: Store) -> None:
+    """Remove what is too old or too much, as far as that can be done now."""
+    with contextlib.suppress(ConfigurationError, OSError):
+        load("ravi_otel.local._prune").prune(store)

@@ -161,6 +161,7 @@ class Writer(BackgroundThread):
         self._is_known = False
         self._said = False
         self._end: tuple[int, End, int | None] | None = None
+        self._outcome: End | None = None
 
     # -- for whoever brings something ---------------------------------------------------------------------------------
 
@@ -202,6 +203,7 @@ class Writer(BackgroundThread):
 
     def end(self, outcome: End, status: int | None = None) -> None:
         """Note how the process ends; the row says so once it is written."""
+        self._outcome = outcome
         self._end = (time.time_ns(), outcome, status)
 
     def pause(self, timeout_s: float) -> bool:
@@ -230,6 +232,8 @@ class Writer(BackgroundThread):
         self.awake = False
         if self._is_known or self._waiting or self._unwritten:
             self.flush(_PATIENCE_S)
+        if self._is_known and self.launch is None and not self._given_up and self._outcome != "signal":  # a launcher does it itself
+            self.tidy(self._store)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 

@@ -90,3 +90,11 @@ def test_what_waits_for_a_person_is_erased_too(store):
     assert erase(store, "user", "ann").requests == 1
     assert queue.execute("SELECT id FROM requests").fetchall() == [("2",)]
     queue.close()
+
+
+def test_a_program_that_keeps_its_own_runs_removes_old_ones_at_its_end(store):
+    connection = store.connect()
+    connection.execute("UPDATE runs SET began = began - ?, ended = ended - ?", (31 * DAY_S * 10**9,) * 2)
+    connection.close()
+    run(store.root, "ravi_otel.instrument()\nwith ravi_otel.run('new'): ask()")
+    assert [each["name"] for each in rows(store.root, "runs", "kind = 'run'")] == ["new"]

@@ -2,7 +2,7 @@
 
 import sys
 
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 

@@ -3,7 +3,7 @@
 import contextlib
 
 import openai
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 

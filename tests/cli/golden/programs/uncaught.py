@@ -1,6 +1,6 @@
 """Ask until a limit ends the program."""
 
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 

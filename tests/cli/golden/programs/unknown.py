@@ -1,6 +1,6 @@
 """Use models of which not all is told: no price, an assumed one, no usage, a total alone, a stream left at its beginning."""
 
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 

@@ -1,6 +1,6 @@
 """Instrument itself, as a program does that nobody launches."""
 
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 

@@ -1,6 +1,6 @@
 """Wait in an agent for an answer that is held back."""
 
-from prompts import ask
+from asks import ask
 
 import ravi_otel
 
