@@ -68,7 +68,7 @@ def whose_options(command: F) -> F:
 
 
 def _moment(_: click.Context, option: click.Parameter, written: str | None) -> int | None:
-    return None if written is None else moment(option.opts[0], written)
+    return None if written is None else moment(" or ".join(option.opts), written)
 
 
 def duration(_: click.Context, option: click.Parameter, written: str | None) -> float | None:

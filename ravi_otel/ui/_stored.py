@@ -148,7 +148,7 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
     most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
     whole = outer.total.cost_nano or 0
     rows = [_spend_row(group, most, whole, split, names, inner == by[0]) for group in outer.groups]
-    calls = sum(group.calls for group in outer.groups)
+    calls = sum(map(_made, outer.groups))
     return api.Spend(
         says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens",
         by=by,
@@ -399,14 +399,19 @@ def _spend_row(
         parts=[(names.index(name) if name in names else _MOST_SERIES, _percent(nano, most)) for name, nano in parts if nano],
         cost=spent.cost_text,
         share=percent((spent.cost_nano or 0) / whole) if whole and spent.cost_nano is not None else UNKNOWN,
-        calls=count(group.calls),
+        calls=count(_made(group)),
         input=spent.input_text,
         cached=percent(cached / given) if cached is not None and given else "-",
         output=spent.output_text,
-        each=money((spent.cost_nano or 0) // group.calls) if group.calls and not spent.unknown_cost else UNKNOWN,
+        each=money((spent.cost_nano or 0) // spent.requests) if spent.requests and not spent.unknown_cost else UNKNOWN,
         refused=spent.refused,
         inside=[_spend_row(_inner(each), most, whole, None, names, alone=True) for each in inside],
     )
+
+
+def _made(group: answers.Group) -> int:
+    """Count the model and tool calls that were made, as the terminal does: what was refused was not."""
+    return group.spent.requests + group.spent.tool_calls
 
 
 def _inner(group: answers.Group) -> answers.Group:

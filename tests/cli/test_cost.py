@@ -112,7 +112,7 @@ def test_older_runs_are_not_counted(shelf):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--since", "soon"], "--since 'soon' is no time"),
+        (["--since", "soon"], "--since or --from 'soon' is no time"),
         (["--by", "tag"], "--by tag needs --tag KEY"),
         (["--by", "agent", "--tag", "team"], "Leave one of them out"),
     ],
