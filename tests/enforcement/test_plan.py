@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
@@ -204,24 +203,6 @@ def plan_of(*limits: str, rules: tuple[ChargingRules, ...] = (), **more: bool) -
     admission = Admission.ESTIMATE
     chain = tuple(Account(parse_limit(limit), FACTS, origin="the limit", admission=admission) for limit in limits)
     return Plan.of(FACTS, 7, chain, (), rules, **more)
-
-
-@pytest.mark.parametrize(
-    ("limits", "priced", "sized", "strict"),
-    [
-        ((), False, False, False),
-        (("requests=9", "turns=9"), False, False, False),
-        (("requests=9", "tokens=9", "turns=9"), False, True, False),
-        (("tokens=9:admission=strict", "requests=9"), False, True, True),
-        (("cost=9", "requests=9"), True, True, False),
-        (("requests=9", "cost=9:admission=strict", "tokens=9"), True, True, True),
-    ],
-)
-def test_a_plan_says_whether_any_of_its_limits_needs_a_price_a_size_or_the_worst_case(
-    limits: tuple[str, ...], *, priced: bool, sized: bool, strict: bool
-) -> None:
-    found = plan_of(*limits)
-    assert (found.priced, found.sized, found.strict) == (priced, sized, strict)
 
 
 def test_a_plan_gathers_what_is_set_aside_and_the_parts_of_the_agents_around() -> None:

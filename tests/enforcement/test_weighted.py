@@ -7,7 +7,7 @@ import sys
 import threading
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ravi_otel import BudgetContendedError, ConfigurationError, Priority, SpawnBudget, SpawnDeniedError
@@ -298,7 +298,8 @@ class Family:
 
     def open(self, _which, priority, _amount):
         self.living.append((child_of(self.parent, priority), int(priority)))
-        self.changed()
+        if priority:
+            self.changed()
 
     def close(self, which, _priority, _amount):
         if self.living:
@@ -339,6 +340,17 @@ class Family:
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(ACTS, st.integers(0, 1500), st.booleans())
+@example(  # who opens without a claim changes no promise
+    acts=[
+        ("open", 0, Priority.CRITICAL, 1),
+        ("open", 0, Priority.NORMAL, 1),
+        ("spend", 1, Priority.NORMAL, 147),
+        ("open", 0, Priority.BACKGROUND, 1),
+        ("spend", 1, Priority.NORMAL, 1),
+    ],
+    limit=731,
+    of_run=False,
+)
 def test_the_promise_holds_and_the_sum_never_passes_the_parent(acts, limit, of_run):
     family = Family(limit, of_run=of_run)
     account = family.account

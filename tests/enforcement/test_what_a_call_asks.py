@@ -134,6 +134,17 @@ def test_what_an_endpoint_itself_expects_is_taken_over_and_its_least_is_the_same
     assert Estimate.of(call(expected=KNOWN), None) == Estimate(40, 20, None, None, KNOWN)
 
 
+def test_an_expectation_in_all_tokens_has_no_price_where_a_model_is_not_sold_by_tokens():
+    """What is sent of it costs nothing, and that is no price of the whole."""
+    found = Estimate.of(call("heard", expected=Usage(total_tokens=5)), PRICES.card("openai", "heard"))
+    assert (found.cost, found.usage().total_tokens) == (None, 5)
+    scope = scope_of(cost_limit(1, suspend="allow"))
+    with pytest.raises(BudgetExhaustedError) as caught:
+        scope.plan.lines(call("heard"), found)
+    assert caught.value.reason == "unpriced_model"
+    assert asked(set_aside(scope, "cost").plan.lines(call("heard"), found)) == [("cost", 0, 0, True)]
+
+
 @pytest.mark.parametrize("known", [None, KNOWN])
 def test_an_estimate_names_the_price_it_goes_by(known):
     assert Estimate.of(call(expected=known), CARD).card is CARD
@@ -202,6 +213,13 @@ def test_a_limit_that_is_set_aside_is_counted_and_refuses_nothing_also_without_a
         ("cost", 0, 0, True),
     ]
     assert [one.kind for one in scope.plan.in_force()] == ["requests"]
+
+
+def test_what_is_counted_at_once_is_free_of_a_limit_that_is_set_aside_and_of_no_other():
+    limits = tool_call_limit(9, suspend="allow"), tool_call_limit(9, tool="a"), request_limit(9, suspend="allow")
+    plan = set_aside(scope_of(*limits), "tool_calls").plan
+    assert asked(plan.tool_lines("a")) == [("tool_calls", 1, 1, True), ("tool.a", 1, 1, False)]
+    assert asked(plan.attempt_lines("m")) == [("requests", 1, 1, False)]
 
 
 @pytest.mark.parametrize(("kind", "away"), [("tool.a", True), ("tool_calls", True), ("tool.b", False)])

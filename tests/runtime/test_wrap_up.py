@@ -213,7 +213,7 @@ def test_what_was_kept_back_is_spent_in_a_run_that_goes_on_and_kept_anew_under_a
 
 
 def test_a_limit_that_is_raised_in_a_block_gives_the_block_no_second_call(stage, client, ask, heard):
-    with ravi_otel.run("r", limits=["requests=2:on=final"]) as run, run.wrap_up():
+    with ravi_otel.run("r", limits=["requests=2:on=final", "turns=9:on=final"]) as run, run.wrap_up():
         ask(client)
         run.scope.set_limit("requests", 5)
         with pytest.raises(BudgetExhaustedError, match="last call already") as caught:
