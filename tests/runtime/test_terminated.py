@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ import pytest
 import warm_starts
 
 from ravi_otel._runtime.stopping import UnderWay, end_under_way
+from ravi_otel.local import _otlp
+from ravi_otel.local._queries import Queries
+from ravi_otel.local._store import Store
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -109,21 +113,36 @@ class Program:
         return out.splitlines(), err, self.process.returncode
 
     def spans(self) -> dict[str, tuple[Any, Any]]:
-        """Give status and stop reason of each stored span."""
+        """Give status and stop reason of each span that is kept for a replay."""
         found: dict[str, tuple[Any, Any]] = {}
-        for path in self.store.glob("runs/*/*.traces.jsonl"):
-            for line in path.read_text().splitlines():
-                for resource in json.loads(line)["resourceSpans"]:
-                    for span in (each for scope in resource["scopeSpans"] for each in scope["spans"]):
-                        said = {each["key"]: each["value"].get("stringValue") for each in span["attributes"]}
-                        found[span["name"]] = said.get("ravi.status"), said.get("ravi.stop_reason")
+        kept = _otlp.request("traces", [data for (data,) in self.rows("SELECT data FROM otlp WHERE signal = 'traces'")])
+        for span in (each for resource in kept.resource_spans for scope in resource.scope_spans for each in scope.spans):
+            said = {each.key: each.value.string_value for each in span.attributes}
+            found[span.name] = said.get("ravi.status"), said.get("ravi.stop_reason")
         return found
 
-    def outcome(self) -> tuple[str, int | None]:
-        """Give what the store says of the process."""
-        (path,) = self.store.glob("runs/*/run.json")
-        run = json.loads(path.read_text())
-        return run["outcome"], run["status"]
+    def ends(self) -> dict[str, tuple[Any, ...]]:
+        """Give how the store says that each run and agent ended, and whether it has seen it end."""
+        told = "status, stop_reason, ended IS NOT NULL"
+        rows = self.rows(f"SELECT 'run', {told} FROM runs UNION ALL SELECT name, {told} FROM scopes WHERE kind IN ('run', 'agent')")
+        assert len(rows) == 4
+        return {name: tuple(end) for name, *end in rows}
+
+    def outcome(self) -> tuple[str | None, int | None]:
+        """Give what the store says of the process, which has lost nothing and whose end was seen."""
+        ((outcome, status, lost, ended),) = self.rows("SELECT outcome, status, lost, ended FROM processes")
+        assert lost == 0
+        assert (ended is None) == (outcome is None)
+        return outcome, status
+
+    def rows(self, question: str) -> list[tuple[Any, ...]]:
+        """Ask the store's file."""
+        with closing(sqlite3.connect(f"file:{self.store / 'runs.db'}?mode=ro", uri=True)) as connection:
+            return connection.execute(question).fetchall()
+
+
+ENDED = dict.fromkeys(["run", "r", "outer", "inner"], ("cancelled", "cancelled", 1))
+"""What the store says of all that was open."""
 
 
 @pytest.fixture
@@ -145,6 +164,7 @@ def test_every_run_and_agent_says_how_it_ended_and_the_process_dies_of_the_signa
     program = start()
     assert program.end() == (["end inner cancelled cancelled", "end outer cancelled cancelled"], "", -signal.SIGTERM)
     assert program.spans() == dict.fromkeys(["invoke_agent inner", "invoke_agent outer", "invoke_workflow r"], ("cancelled", "cancelled"))
+    assert program.ends() == ENDED
     assert program.outcome() == ("signal", -signal.SIGTERM)
 
 
@@ -159,6 +179,10 @@ def test_a_model_call_that_is_under_way_is_told_and_charged(start: Any, work: st
         -signal.SIGTERM,
     )
     assert program.spans()["chat gpt-4o-mini"] == ("cancelled", None)
+    told = "status, error_type, duration > 0, charged IS NOT NULL, requests, input_tokens > 0"
+    assert program.rows(f"SELECT {told} FROM calls") == [("cancelled", "abandoned", 1, 1, 1, 1)]
+    assert program.rows("SELECT requests, input_tokens > 0 FROM runs") == [(1, 1)]
+    assert (program.ends(), program.outcome()) == (ENDED, ("signal", -signal.SIGTERM))
 
 
 @pytest.mark.parametrize("work", ["tool", "awaited_tool"])
@@ -171,6 +195,8 @@ def test_a_tool_that_is_under_way_is_told(start: Any, work: str) -> None:
         -signal.SIGTERM,
     )
     assert len([name for name in program.spans() if name.startswith("execute_tool ")]) == 1
+    assert program.rows("SELECT status, error_type, duration > 0 FROM tools") == [("cancelled", "abandoned", 1)]
+    assert (program.ends(), program.outcome()) == (ENDED, ("signal", -signal.SIGTERM))
 
 
 def test_one_that_hands_the_signal_on_when_it_has_shut_down_is_no_lost_run(start: Any) -> None:
@@ -179,6 +205,8 @@ def test_one_that_hands_the_signal_on_when_it_has_shut_down_is_no_lost_run(start
     program = start("", hand_on)
     assert program.end()[2] == -signal.SIGTERM
     assert program.outcome() == ("signal", -signal.SIGTERM)
+    with Queries(Store.find(program.store)) as ask:
+        assert [(run.status, run.stop_reason, run.lost_records) for run in ask.runs().rows] == [("cancelled", "cancelled", 0)]
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["before", "after"])
@@ -190,8 +218,12 @@ def test_a_handler_of_the_programs_own_is_the_only_one(start: Any, which: int) -
 
 def test_switched_off_it_dies_without_a_word(start: Any) -> None:
     program = start(RAVI_SIGTERM="off")
+    while len(program.rows("SELECT 1 FROM scopes WHERE kind = 'agent'")) < 2:  # written in a moment, and nothing after that
+        time.sleep(0.02)
     assert program.end() == ([], "", -signal.SIGTERM)
     assert program.spans() == {}
+    assert program.ends() == dict.fromkeys(ENDED, ("open", None, 0))
+    assert program.outcome() == (None, None)
 
 
 @pytest.mark.parametrize("fault", ["os._exit and 1 / 0", "sys.exit(3)"])
@@ -199,6 +231,7 @@ def test_a_callback_that_raises_keeps_it_from_nothing(start: Any, fault: str) ->
     program = start("", f"hooks.register(HookEvent.FLOW_END, lambda _: {fault})")
     said, _, status = program.end()
     assert (said[0], status) == ("end inner cancelled cancelled", -signal.SIGTERM)
+    assert (program.ends(), program.outcome()) == (ENDED, ("signal", -signal.SIGTERM))
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["a second signal", "five seconds"])

@@ -8,8 +8,10 @@ import logging
 import os
 import random
 import re
+import sqlite3
 import traceback
-from contextlib import redirect_stderr, suppress
+from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from seen import forget, got
 
 import ravi_otel
 from ravi_otel._runtime.stopping import drain
+from ravi_otel.local import _otlp
 from ravi_otel.testing import Capture
 
 WANTED = int(os.environ.get("RAVI_LONG", "0") or 0)
@@ -59,9 +62,37 @@ class Everywhere:
 
     def found(self) -> set[str]:
         said = [repr(self._spans()), repr(self._metrics()), repr(self._events()), *self.lines, self.stderr.getvalue()]
-        said += [each.read_bytes().decode("utf-8", "replace") for each in self.store.rglob("*") if each.is_file()]
-        assert any(each.suffix == ".jsonl" and each.stat().st_size for each in self.store.rglob("*")), "the store has something in it"
+        said += [*self._bytes(), *self._kept(), *self._sent_later()]
         return {found for text in said for found in MARK.findall(text)}
+
+    def _bytes(self) -> list[str]:
+        """Give the store's files as they are on the disk, the log ahead of the database too, and what was freed in it."""
+        return [_text(each.read_bytes()) for each in self.store.rglob("*") if each.is_file()]
+
+    def _kept(self) -> Iterator[str]:
+        """Give every value of every table, the index's own too: a long one lies on several pages, so that its bytes are in no row."""
+        for (table,) in self._asked("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            for row in self._asked(f"SELECT * FROM {_text(table)}"):
+                yield from map(_text, row)
+
+    def _sent_later(self) -> Iterator[str]:
+        """Give what a replay would send: bytes are kept in another writing than they have."""
+        for signal in _otlp.SIGNALS:
+            rows = [_text(row) for (row,) in self._asked(f"SELECT data FROM otlp WHERE signal = '{signal}'")]
+            yield _text(_otlp.request(signal, rows).SerializeToString())
+
+    def ends(self) -> set[str]:
+        """Give how the calls ended that the store has."""
+        return {_text(status) for (status,) in self._asked("SELECT status FROM calls")}
+
+    def signals(self) -> set[str]:
+        """Give of what the store has something to send."""
+        return {_text(signal) for (signal,) in self._asked("SELECT signal FROM otlp WHERE records > 0")}
+
+    def _asked(self, question: str) -> list[tuple[Any, ...]]:
+        with closing(sqlite3.connect(f"file:{self.store / 'runs.db'}?mode=ro", uri=True)) as connection:
+            connection.text_factory = bytes
+            return connection.execute(question).fetchall()
 
     def _spans(self) -> list[Any]:
         spans = self.capture.spans()
@@ -85,6 +116,10 @@ class Everywhere:
 
     def _events(self) -> list[Any]:
         return [(event.name, event.attributes, event.body) for event in self.capture.events()]
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _event(event: Any) -> Any:
@@ -251,6 +286,8 @@ def test_no_planted_secret_is_told(everywhere: Any, loop: Any, colour: str) -> N
         forget()
         drain()
         ravi_otel.flush()
+    assert {"ok", "error", "refused"} <= everywhere.ends(), "the store has something in it"
+    assert {"traces", "logs"} <= everywhere.signals()
     told = everywhere.found() | {found for text in refusals for found in MARK.findall(text)}
     print(f"{len(plant.made)} secrets planted in {at} calls, {len(told)} told")
     assert len(plant.made) >= COUNT / 2
@@ -266,3 +303,23 @@ def test_what_is_told_on_purpose_is_found(everywhere: Any, monkeypatch: pytest.M
     span.end()
     assert set(MARK.findall(repr(everywhere._spans()))) == set(plant.made)
     assert HTTP.__name__ in {"httpx", "httpx2"}
+
+
+def test_what_is_captured_on_purpose_is_found_in_the_store(everywhere: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search of the store can fail too: each way of it finds what is kept there on purpose."""
+    monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_ONLY")
+    monkeypatch.setenv("RAVI_CONTENT_TEXT_BYTES", "60000")  # more than the 4,096 of a page
+    plant, wire = Plants(random.Random(2)), Wire()
+    secrets = [plant("short message"), *(plant("long message") for _ in range(2_000))]
+    client = openai.OpenAI(
+        api_key="k", base_url="http://wire.test/v1", http_client=openai.DefaultHttpxClient(transport=MemoryTransport(wire))
+    )
+    operation = present()["chat"]
+    given = {**operation.given(), "messages": [{"role": "user", "content": each} for each in (secrets[0], " ".join(secrets[1:]))]}
+    with ravi_otel.instrument(tracer_provider=everywhere.capture.tracer_provider), ravi_otel.run("r"):
+        wire.play(*answers(operation, "well", plant))
+        client.chat.completions.create(**given)
+    ravi_otel.flush()
+    for search in (everywhere._kept, everywhere._sent_later):
+        assert set(secrets) <= {found for text in search() for found in MARK.findall(text)}
+    assert secrets[0] in {found for text in everywhere._bytes() for found in MARK.findall(text)}
