@@ -145,7 +145,7 @@ class Interruption(BaseException):
     """Be what a signal handler raises."""
 
 
-ENDS = {method.__code__ for method in (ModelCall.answered, ModelCall.fail, ModelCall._end, Attempts.settle)}
+ENDS = {method.__code__ for method in (ModelCall.answered, ModelCall.fail, ModelCall._is_settler, Attempts.settle)}
 FIRST_IN_FINALLY = ("waiting.over = True",)
 
 
@@ -160,7 +160,7 @@ def interrupted(moment, act, where=ENDS):
             return None
         line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip()
         # Entering a `try` or a `finally` and leaving a `with` block are told as lines of their own, where no signal is ever handled.
-        told = event == "line" or (event == "return" and frame.f_code is ModelCall._end.__code__)
+        told = event == "line" or (event == "return" and frame.f_code is ModelCall._is_settler.__code__)
         entering = frame.f_code is ModelCall.fail.__code__ and line.startswith("me = ")  # nobody ends what never began to end
         if told and not entering and not line.startswith(("with ", "try:", *FIRST_IN_FINALLY)):
             left -= 1
