@@ -274,6 +274,35 @@ def test_what_is_left_is_promised_by_weight_and_nothing_of_what_drains_or_is_kep
     assert not each.forgo(meters[0])
 
 
+def test_of_what_drains_nothing_is_promised_to_one_alone_either():
+    each, claim = account(40), ShareClaim(account(99), 1)
+    each.admit(claim)
+    each.split()
+    assert claim.left == 40
+    each.draining = True
+    each.split()
+    assert claim.left == 0
+
+
+def test_a_claim_that_two_give_up_at_once_is_given_up_and_neither_fails():
+    class Met(Account):
+        """Another thread gives the claim up right after the claims were read."""
+
+        __slots__ = ()
+
+        @property
+        def claims(self):
+            found = super().claims
+            self._claims.clear()
+            return found
+
+    meter = account(99)
+    each = Met(Limit(kind=Kind.TOKENS, value=10), ScopeFacts(scope_id="s", kind=ScopeKind.RUN), origin="the limit")
+    each.admit(ShareClaim(meter, 1))
+    assert each.forgo(meter)
+    assert not each.forgo(meter)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "kept"),
     [("tokens", 25, 3), ("tokens", 1, 1), ("requests", 1, 0), ("requests", 2, 1), ("turns", 9, 1), ("tool_calls", 9, 0)],
