@@ -13,6 +13,7 @@ from ravi_otel._enforcement.ledger.account import (
     RUNS_S,
     Account,
     Copy,
+    Drains,
     Nature,
     ShareClaim,
     amount_kept_back,
@@ -273,6 +274,35 @@ def test_what_is_left_is_promised_by_weight_and_nothing_of_what_drains_or_is_kep
     assert not each.forgo(meters[0])
 
 
+def test_of_what_drains_nothing_is_promised_to_one_alone_either():
+    each, claim = account(40), ShareClaim(account(99), 1)
+    each.admit(claim)
+    each.split()
+    assert claim.left == 40
+    each.draining = True
+    each.split()
+    assert claim.left == 0
+
+
+def test_a_claim_that_two_give_up_at_once_is_given_up_and_neither_fails():
+    class Met(Account):
+        """Another thread gives the claim up right after the claims were read."""
+
+        __slots__ = ()
+
+        @property
+        def claims(self):
+            found = super().claims
+            self._claims.clear()
+            return found
+
+    meter = account(99)
+    each = Met(Limit(kind=Kind.TOKENS, value=10), ScopeFacts(scope_id="s", kind=ScopeKind.RUN), origin="the limit")
+    each.admit(ShareClaim(meter, 1))
+    assert each.forgo(meter)
+    assert not each.forgo(meter)
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "kept"),
     [("tokens", 25, 3), ("tokens", 1, 1), ("requests", 1, 0), ("requests", 2, 1), ("turns", 9, 1), ("tool_calls", 9, 0)],
@@ -310,6 +340,7 @@ def test_why_a_counter_that_is_gone_may_begin_anew():
 
 
 def test_each_change_of_a_limit_and_of_what_drains_is_seen():
+    assert Drains().count == 0
     each, drained = account(), DRAINS.count
     before = each.changes
     each.revalue(5)
@@ -476,6 +507,9 @@ def test_a_call_is_granted_what_is_left_of_what_others_count_in_though_all_of_it
     run_sync(ledger.settle("1", {Kind.TOKENS: 1}))
     twice = run_sync(ledger.reserve(Reservation("2", [Line(mine, 50, 10), Line(ours, 20, 10), Line(again, 30, 10)])))
     assert sorted((line.want, hold) for line, hold in twice.holds) == [(30, 30), (50, 50)]
+    run_sync(ledger.settle("2", {Kind.TOKENS: 1}))
+    short = run_sync(ledger.reserve(Reservation("3", [Line(mine, 50, 10), Line(ours, 20, 10), Line(again, 60, 10)])))
+    assert sorted((line.want, hold) for line, hold in short.holds) == [(50, 50), (60, 38)]
     ledger.close()
 
 
@@ -494,6 +528,8 @@ def test_a_grant_says_what_it_was_made_of():
     each, lines = account(), [Line(account(), 1, 1)]
     made = Grant("1", lines=lines, held=[1], crossings=[1], observed=each)
     assert (made.op_id, made.lines, made.held, made.crossings, made.observed) == ("1", lines, [1], [1], each)
+    repeated = RepeatedGrant("1", 4, [1])
+    assert (repeated.op_id, repeated.granted, repeated.crossings, repeated.lines) == ("1", 4, [1], ())
     together = settled_together()
     assert (together.crossings, together.overage, together.forgotten) == ([], [], False)
 

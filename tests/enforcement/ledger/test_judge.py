@@ -113,6 +113,14 @@ def test_an_operation_holds_what_is_held_and_no_more():
     assert (operation.holds_of(one), operation.holds_of(none), operation.holds_of(account())) == (True, False, False)
 
 
+def test_an_operation_is_put_back_as_it_was_read():
+    first, second = (Line(account(), want, 1) for want in (5, 6))
+    operation = judge.Operation(Reservation("1", [first]))
+    operation.restore([first, second], [5, 4], 2, 1, second.account)
+    assert (operation.holds, operation.taken, operation.ended) == ([(first, 5), (second, 4)], 2, 1)
+    assert operation.observed is second.account
+
+
 def test_a_repeated_request_that_was_cut_off_is_judged_anew_on_what_it_gave_back():
     first, second, operations = account(), account(), {}
     request = Reservation("1", [Line(first, 10, 10), Line(second, 10, 10)])
