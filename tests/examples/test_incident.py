@@ -61,7 +61,7 @@ def play_and_raise(place: Path) -> dict[str, str]:
     printed = play(place, RAVI_LEDGER=ledger)
     told = {"fleet": printed, "raised": asked(place, f"{command} --ledger {ledger}")}
     asked(place, shlex.join(["run", "--name", "launched", "--", sys.executable, "-c", "import ravi_otel"]))
-    return told | {each: asked(place, each) for each in ("runs", "show", "cost --tag team --csv")}
+    return told | {each: asked(place, each) for each in ("runs -n 100", "show", "cost --tag team --csv")}
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,9 @@ def test_a_limit_of_the_agents_own_leaves_the_teams_budget_to_the_team(tamed):
 
 
 def test_the_directory_of_the_fleet_stays_one_that_our_commands_read_and_write(raised):
-    assert re.findall(r" (launched|team\.py)  ", raised["runs"]) == ["launched", "team.py", "team.py", "team.py"]
+    listed = re.findall(r" (launched|search|support|finance)  ", raised["runs -n 100"])
+    assert {name: listed.count(name) for name in set(listed)} == {"launched": 1, "search": 12, "support": 12, "finance": 5}
+    assert listed[0] == "launched"
     assert "launched" in raised["show"].splitlines()[0]
     assert [line.split(",")[0] for line in raised["cost --tag team --csv"].splitlines()[1:4]] == ["finance", "support", "search"]
 
