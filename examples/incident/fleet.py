@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import scripted_model
@@ -64,7 +64,7 @@ def main(arguments=None, run=subprocess.run):
     parser = argparse.ArgumentParser(description="Run a fleet of agents in which one goes wild.")
     parser.add_argument("--think", type=seconds, default=0.0, metavar="SECONDS", help="how long the model takes for each answer")
     think_s = parser.parse_args(arguments).think
-    began = datetime.now().isoformat(timespec="seconds")
+    began = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     with ScriptedLLM(functools.partial(scripted_model.answer, think_s=think_s)) as server, ThreadPoolExecutor() as pool:
         ended = dict(zip(TEAMS, pool.map(functools.partial(work, url=server.base_url, run=run), TEAMS), strict=True))
         asked = len(server.requests)
