@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import scripted_model
@@ -63,6 +64,7 @@ def main(arguments=None, run=subprocess.run):
     parser = argparse.ArgumentParser(description="Run a fleet of agents in which one goes wild.")
     parser.add_argument("--think", type=seconds, default=0.0, metavar="SECONDS", help="how long the model takes for each answer")
     think_s = parser.parse_args(arguments).think
+    began = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     with ScriptedLLM(functools.partial(scripted_model.answer, think_s=think_s)) as server, ThreadPoolExecutor() as pool:
         ended = dict(zip(TEAMS, pool.map(functools.partial(work, url=server.base_url, run=run), TEAMS), strict=True))
         asked = len(server.requests)
@@ -70,9 +72,10 @@ def main(arguments=None, run=subprocess.run):
     if failed:
         sys.exit(f"Not every team could work: {', '.join(failed)}. What each of them said is above.")
     print(f"\nThe model was asked {asked} times.", flush=True)
-    show("runs", "-n", str(len(TEAMS)), run=run)
-    kept = json.loads(look("runs", "-n", str(len(TEAMS)), "--json", run=run, capture_output=True, text=True))
-    show("show", max(kept, key=lambda each: each["refused"])["run_id"], run=run)
+    refused = ("runs", "--since", began, "--status", "refused", "--sort", "cost")
+    show(*refused, run=run)
+    dearest, *_ = json.loads(look(*refused, "--json", run=run, capture_output=True, text=True))
+    show("show", dearest["run_id"], run=run)
 
 
 if __name__ == "__main__":

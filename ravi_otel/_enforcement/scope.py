@@ -467,12 +467,15 @@ class Scope(LimitedScope):
     def totals(self) -> Totals:
         """Return what was used in it and where its limits stand, for all that tell of its end; no limit where they cannot be read."""
         readings: Sequence[LimitReading] = ()
-        if self.accounts or self.series:
-            try:
+        shared: Sequence[LimitReading] = ()
+        try:
+            if self.accounts or self.series:
                 readings = self.readings()
-            except Exception as bug:  # noqa: BLE001 - our own bug: the end is told without them
-                swallow("scope.readings", bug)
-        return Totals(self.spend(), readings)
+            if self.facts.kind is ScopeKind.RUN:
+                shared = self.readings_shared()
+        except Exception as bug:  # noqa: BLE001 - our own bug: the end is told without them
+            swallow("scope.readings", bug)
+        return Totals(self.spend(), readings, shared)
 
     def snapshot(self) -> Snapshot:
         """Return a snapshot of the run this is in, to go on with it later and elsewhere: `run(..., resume=snapshot)`.

@@ -36,6 +36,7 @@ DeclaredT = TypeVar("DeclaredT", Account, Series)
 ScopeT = TypeVar("ScopeT", bound="LimitedScope")
 
 _UPWARDS: Final = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION, ScopeKind.RUN)
+SHARED: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION})
 _COUNT_AGENTS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.RUN})
 _OF_A_RUN: Final = frozenset({Kind.AGENTS, Kind.AGENTS_TOTAL})
 _INNERMOST: Final = frozenset({ScopeKind.AGENT, ScopeKind.RUN})
@@ -495,6 +496,11 @@ class LimitedScope:
         held += sorted((pair for pair in around if pair[0] is not self), key=lambda pair: depth.get(id(pair[0]), len(depth)))
         refresh(self.engine.ledger, (account for _, account in held))
         return [owner.reading(account) for owner, account in held]
+
+    def readings_shared(self) -> list[LimitReading]:
+        """Read every limit around that is a session's, a tenant's or the process's, as it is known here: no ledger is asked."""
+        around = [*self._limits_around(), *self._clocks_around()]
+        return [owner.reading(account) for owner, account in around if owner is not self and owner.facts.kind in SHARED]
 
     def _limits_around(self) -> Iterator[tuple[Self, Account]]:
         """Yield the limits that are charged for what is done here, each by the counters of whom this scope is for."""

@@ -473,6 +473,8 @@ class Totals(NamedTuple):
 
     spend: Spend
     readings: Sequence[LimitReading]
+    shared: Sequence[LimitReading] = ()
+    """Of a run: where the limits stood that it shared with others, its session's, its tenant's and its process's."""
 
 
 def scope_payload(event: HookEvent, scope: ScopeView, totals: Totals | None = None) -> Payload:

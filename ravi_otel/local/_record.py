@@ -99,7 +99,7 @@ class LiveView:
         self.is_closed = True
         self._scope = weakref.ref(scope)  # anew: a collection cuts what refers weakly to what it has found
         self.status, self.stop_reason = scope.status, scope.stop_reason
-        self._spend, self._readings = totals
+        self._spend, self._readings = totals.spend, totals.readings
 
     @property
     def scope(self) -> Scope | None:

@@ -79,7 +79,11 @@ _WORDS: Final = "INSERT INTO messages_text (rowid, text) SELECT ?1, ?2 WHERE NOT
 _SCOPE_END: Final = (
     "UPDATE scopes SET ended = ?, status = ?, stop_reason = ?, error_type = ?, refusal = ?, limits = ?, spend = ? WHERE scope = ?"
 )
-_SCOPE_LIMITS: Final = "UPDATE scopes SET limits = ? WHERE scope = ?"
+_SCOPE_LIMITS: Final = """
+    UPDATE scopes SET limits = (SELECT json_group_array(json(value)) FROM (
+        SELECT value FROM json_each(?)
+        UNION ALL SELECT value FROM json_each(scopes.limits) WHERE json_extract(value, '$.scope') != scopes.kind)) WHERE scope = ?"""
+"""Those of the scope itself anew; where those around it stood at its end stays."""
 _RUN_END: Final = (
     "UPDATE runs SET ended = max(coalesce(ended, 0), ?1), stop_reason = CASE WHEN status IN ('open', 'ok') THEN ?3 ELSE stop_reason END,"
     " error_type = CASE WHEN status IN ('open', 'ok') THEN ?4 ELSE error_type END,"
@@ -214,7 +218,8 @@ class Recorder(Listener):
         failed = None if error is None else type(error).__name__
         said = None if error is None else _refusal_of(error)
         self._writer.put(
-            self._end_scope, (time.time_ns(), scope.facts, scope.status, scope.stop_reason, failed, said, totals.readings, totals.spend)
+            self._end_scope,
+            (time.time_ns(), scope.facts, scope.status, scope.stop_reason, failed, said, (*totals.readings, *totals.shared), totals.spend),
         )
 
     def call_started(self, record: CallRecord) -> None:

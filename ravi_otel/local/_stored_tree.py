@@ -124,9 +124,12 @@ class Tree:
         self._branches: dict[str, Branch] = {}
         self._of_run: dict[str, Branch] = {}
         self._of_process: dict[str, Branch] = {}
+        self._told_by: dict[tuple[object, ...], str] = {}
+        """The run that tells of a limit which runs share: of those in one process the one that ended last."""
 
     def record(self, scope: str | None) -> RunRecord:
         """Give the record of the whole run, or of one scope in it."""
+        self._read_shared()
         record, root = self._record, self._root()
         self._hang_processes(root)
         self._hang_scopes(root)
@@ -146,6 +149,21 @@ class Tree:
 
     # -- scopes -----------------------------------------------------------------------------------------------------
 
+    def _read_shared(self) -> None:
+        """Find who tells of the limits of sessions, tenants and processes, which each run in them keeps as they stood at its end."""
+        for row in sorted((row for row in self.scopes if row["kind"] == "run"), key=_end_of):
+            self._told_by.update((_shared(reading, row), row["scope"]) for reading in _readings(row["limits"]) if _is_shared(reading, row))
+
+    def _limits(self, row: sqlite3.Row) -> list[LimitReading]:
+        """Read where the limits of a scope stood, and those around a run unless another run of the tree, or the launch, tells of them."""
+        launched = [_shared(reading, None) for reading in _readings((self._launched or {}).get("budgets"))]
+        return [
+            reading
+            for reading in _readings(row["limits"])
+            if not _is_shared(reading, row)
+            or (self._told_by.get(_shared(reading, row)) == row["scope"] and _shared(reading, None) not in launched)
+        ]
+
     def _root(self) -> Branch:
         head, launch = self.head, self._launched
         row = next((row for row in self.scopes if row["kind"] == "run" and row["run"] == head.run), None)
@@ -154,10 +172,9 @@ class Tree:
         if row is not None and head.kind == "run":
             facts = _scope_facts(row)
         view = StoredScope(facts, None, began=head.began, ended=head.ended or 0)
-        view.limits = [] if row is None else _readings(row)
+        view.limits = [] if row is None else self._limits(row)
         if launch is not None:
-            settled = [found for each in objects_in(launch.get("budgets")) if (found := reading_of(each)) is not None]
-            view.limits = settled or _unsettled(launch) or view.limits
+            view.limits = _readings(launch.get("budgets")) or _unsettled(launch) or view.limits
         branch = Branch(facts, view)
         self._record.put_scope(branch, None)
         for key in (head.run, facts.scope_id, *([] if row is None else [row["scope"]])):
@@ -185,7 +202,7 @@ class Tree:
             facts = _scope_facts(row)
             status: Status = row["status"] if row["status"] in _STATUS_WORDS else "open"
             view = StoredScope(facts, None, status, row["stop_reason"], None, int_in(row["began"]) or 0, int_in(row["ended"]) or 0)
-            view.limits, view.attempt = _readings(row), int_in(row["attempt"])
+            view.limits, view.attempt = self._limits(row), int_in(row["attempt"])
             add_consumed(view.own, row["spend"])
             branch = self._branches[row["scope"]] = Branch(facts, view)
             if facts.kind is ScopeKind.RUN:
@@ -322,8 +339,18 @@ def _scope_facts(row: sqlite3.Row) -> ScopeFacts:
     )
 
 
-def _readings(row: sqlite3.Row) -> list[LimitReading]:
-    return [found for each in objects_in(row["limits"]) if (found := reading_of(each)) is not None]
+def _readings(stored: object) -> list[LimitReading]:
+    return [found for each in objects_in(stored) if (found := reading_of(each)) is not None]
+
+
+def _is_shared(reading: LimitReading, row: sqlite3.Row) -> bool:
+    return row["kind"] == "run" and reading.scope is not ScopeKind.RUN
+
+
+def _shared(reading: LimitReading, row: sqlite3.Row | None) -> tuple[object, ...]:
+    """Name a limit that runs share; of a renewing one whatever its window was."""
+    process = None if row is None else row["process"]
+    return (process, reading.scope, reading.scope_name, reading.limit.label, reading.counted_for)
 
 
 def _end_of(row: sqlite3.Row) -> int:

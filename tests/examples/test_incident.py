@@ -61,7 +61,7 @@ def play_and_raise(place: Path) -> dict[str, str]:
     printed = play(place, RAVI_LEDGER=ledger)
     told = {"fleet": printed, "raised": asked(place, f"{command} --ledger {ledger}")}
     asked(place, shlex.join(["run", "--name", "launched", "--", sys.executable, "-c", "import ravi_otel"]))
-    return told | {each: asked(place, each) for each in ("runs", "show", "cost --tag team --csv")}
+    return told | {each: asked(place, each) for each in ("runs -n 100", "show", "cost --tag team --csv")}
 
 
 @pytest.fixture(scope="module")
@@ -118,17 +118,21 @@ def test_nothing_is_sent_for_a_refused_call(wild):
 def test_the_store_knows_who_spent_it_and_where_it_ended(wild):
     assert re.search(r"agent reconciler +error limit_cost, 1 refused +[\d,]+ +194,300 +78,610 +~\$1.0290", wild) is not None
     assert "└─ chat gpt-5  refused" in wild
+    assert "tenant finance cost per 24h $1.00 $1.0294 $0 102 nearing, exceeded 1" in squeezed(wild)
 
 
 def test_a_limit_of_the_agents_own_leaves_the_teams_budget_to_the_team(tamed):
     (line,) = lines(tamed, "finance  reconciler")
     assert " 11 calls  0.1109 USD  refused: $0.110875 of $0.10 used in agent 'reconciler' of run 'finance'; this call is refused (" in line
     assert ["Done: order" in line for line in lines(tamed, "finance  biller")] == [True] * 4
-    assert "agent reconciler  cost     $0.10  $0.1109    $0  110  nearing," in tamed
+    assert "agent reconciler cost $0.10 $0.1109 $0 110 nearing, exceeded 1" in squeezed(tamed)
+    assert re.search(r"^tenant finance +cost per 24h +\$1\.00 +\$0\.1113 +\$0 +11 +0 *$", tamed, re.MULTILINE) is not None
 
 
 def test_the_directory_of_the_fleet_stays_one_that_our_commands_read_and_write(raised):
-    assert re.findall(r" (launched|team\.py)  ", raised["runs"]) == ["launched", "team.py", "team.py", "team.py"]
+    listed = re.findall(r" (launched|search|support|finance)  ", raised["runs -n 100"])
+    assert {name: listed.count(name) for name in set(listed)} == {"launched": 1, "search": 12, "support": 12, "finance": 5}
+    assert listed[0] == "launched"
     assert "launched" in raised["show"].splitlines()[0]
     assert [line.split(",")[0] for line in raised["cost --tag team --csv"].splitlines()[1:4]] == ["finance", "support", "search"]
 

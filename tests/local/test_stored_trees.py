@@ -114,3 +114,24 @@ def test_a_table_says_what_was_held_when_the_run_was_closed_and_never_settled(de
     out = io.StringIO()
     render(record, console(out, width=120))
     assert "Held in what was closed: by calls that had not ended then" in out.getvalue()
+
+
+def test_a_run_is_shown_with_the_limits_it_shared_as_they_stood_at_its_end(desk):
+    with desk.working(lambda _: Text("Soon.")) as client:
+        for name in ("first", "second"):
+            with ravi_otel.run(name, tenant_id="acme", limits=["tenant.requests=9:per=24h", "requests=5"]):
+                client.chat.completions.create(**CHAT)
+    for name, used in (("first", 1), ("second", 2)):
+        _, tree = desk.stored(name)
+        assert {(each.scope, each.scope_name, each.used, each.allowed) for each in tree.limits} == {
+            ("tenant", "acme", used, 9),
+            ("run", name, 1, 5),
+        }
+
+
+def test_a_limit_that_runs_in_one_another_shared_is_shown_once(desk):
+    with desk.working(lambda _: Text("Soon.")) as client, ravi_otel.run("outer", tenant_id="acme", limits=["tenant.requests=9"]):
+        with ravi_otel.run("inner"):
+            client.chat.completions.create(**CHAT)
+        client.chat.completions.create(**CHAT)
+    assert [(each.scope, each.used) for each in desk.stored("outer")[1].limits] == [("tenant", 2)]
