@@ -50,7 +50,7 @@ ELSEWHERE = {
         *(("_admit", "waits is None", True), ("_admit", "ahead is None", True), ("_admit", "ahead is not None", False)),
         *(("_admit", "ahead.is_past()", truth) for truth in (True, False)),
     },
-    "test_shared_slots.py": {("_note", "outcome == 'denied'", truth) for truth in (True, False)},
+    "test_shared_slots.py": {("_record_event", "outcome == 'denied'", truth) for truth in (True, False)},
     "nowhere, as nothing differs: an empty line gives nobody a slot": {("_end", "self._line.items", True)},
     "nowhere, as nothing differs: who was served has a lease": {("_admit", "lease is None", False)},
 }

@@ -1,7 +1,9 @@
 """Run every program as it is, under the launcher, and under each kind of limit; each in a directory and with a model of its own."""
 
+import contextlib
 import json
 import math
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
@@ -11,6 +13,7 @@ from pathlib import Path
 
 from story import COST, HANDOFF, REQUESTS, ROUNDS, TOKENS, TOOLS, Story
 
+from ravi_otel.local import _otlp
 from ravi_otel.testing import ScriptedLLM
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "launch"))
@@ -111,16 +114,17 @@ def start(program, kind):
         limits = ["--limit", f"{kind}={LIMITS[kind]}"] if kind in LIMITS else []
         done = desk.launch(*command, timeout=240, flags=["--json", "--report", "report.json", *limits])
         report = json.loads((Path(place) / "report.json").read_text())
-        return Seen(done, desk.sent, report, [span for path in desk.store.glob("runs/*/*.traces.jsonl") for span in spans_in(path)])
+        return Seen(done, desk.sent, report, list(spans_in(desk.store)))
 
 
-def spans_in(path):
-    """Give name and attributes of each span in a file of OTLP lines."""
-    for line in path.read_text().splitlines():
-        for resource in json.loads(line)["resourceSpans"]:
-            for scope in resource["scopeSpans"]:
-                for span in scope["spans"]:
-                    yield span["name"], {each["key"]: next(iter(each["value"].values())) for each in span.get("attributes", ())}
+def spans_in(store):
+    """Give name and attributes of each span that the store keeps for a replay."""
+    with contextlib.closing(sqlite3.connect(store / "runs.db")) as connection:
+        kept = [data for (data,) in connection.execute("SELECT data FROM otlp WHERE signal = 'traces'")]
+    for resource in _otlp.request("traces", kept).resource_spans:
+        for scope in resource.scope_spans:
+            for span in scope.spans:
+                yield span.name, {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
 class Everything:
