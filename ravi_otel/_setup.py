@@ -408,7 +408,7 @@ def _sink(kept: tuple[Any, ...]) -> Callable[[], Sink] | None:
     """
     if not kept or are_greenlets():
         return None
-    return lambda: cast("Sink", load("ravi_otel.local._sink").Sink.of(kept[0].writer))
+    return lambda: cast("Sink", load("ravi_otel.local._otlp").Sink.of(kept[0].writer))
 
 
 def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:

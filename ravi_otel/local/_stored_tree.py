@@ -11,7 +11,6 @@ from typing import Any, Final, cast, get_args
 from ravi_otel._runtime.background_calls import FETCHES
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitReading, Spend, Status
-from ravi_otel.local import _outline
 from ravi_otel.local._answers import (
     SCOPE_KINDS,
     Json,
@@ -29,7 +28,7 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._record import Branch, Leaf, RunRecord, What
+from ravi_otel.local._record import Branch, Leaf, RunRecord, What, leaf_line, scope_line
 from ravi_otel.local._store import Sums
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, ScopeKind
@@ -425,7 +424,7 @@ def nodes_of(record: RunRecord) -> Iterator[Node]:
 
 def leaf_node(leaf: Leaf, parent: str | None) -> Node:
     """Write a call or tool call as a line."""
-    line = _outline.leaf_line(leaf)
+    line = leaf_line(leaf)
     usage = None if leaf.usage is None or leaf.usage.tokenless or leaf.usage.total_only else leaf.usage
     return Node(
         id=leaf.id or "",
@@ -462,7 +461,7 @@ def leaf_node(leaf: Leaf, parent: str | None) -> Node:
 
 def _scope_node(branch: Branch, parent: str | None) -> Node:
     facts, view = branch.facts, view_of(branch)
-    line = _outline.scope_line(branch)
+    line = scope_line(branch)
     spent = Spent.of(view.sums)
     return Node(
         id=facts.scope_id,

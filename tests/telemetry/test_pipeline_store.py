@@ -33,7 +33,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from ravi_otel.hooks._events import CallRecord, LimitEvent
-from ravi_otel.local._sink import Sink
+from ravi_otel.local._otlp import Sink
 from ravi_otel.local._store import Store
 from ravi_otel.local._writer import Writer
 from ravi_otel.policy._runs import ScopeFacts
