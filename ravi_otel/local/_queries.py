@@ -53,7 +53,7 @@ from ravi_otel.local._answers import (
     tags_in,
 )
 from ravi_otel.local._record import MOST, Leaf, RunRecord
-from ravi_otel.local._store import SUMS, Store, Sums, is_alive
+from ravi_otel.local._store import REPORTED, SUMS, Store, Sums, is_alive
 from ravi_otel.local._stored_tree import Tree, call_leaf, leaf_node, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
@@ -349,9 +349,7 @@ class Queries:
         parts = [(since, until)] if first > last else [(since, first), (last, until)]
         for start, end in parts:
             if start is not None and end is not None and start < end:
-                sources += [
-                    each.format(where=f"began >= {start} AND began < {end}", more="") for each in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS)
-                ]
+                sources += [each.format(where=f"began >= {start} AND began < {end}", more="") for each in _AS_HOURS]
         conditions, values = _spend_conditions(where)
         if "tool" in by:
             conditions.append("tool != ''")
@@ -380,8 +378,8 @@ class Queries:
             return self._by_runs(by, since, until, where)
         place = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
         within = " AND ".join(place) or "1"
-        both = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS))
-        source = f"({both}) WHERE {' AND '.join(conditions) or '1'}"
+        parts = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each in _AS_HOURS)
+        source = f"({parts}) WHERE {' AND '.join(conditions) or '1'}"
         if "tool" in by:
             source += " AND tool != ''"
         return self._added(by, source, values, since or 0, _FOREVER if until is None else until)
@@ -404,7 +402,7 @@ class Queries:
             elif not outside:
                 cut.append(row["run"])
         within = f"{_IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
-        for source in (_CALLS_AS_HOURS, _TOOLS_AS_HOURS):
+        for source in _AS_HOURS:
             whose = "run, user, tenant, session, tags"
             part = source.format(where=within, more=_OF_ONE_RUN)
             statement = f"SELECT {whose}, sum(calls) AS calls, {_ADDED} FROM ({part}) GROUP BY {whose}"
@@ -664,6 +662,23 @@ _TOOLS_AS_HOURS: Final = (
     + ", ".join(f"{_TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
     + "{more} FROM tools WHERE {where}"
 )
+_CONSUMED_SUMS: Final = {
+    "unsplit_tokens": "CAST(json_extract(spend, '$.consumed.tokens') AS INTEGER)",
+    "cost_nano": f"CAST(round(json_extract(spend, '$.consumed.cost_usd') * {NANO}) AS INTEGER)",
+    "turns": "CAST(json_extract(spend, '$.consumed.turns') AS INTEGER)",
+    "priced_calls": "1",
+}
+_CONSUMED_AS_HOURS: Final = (
+    f"SELECT {_HOUR_OF}, '' AS provider, '' AS model, "
+    + _WHOSE_CALL.format(tool="''")
+    + ", 0 AS calls, 0 AS duration, "
+    + ", ".join(f"coalesce({_CONSUMED_SUMS.get(name, '0')}, 0) AS {name}" for name in SUMS)
+    + "{more} FROM (SELECT ended AS began, agent, user, tenant, run, session, tags, iif(json_valid(spend), spend, '{{}}') AS spend"
+    f" FROM scopes WHERE kind IN ('run', 'agent') AND {REPORTED}) WHERE {{where}}"
+)
+_AS_HOURS: Final = (_CALLS_AS_HOURS, _TOOLS_AS_HOURS, _CONSUMED_AS_HOURS)
+"""What `hourly` adds up, each by itself: model calls, tool calls, and what a run or agent had reported by hand when it ended."""
+
 _OF_ONE_RUN: Final = ", run, session, tags"
 _CURVE: Final = ("scope", "scope_kind", "scope_name", "limit_kind", "limit_label", "window", "counted_for")
 _REVIEW: Final = ("tool", "decision", "reason", "args_sha256", "final", "human_approved", "risk_score", "call")

@@ -176,6 +176,10 @@ _MORE: Final = {
 }
 
 
+REPORTED: Final = """instr(spend, '"consumed"') > 0"""
+"""Whether something was reported by hand in a scope: the few of which that is so have an index."""
+
+
 def _table(name: str) -> str:
     key = _KEYS.get(name, "")
     columns = [f"{key} PRIMARY KEY" if key.partition(" ")[0] == each else f'"{each}"' for each in TABLES[name]]
@@ -190,6 +194,7 @@ SCHEMA: Final = Schema(
         *map(_table, TABLES),
         "CREATE INDEX runs_began ON runs (began)",
         "CREATE INDEX scopes_run ON scopes (run)",
+        f"CREATE INDEX scopes_reported ON scopes (ended) WHERE {REPORTED}",
         "CREATE INDEX calls_run ON calls (run)",
         "CREATE INDEX calls_began ON calls (began)",
         "CREATE INDEX calls_refused ON calls (began) WHERE status = 'refused'",
