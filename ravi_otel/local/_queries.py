@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import date, datetime, timedelta
 from itertools import pairwise
@@ -60,7 +60,8 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
 HOUR_NS: Final = 3_600 * NANO
-_QUIET_NS: Final = 24 * HOUR_NS
+_DAY_NS: Final = 24 * HOUR_NS
+_QUIET_NS: Final = _DAY_NS
 """How long a process of another machine is taken to run after it was last heard of."""
 
 _LEAST_PREFIX: Final = 4
@@ -342,33 +343,40 @@ class Queries:
         return SpendTable(tuple(by), since, until, tuple(groups), Spent.of(total))
 
     def _rolled_up(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
-        """Add up what is kept by the hour, and at either end the calls of a part of one."""
+        """Add up what is kept by the hour, and call by call a part of an hour at either end, and an hour in which a local day begins."""
         first = -(-since // HOUR_NS) * HOUR_NS if since is not None else 0
         last = until // HOUR_NS * HOUR_NS if until is not None else _FOREVER
+        conditions, values = _spend_conditions(where)
         sources = [f"SELECT {', '.join(_ROLLED)} FROM hourly WHERE hour >= {first} AND hour < {last}"]
         parts = [(since, until)] if first > last else [(since, first), (last, until)]
         for start, end in parts:
             if start is not None and end is not None and start < end:
-                sources += [each.format(where=f"began >= {start} AND began < {end}", more="") for each in _AS_HOURS]
-        conditions, values = _spend_conditions(where)
+                sources += [each.format(where=f"began >= {start} AND began < {end}", more="") for each, _, _ in _AS_HOURS]
+        day = ""
+        if _DAYS & set(by):
+            changes = self._offsets(first, last)
+            day = _day(changes)
+            cut = [hour for hour in _midnights(changes) if first <= hour < last]
+            if cut:
+                values["cut"] = json.dumps(cut)
+                sources[0] += " AND hour NOT IN (SELECT value FROM json_each(:cut))"
+                sources += [each.format(where=_IN_HOURS.format(table, time), more="") for each, table, time in _AS_HOURS]
         if "tool" in by:
             conditions.append("tool != ''")
         source = f"({' UNION ALL '.join(sources)}) WHERE {' AND '.join(conditions) or '1'}"
-        return self._added(by, source, values, first, last)
+        return self._added(by, source, values, day)
 
-    def _day(self, first: int, last: int) -> str:
-        """Write which local day an hour is of, as a number; the offset from UTC changes where daylight saving does."""
+    def _offsets(self, first: int, last: int) -> list[tuple[int, int]]:
+        """List from when on local time is how much ahead of UTC, and at the end the hour after the last."""
         found = self._rows("SELECT min(hour), max(hour) FROM hourly")[0]
         first, last = max(first - HOUR_NS, _int(found[0])), min(last + HOUR_NS, _int(found[1]))
+        last = max(first, min(last, first + _MOST_HOURS * HOUR_NS))
         changes: list[tuple[int, int]] = []
-        for hour in range(first, min(last, first + _MOST_HOURS * HOUR_NS) + 1, HOUR_NS):
+        for hour in range(first, last + 1, HOUR_NS):
             offset = _offset(hour)
             if not changes or changes[-1][1] != offset:
                 changes.append((hour, offset))
-        written = str(changes[-1][1] if changes else 0)
-        for (_, offset), (hour, _later) in reversed(list(pairwise(changes))):
-            written = f"iif(hour < {hour}, {offset}, {written})"
-        return f"(hour + {written}) / {24 * HOUR_NS}"
+        return [*changes, (last + HOUR_NS, changes[-1][1])]
 
     def _of_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
         """Add up what belongs to runs: by their own sums where all of a run fits, else by its calls."""
@@ -378,11 +386,12 @@ class Queries:
             return self._by_runs(by, since, until, where)
         place = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
         within = " AND ".join(place) or "1"
-        parts = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each in _AS_HOURS)
+        parts = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each, _, _ in _AS_HOURS)
         source = f"({parts}) WHERE {' AND '.join(conditions) or '1'}"
         if "tool" in by:
             source += " AND tool != ''"
-        return self._added(by, source, values, since or 0, _FOREVER if until is None else until)
+        day = _day(self._offsets(since or 0, _FOREVER if until is None else until)) if _DAYS & set(by) else ""
+        return self._added(by, source, values, day)
 
     def _by_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
         rows = self._rows(f"SELECT run, parent, process, began, ended, user, tenant, session, tags, {', '.join(SUMS)} FROM runs")
@@ -402,7 +411,7 @@ class Queries:
             elif not outside:
                 cut.append(row["run"])
         within = f"{_IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
-        for source in _AS_HOURS:
+        for source, _, _ in _AS_HOURS:
             whose = "run, user, tenant, session, tags"
             part = source.format(where=within, more=_OF_ONE_RUN)
             statement = f"SELECT {whose}, sum(calls) AS calls, {_ADDED} FROM ({part}) GROUP BY {whose}"
@@ -410,15 +419,14 @@ class Queries:
                 _enter(found, _run_key(by, row), row["calls"], sums_in(row), row, where)
         return {key: value for key, value in found.items() if any(getattr(value[2], name) for name in SUMS)}
 
-    def _added(self, by: Sequence[str], source: str, values: dict[str, Any], first: int, last: int) -> _Groups:
-        day = self._day(first, last) if _DAYS & set(by) else ""
+    def _added(self, by: Sequence[str], source: str, values: dict[str, Any], day: str) -> _Groups:
         keys: list[str] = []
         for at, each in enumerate(by):
             if each.startswith(_TAG):
                 values[f"tag{at}"] = each.removeprefix(_TAG)
                 keys.append(f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at}) AS key{at}")
             else:
-                keys.append(f"{day if each in _DAYS else each} AS key{at}")
+                keys.append(f"{day if each in _DAYS else _WHOLE_HOUR if each == 'hour' else each} AS key{at}")
         statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {_ADDED} FROM {source}"
         if keys:
             statement += f" GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}"
@@ -645,9 +653,16 @@ _SEARCH: Final = """
 
 _ROLLED: Final = ("hour", "provider", "model", "agent", "tool", "user", "tenant", "calls", "duration", *SUMS)
 _WHOSE_CALL: Final = "coalesce(agent, '') AS agent, {tool} AS tool, coalesce(user, '') AS user, coalesce(tenant, '') AS tenant"
-_HOUR_OF: Final = f"began - began % {HOUR_NS} AS hour"
+_QUARTER_OF: Final = f"began - began % {HOUR_NS // 4} AS hour"
+"""When a call began, to the quarter of an hour: local time is ahead of UTC by so many of them."""
+
+_WHOLE_HOUR: Final = f"hour - hour % {HOUR_NS}"
+_IN_HOURS: Final = (
+    "rowid IN (SELECT part.rowid FROM json_each(:cut) AS cut CROSS JOIN {0} AS part"
+    f" ON part.{{1}} >= cut.value AND part.{{1}} < cut.value + {HOUR_NS})"
+)
 _CALLS_AS_HOURS: Final = (
-    f"SELECT {_HOUR_OF}, coalesce(provider, '') AS provider, coalesce(model, '') AS model, "
+    f"SELECT {_QUARTER_OF}, coalesce(provider, '') AS provider, coalesce(model, '') AS model, "
     + _WHOSE_CALL.format(tool="''")
     + f", operation NOT LIKE '% %' AS calls, coalesce(duration, 0) AS duration, {_SUMMED}{{more}} FROM calls WHERE {{where}}"
 )
@@ -656,7 +671,7 @@ _TOOL_SUMS: Final = {
     "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
 }
 _TOOLS_AS_HOURS: Final = (
-    f"SELECT {_HOUR_OF}, '' AS provider, '' AS model, "
+    f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "
     + _WHOSE_CALL.format(tool="name")
     + ", 1 AS calls, coalesce(duration, 0) AS duration, "
     + ", ".join(f"{_TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
@@ -669,15 +684,19 @@ _CONSUMED_SUMS: Final = {
     "priced_calls": "1",
 }
 _CONSUMED_AS_HOURS: Final = (
-    f"SELECT {_HOUR_OF}, '' AS provider, '' AS model, "
+    f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "
     + _WHOSE_CALL.format(tool="''")
     + ", 0 AS calls, 0 AS duration, "
     + ", ".join(f"coalesce({_CONSUMED_SUMS.get(name, '0')}, 0) AS {name}" for name in SUMS)
-    + "{more} FROM (SELECT ended AS began, agent, user, tenant, run, session, tags, iif(json_valid(spend), spend, '{{}}') AS spend"
+    + "{more} FROM (SELECT rowid, ended AS began, agent, user, tenant, run, session, tags, iif(json_valid(spend), spend, '{{}}') AS spend"
     f" FROM scopes WHERE kind IN ('run', 'agent') AND {REPORTED}) WHERE {{where}}"
 )
-_AS_HOURS: Final = (_CALLS_AS_HOURS, _TOOLS_AS_HOURS, _CONSUMED_AS_HOURS)
-"""What `hourly` adds up, each by itself: model calls, tool calls, and what a run or agent had reported by hand when it ended."""
+_AS_HOURS: Final = (
+    (_CALLS_AS_HOURS, "calls", "began"),
+    (_TOOLS_AS_HOURS, "tools", "began"),
+    (_CONSUMED_AS_HOURS, "scopes", "ended"),
+)
+"""What `hourly` adds up, each by itself, with its table and time: calls, tools, and what a run or agent had reported at its end."""
 
 _OF_ONE_RUN: Final = ", run, session, tags"
 _CURVE: Final = ("scope", "scope_kind", "scope_name", "limit_kind", "limit_label", "window", "counted_for")
@@ -766,11 +785,27 @@ def _named_time(unit: str, number: Any) -> str | None:
         return None
     try:
         if unit == "hour":
-            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:00")  # noqa: DTZ006 - local on purpose
+            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - local on purpose
         day = date(1970, 1, 1) + timedelta(days=number)
         return day.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}[unit])
     except (ValueError, OverflowError, OSError):
         return None
+
+
+def _day(changes: Sequence[tuple[int, int]]) -> str:
+    """Write which local day an hour is of, as a number; the offset from UTC changes where daylight saving does."""
+    written = str(changes[-1][1])
+    for (_, offset), (hour, _later) in reversed(list(pairwise(changes))):
+        written = f"iif(hour < {hour}, {offset}, {written})"
+    return f"(hour + {written}) / {_DAY_NS}"
+
+
+def _midnights(changes: Sequence[tuple[int, int]]) -> Iterator[int]:
+    """List the hours of UTC in which a local day begins, other than with them: where local time is not whole hours ahead."""
+    for (start, offset), (end, _) in pairwise(changes):
+        if offset % HOUR_NS:
+            midnight = -(-(start + offset) // _DAY_NS) * _DAY_NS - offset
+            yield from range(midnight - midnight % HOUR_NS, end, _DAY_NS)
 
 
 def _offset(hour: int) -> int:

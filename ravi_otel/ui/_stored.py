@@ -381,7 +381,7 @@ def _between(names: Sequence[str | None], step: timedelta) -> list[str]:
     known = sorted(name for name in names if name)
     if not known:
         return []
-    form = "%Y-%m-%d %H:00" if step < timedelta(days=1) else "%Y-%m-%d"
+    form = "%Y-%m-%d %H:%M" if step < timedelta(days=1) else "%Y-%m-%d"
     first, last = (datetime.strptime(each, form) for each in (known[0], known[-1]))  # noqa: DTZ007 - names of local times, as told
     return [(first + step * at).strftime(form) for at in range(min(_MOST_COLUMNS, (last - first) // step + 1))]
 

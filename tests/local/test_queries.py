@@ -203,6 +203,29 @@ def test_days_are_local_and_in_order(shelf, ask, monkeypatch):
         time.tzset()
 
 
+@pytest.mark.parametrize("zone", ["Asia/Kolkata", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"])
+def test_days_are_exact_where_local_time_is_no_whole_hours_ahead_of_utc(shelf, ask, monkeypatch, zone):
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        for at in ("2026-10-03T23:40", "2026-10-04T00:10", "2026-10-04T02:20", "2026-10-04T23:50", "2026-10-05T00:20", "2026-10-05T12:00"):
+            began = moment("at", at)
+            shelf.run(at, began=began, ended=began + 1)
+            shelf.call(at, cost=1, began=began)
+            shelf.tool(at, "search", began=began)
+        days = {("2026-10-03",): 1, ("2026-10-04",): 3, ("2026-10-05",): 2}
+        assert {group.key: group.spent.requests for group in ask.spend(("day",)).groups} == days
+        assert {group.key: group.calls for group in ask.spend(("day", "tool")).groups} == {(*day, "search"): n for day, n in days.items()}
+        assert {(group.key[0],): group.spent.requests for group in ask.spend(("day", "tag.team")).groups} == days
+        one = ask.spend(("day",), since=moment("since", "2026-10-04"), until=moment("until", "2026-10-05"))
+        assert [(group.key, group.spent.requests) for group in one.groups] == [(("2026-10-04",), 3)]
+        hours = [moment("hour", group.key[0].replace(" ", "T")) for group in ask.spend(("hour",)).groups]
+        assert [each % HOUR_NS for each in hours] == [0] * 6  # each says when it began
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
 @pytest.mark.parametrize("by", ["", "nonsense", "tag.", "model; DROP TABLE runs"])
 def test_what_cannot_be_added_up_by_is_a_sentence(ask, by):
     with pytest.raises(ConfigurationError, match=r"^by=.* is nothing to add up by\. Write one of hour, day"):
