@@ -220,7 +220,7 @@ def test_days_are_exact_where_local_time_is_no_whole_hours_ahead_of_utc(shelf, a
         one = ask.spend(("day",), since=moment("since", "2026-10-04"), until=moment("until", "2026-10-05"))
         assert [(group.key, group.spent.requests) for group in one.groups] == [(("2026-10-04",), 3)]
         hours = [moment("hour", group.key[0].replace(" ", "T")) for group in ask.spend(("hour",)).groups]
-        assert [each % HOUR_NS for each in hours] == [0] * 6  # each says when it began
+        assert not any(each % HOUR_NS for each in hours)  # each says when it began
     finally:
         monkeypatch.undo()
         time.tzset()
