@@ -186,10 +186,14 @@ class Linked(Model):
 
 
 class Answer(Model):
-    """Decide a request. `arguments` are all of them as one JSON object, where they were edited."""
+    """Decide a request. `arguments` are all of them as one JSON object, where they were edited.
+
+    A rejection `takes_back` an approval only where who sends it has seen that there is one.
+    """
 
     seal: str
     approved: bool
+    takes_back: bool = False
     comment: str = ""
     arguments: str | None = None
 

@@ -92,8 +92,11 @@ class Inbox:
         fingerprint = "" if policy is None else hashing.fingerprint(asked.tool, fresh, asked.scope, policy)
         return api.Edited(arguments=_arguments(asked.arguments, fresh), fingerprint=fingerprint)
 
-    def answer(self, request_id: str, answer: api.Answer, who: str) -> api.Asked:
-        """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+    def answer(self, request_id: str, answer: api.Answer, who: str, *, once: bool = False) -> api.Asked:
+        """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
+
+        With `once` it takes back no approval either, whatever the answer says.
+        """
         stored = self.find(request_id)
         if stored.seal != answer.seal:
             raise ConfigurationError("The request is not the one that was shown: load it again.")
@@ -102,7 +105,7 @@ class Inbox:
             fresh = None
         given = ApprovalAnswer(answer.approved, frozen.words("comment", answer.comment), who, fresh)
         queue = self._queue()
-        queue.patiently(partial(queue.answer, stored, given, login=login()))
+        queue.patiently(partial(queue.answer, stored, given, login=login(), takes_back=answer.takes_back and not once))
         return self.asked(stored.id)
 
     def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:

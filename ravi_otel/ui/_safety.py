@@ -6,9 +6,11 @@ change also needs the page's own Origin and the token that only the page can rea
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
@@ -18,6 +20,7 @@ from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -35,7 +38,11 @@ _LEAST_TOKEN: Final = 16
 _MOST_TOKEN: Final = 4_096
 _MOST_NAME: Final = 200
 _MOST_DIGITS: Final = 12
+_MOST_BODY: Final = 1_048_576
+_BODY_S: Final = 10.0
 _SAFE_METHODS: Final = ("GET", "HEAD")
+_OTHER_SITES: Final = ("cross-site", "same-site")
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LOCAL: Final = ("127.0.0.1", "localhost", "[::1]")
 _PORTS: Final = {"http": 80, "https": 443}
 _POLICY: Final = (
@@ -75,12 +82,16 @@ class Access:
     def __post_init__(self) -> None:
         """Work out the names and origins, once."""
         names = {*_LOCAL, _bracketed(self.host)} - {"0.0.0.0", "[::]"}  # noqa: S104 - every address is no name
-        hosts = {f"{name}:{self.port}" for name in names}
-        origins = {f"http://{each}" for each in hosts}
+        sites = [("http", name, self.port) for name in names]
         if self.public_url is not None:
             known = urlsplit(self.public_url)
-            hosts.add(known.netloc.lower())
-            origins.add(f"{known.scheme}://{known.netloc.lower()}")
+            sites.append((known.scheme, _bracketed(known.hostname or ""), known.port or _PORTS[known.scheme]))
+        hosts, origins = set[str](), set[str]()
+        for scheme, name, port in sites:
+            hosts.add(f"{name}:{port}")
+            if port == _PORTS[scheme]:  # a browser leaves it out
+                hosts.add(name)
+            origins.add(f"{scheme}://{name}" if port == _PORTS[scheme] else f"{scheme}://{name}:{port}")
         object.__setattr__(self, "hosts", frozenset(hosts))
         object.__setattr__(self, "origins", frozenset(origins))
 
@@ -133,9 +144,12 @@ class Access:
         if self.user_header is None:
             return login()
         named = headers.getlist(self.user_header)
-        if peer not in self.trusted_proxies or len(named) != 1:
+        if peer is None or _address(peer) not in self.trusted_proxies or len(named) != 1:
             return None
-        name = named[0].strip()
+        try:
+            name = named[0].encode("latin-1").decode().strip()
+        except UnicodeDecodeError:
+            return None
         return name if 0 < len(name) <= _MOST_NAME and name.isprintable() else None
 
 
@@ -150,43 +164,79 @@ def access(
     trusted_proxies: Iterable[str] = (),
 ) -> Access:
     """Return the access that these options ask for; ConfigurationError for what would open the page to others without a word."""
-    if host != "127.0.0.1" and token_file is None:
+    if not _is_loopback(host) and token_file is None:
         raise ConfigurationError(
             f"--host {checks.show(host)} opens the page to other machines, and needs --token-file FILE with a token that you keep. "
             "Put a proxy with sign-in and TLS in front of it."
         )
-    proxies = frozenset(trusted_proxies)
-    if user_header is not None and not proxies:
+    if user_header is not None and _HEADER_NAME.fullmatch(user_header) is None:
+        raise ConfigurationError(f"--user-header {checks.show(user_header)} is no name of a header; write one such as X-Forwarded-User.")
+    named = list(trusted_proxies)
+    if user_header is not None and not named:
         raise ConfigurationError(
             f"--user-header {checks.show(user_header)} is believed from a proxy alone: name that with --trusted-proxy."
         )
-    for each in proxies:
-        try:
-            ipaddress.ip_address(each)
-        except ValueError:
-            raise ConfigurationError(f"--trusted-proxy {checks.show(each)} is no address; write one such as 127.0.0.1.") from None
-    if public_url is not None:
-        known = urlsplit(public_url)
-        if known.scheme not in _PORTS or not known.hostname or known.username is not None or known.path not in ("", "/") or known.query:
-            raise ConfigurationError(
-                f"--public-url {checks.show(public_url)} is no address of a site; write one such as https://ravi.example.com."
-            )
+    proxies = set[str]()
+    for each in named:
+        known = _address(each)
+        if known is None:
+            raise ConfigurationError(f"--trusted-proxy {checks.show(each)} is no address; write one such as 127.0.0.1.")
+        proxies.add(known)
+    if public_url is not None and not _is_site(public_url):
+        raise ConfigurationError(
+            f"--public-url {checks.show(public_url)} is no address of a site; write one such as https://ravi.example.com."
+        )
     token = secrets.token_urlsafe(32) if token_file is None else _read_token(token_file)
-    return Access(port, token, host, public_url, read_only, user_header, proxies)
+    return Access(port, token, host, public_url, read_only, user_header, frozenset(proxies))
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    known = _address(host)
+    return host == "localhost" if known is None else ipaddress.ip_address(known).is_loopback
+
+
+def _address(text: str) -> str | None:
+    """Return an address as it is written in one way only; None for what is none."""
+    try:
+        known = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    mapped = known.ipv4_mapped if isinstance(known, ipaddress.IPv6Address) else None
+    return str(known if mapped is None else mapped)
+
+
+def _is_site(url: str) -> bool:
+    """Whether it names a site and nothing within it."""
+    try:
+        known = urlsplit(url)
+        port = known.port
+    except ValueError:
+        return False
+    if known.scheme not in _PORTS or not known.hostname or port == 0 or known.username is not None:
+        return False
+    within = known.path not in ("", "/") or known.query or known.fragment
+    return not within and url.isascii() and url.isprintable() and " " not in url
 
 
 def _read_token(path: Path) -> str:
     try:
         wrong = database_flaw(path, root_too=True)
-        with path.open(encoding="utf-8") as file:
-            token = file.read(_MOST_TOKEN + 1).strip()
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: {error}.") from error
+        token = "" if wrong is not None else _first_characters(path).strip()
+    except OSError as error:
+        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: it is no text.") from error
     if wrong is not None:
         raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be used: {wrong}.")
     if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN or not token.isprintable() or not token.isascii():
         raise ConfigurationError(f"--token-file {checks.show(str(path))} must hold one token of at least {_LEAST_TOKEN} ASCII characters.")
     return token
+
+
+def _first_characters(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        return file.read(_MOST_TOKEN + 1)
 
 
 def _bracketed(host: str) -> str:
@@ -217,7 +267,7 @@ class Guard:
             await send(message)
 
         refusal = self._judge(scope, Headers(scope=scope))
-        await (self._app if refusal is None else refusal)(scope, receive, send_safely)
+        await (self._app if refusal is None else refusal)(scope, _bounded(receive), send_safely)
 
     def _judge(self, scope: Scope, headers: Headers) -> Response | None:
         named = headers.getlist("host")
@@ -229,6 +279,8 @@ class Guard:
         by_link = self._access.public_url is not None and scope["path"].startswith(_LINK_PATHS)
         if not by_link and not any(self._access.is_cookie(each) for each in _cookies(headers, self._access.cookie_name)):
             return _no(401, "This page needs the URL that `ravi-otel ui` printed when it started, with its token: open that one.")
+        if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") in _OTHER_SITES:
+            return _no(403, "Another site asks for this in your browser: open the page itself.")
         if scope["method"] in _SAFE_METHODS:
             return None
         return self._change(headers, scope, by_link=by_link)
@@ -260,6 +312,27 @@ class Guard:
         if self._access.user(headers, peer_of(scope)) is None:
             return _no(403, f"Nobody says who you are: a change needs {self._access.user_header} from a trusted proxy.")
         return None
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Return the same, for a body that is neither longer nor slower than what a page sends."""
+    received, until, whole = 0, time.monotonic() + _BODY_S, False
+
+    async def receive_bounded() -> Message:
+        nonlocal received, whole
+        if whole:  # what is waited for now is that the other end goes
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            raise HTTPException(408, "What was sent took too long.") from None
+        received += len(message.get("body", b""))
+        whole = not message.get("more_body", False)
+        if received > _MOST_BODY:
+            raise HTTPException(413, f"What was sent is longer than {_MOST_BODY:,} bytes.")
+        return message
+
+    return receive_bounded
 
 
 def peer_of(scope: Scope) -> str | None:

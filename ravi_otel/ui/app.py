@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-import mimetypes
 import time
 from base64 import b64encode
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from sse_starlette import EventSourceResponse
+from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ravi_otel import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
+from ravi_otel.supervisor.approval.store import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui import _stored
 from ravi_otel.ui._decisions import Inbox, audit
@@ -28,6 +31,12 @@ from ravi_otel.ui._live import Feed, events
 from ravi_otel.ui._safety import Access, Guard, peer_of
 
 _FILES: Final = ("index.html", "app.js", "style.css")
+_TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+"""What a browser is told that a file is: what the system says of its name may be anything."""
+
+_NONSENSE: Final = "That is not what is asked for here."
+_SAID: Final = {400: _NONSENSE, 404: "There is no such thing to ask for.", 405: "That cannot be asked for in this way."}
+_HEAD_S: Final = 10.0
 _STOP_S: Final = 1
 _PING_S: Final = 15
 _LINK_S: Final = 86_400
@@ -62,7 +71,7 @@ class Desk:
 
 
 def _file(name: str, content: bytes) -> tuple[bytes, str, str]:
-    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    kind = _TYPES.get(Path(name).suffix, "application/octet-stream")
     return content, kind, f'"{hashlib.sha256(content).hexdigest()[:20]}"'
 
 
@@ -145,7 +154,13 @@ def edit(desk: At, request_id: str, given: api.Edit) -> api.Edited:
 def _linked(desk: Desk, link: str) -> str:
     """Return the id of the request that a link is for; ConfigurationError for one that is not ours, or does not count any more."""
     request_id, _ = desk.access.read_link(link)
-    if not desk.access.is_link(link, desk.inbox.find(request_id).seal):
+    try:
+        is_link = desk.access.is_link(link, desk.inbox.find(request_id).seal)
+    except ConfigurationError:  # who has no link is told neither which requests there are nor where they are kept
+        is_link = False
+    except QueueError:
+        raise QueueError("The queue of approvals cannot be read now: ask who serves this page.") from None
+    if not is_link:
         raise ConfigurationError("This link does not count: it has expired, or is not for what is asked now.")
     return request_id
 
@@ -160,7 +175,7 @@ def linked(desk: At, who: Who, link: str) -> api.Linked:
 @router.post("/api/links/{link}")
 def answer_by_link(desk: At, who: Who, link: str, given: api.Answer) -> api.Asked:
     """Decide the request that a link is for, once: after that it shows what was decided."""
-    return desk.inbox.answer(_linked(desk, link), given, who if desk.access.user_header else _HOLDER)
+    return desk.inbox.answer(_linked(desk, link), given, who if desk.access.user_header else _HOLDER, once=True)
 
 
 @router.post("/api/links/{link}/edit")
@@ -224,11 +239,11 @@ def find(desk: At, text: str = "") -> api.Find:
     return _stored.find(desk.stored(), text)
 
 
-@router.get("/{path:path}", include_in_schema=False)
+@router.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
 def page(desk: At, request: Request, path: str) -> Response:
     """Return a file of the page by its exact name, else the page itself, which reads the rest of the address."""
     if path.startswith("api/"):
-        return PlainTextResponse("There is no such thing to ask for.\n", 404)
+        raise HTTPException(404)
     known = desk.files.get(path.removeprefix("assets/")) if path.startswith("assets/") else desk.files["index.html"]
     if known is None:
         return PlainTextResponse("There is no such file.\n", 404)
@@ -260,6 +275,8 @@ def create(desk: Desk) -> FastAPI:
     app.include_router(router)
     app.add_exception_handler(RaviError, _sentence)
     app.add_exception_handler(RequestValidationError, _nonsense)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(Exception, _fault)
     return app
 
 
@@ -269,7 +286,52 @@ def _sentence(_: Request, error: Exception) -> Response:
 
 def _nonsense(_: Request, error: Exception) -> Response:
     del error  # what it says repeats what was sent
-    return PlainTextResponse("That is not what is asked for here.\n", 422)
+    return PlainTextResponse(f"{_NONSENSE}\n", 422)
+
+
+def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # FastAPI's own: no such address, another method, a body that cannot be read
+    return PlainTextResponse(f"{_SAID.get(error.status_code, error.detail)}\n", error.status_code, error.headers)
+
+
+def _fault(_: Request, error: Exception) -> Response:
+    del error  # uvicorn logs it
+    return PlainTextResponse("The page has a fault of its own, which stands where `ravi-otel ui` runs.\n", 500)
+
+
+class _Connection(H11Protocol):
+    """Be one connection, which is ended when a request's head takes too long, so that silent ones do not take the place of others."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # narrowed as uvicorn narrows it
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._await_head()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the next one."""
+        super().on_response_complete()
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no more."""
+        super().connection_lost(exc)
+        if self._late is not None:
+            self._late.cancel()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing of a WebSocket, which is none of this page's: what asks for one is answered as if it had not."""
+
+    def _await_head(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+        self._late = self.loop.call_later(_HEAD_S, self._end_unless_asked)
+
+    def _end_unless_asked(self) -> None:
+        cycle = cast("RequestResponseCycle | None", self.cycle)
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
 
 
 def server(desk: Desk) -> uvicorn.Server:
@@ -282,6 +344,8 @@ def server(desk: Desk) -> uvicorn.Server:
         access_log=False,
         proxy_headers=False,  # who asks is who is connected
         server_header=False,
+        http=_Connection,
+        ws="none",
         timeout_graceful_shutdown=_STOP_S,
     )
     return uvicorn.Server(config)

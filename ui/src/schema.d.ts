@@ -379,6 +379,8 @@ export interface components {
         /**
          * Answer
          * @description Decide a request. `arguments` are all of them as one JSON object, where they were edited.
+         *
+         *     A rejection `takes_back` an approval only where who sends it has seen that there is one.
          */
         Answer: {
             /** Approved */
@@ -392,6 +394,11 @@ export interface components {
             comment: string;
             /** Seal */
             seal: string;
+            /**
+             * Takes Back
+             * @default false
+             */
+            takes_back: boolean;
         };
         /**
          * Argument

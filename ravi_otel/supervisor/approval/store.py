@@ -149,10 +149,10 @@ class QueueFile:
 
     # -- who answers ----------------------------------------------------------------------------------------------
 
-    def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str) -> StoredRequest:
+    def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str, takes_back: bool = True) -> StoredRequest:
         """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
 
-        A rejection also takes back an approval, as long as nobody took it; nothing takes back a rejection.
+        A rejection also `takes_back` an approval, as long as nobody took it; nothing takes back a rejection.
         """
         now = self.clock()
         edited = None if answer.arguments is None else frozen.exact(answer.arguments)
@@ -160,7 +160,7 @@ class QueueFile:
             connection.execute(_EXPIRE, (now,))
             found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
             stored = None if found is None else rows.read(found)
-            open_to = ("pending",) if answer.approved else ("pending", "approved")
+            open_to = ("pending", "approved") if takes_back and not answer.approved else ("pending",)
             if stored is not None and stored.state in open_to and stored.flaw is None and stored.seal == shown.seal:
                 connection.execute(
                     "UPDATE requests SET state = ?, who = ?, login = ?, comment = ?, answered_at = ?, edited = ?, seen = ? WHERE id = ?",

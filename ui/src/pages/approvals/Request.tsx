@@ -10,6 +10,9 @@ import { moment, span } from "../../words.ts";
 
 type Drafts = Readonly<Record<string, string>>;
 
+/** What the server made of a draft: only that may be approved, and what was typed since may not. */
+type Checked = Edited & { draft: string };
+
 /** The arguments as one JSON object, each draft in the place of what was asked; an empty draft leaves it out. */
 function whole(asked: readonly Argument[], drafts: Drafts): string {
   const parts = asked.flatMap((each) => {
@@ -24,7 +27,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
   const at = useSeconds();
   const [editing, setEditing] = useState(false);
   const [drafts, setDrafts] = useState<Drafts>({});
-  const [edited, setEdited] = useState<Edited | null>(null);
+  const [edited, setEdited] = useState<Checked | null>(null);
   const [comment, setComment] = useState("");
   const [error, setError] = useState<string | null>(null);
   const [rejecting, setRejecting] = useState(false);
@@ -34,19 +37,21 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
   const isOpen = ask.can.includes("approve") && !session.value?.read_only;
   const mayReject = ask.can.includes("reject") && !session.value?.read_only;
   const changes = Object.keys(drafts).length > 0;
+  const draft = changes ? whole(ask.arguments, drafts) : null;
+  const checked = draft === null || edited?.draft === draft;
 
   useEffect(() => {
-    if (!changes) {
+    if (draft === null) {
       setEdited(null);
       setError(null);
       return;
     }
     let wanted = true;
     const timer = setTimeout(() => {
-      post<Edited>(`${path}/edit`, { arguments: whole(ask.arguments, drafts) }).then(
+      post<Edited>(`${path}/edit`, { arguments: draft }).then(
         (answer) => {
           if (!wanted) return;
-          setEdited(answer);
+          setEdited({ ...answer, draft });
           setError(null);
         },
         (failed: unknown) => {
@@ -60,15 +65,15 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
       wanted = false;
       clearTimeout(timer);
     };
-  }, [drafts, changes, path, ask.arguments]);
+  }, [draft, path]);
 
   const send = async (approved: boolean, why: string) => {
-    const body = { seal: ask.seal, approved, comment: why, arguments: approved && changes ? whole(ask.arguments, drafts) : null };
+    const body = { seal: ask.seal, approved, takes_back: !ask.can.includes("approve"), comment: why, arguments: approved ? draft : null };
     await post<Asked>(path, body);
     onDone();
   };
   const approve = async () => {
-    if (!isOpen || busy || (changes && edited === null)) return;
+    if (!isOpen || busy || !checked) return;
     setBusy(true);
     try {
       await send(true, comment);
@@ -171,7 +176,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
         {mayReject && (
           <div class="decide">
             {isOpen && (
-              <button id="approve" type="button" class="btn tall main-act" disabled={busy || (changes && edited === null)} onClick={approve} title={act}>
+              <button id="approve" type="button" class="btn tall main-act" disabled={busy || !checked} onClick={approve} title={act}>
                 <span class="cut">{act}</span>
               </button>
             )}
