@@ -272,6 +272,7 @@ def measure(store: Store) -> bool:
         questions: list[tuple[int, str, Callable[[], object]]] = [
             (ROLLED_UP, "a page of runs", ask.runs),
             (ROLLED_UP, "a page of runs, with counts to filter by", lambda: ask.runs(facets=True)),
+            (ROLLED_UP, "what is seen of each in a page of 100 runs", lambda: ask.glances(ask.runs(most=100).rows)),
             (
                 ROLLED_UP,
                 "a page of one user's refused runs since a week",

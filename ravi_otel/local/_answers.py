@@ -132,6 +132,17 @@ class RunsPage:
 
 
 @dataclass(frozen=True, slots=True)
+class Glance:
+    """Show a run in a row: the share of its cost that was spent by each of equal parts of its time, and its fullest limit.
+
+    `spent` is empty where no cost is known, or more calls were made than are looked at for a row.
+    """
+
+    spent: tuple[float, ...]
+    limit: LimitRow | None
+
+
+@dataclass(frozen=True, slots=True)
 class RunFilter:
     """Choose runs; None is any.
 

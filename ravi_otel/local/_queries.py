@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import date, datetime, timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Self, cast
 
@@ -22,9 +22,11 @@ from ravi_otel.local._answers import (
     Curve,
     Difference,
     Found,
+    Glance,
     Group,
     Hit,
     Json,
+    LimitRow,
     Note,
     Refusal,
     RunFilter,
@@ -47,6 +49,7 @@ from ravi_otel.local._answers import (
     object_in,
     objects_in,
     parts_in,
+    reading_of,
     run_row,
     sentence_in,
     sums_in,
@@ -145,6 +148,16 @@ class Queries:
         only = {"only": json.dumps(list(runs)), "gone": gone}
         found = {row["run"]: run_row(row, ends.get(row["run"])) for row in self._rows(f"{_GONE} {_SOME_RUNS}", only)}
         return tuple(found[run] for run in runs if run in found)
+
+    def glances(self, rows: Sequence[RunRow]) -> tuple[Glance, ...]:
+        """Give for each run how its cost grew, and the fullest limit of it and of what is in it, in this order."""
+        small = [row for row in rows if row.spent.requests <= _MOST_DRAWN]
+        times = [(row.run, row.began, row.duration or max(1, time.time_ns() - row.began)) for row in small]
+        parts: dict[str, list[int]] = defaultdict(lambda: [0] * DRAWN)
+        for row in self._rows(_GROWTH, {"times": json.dumps(times)}):
+            parts[row["top"]][min(DRAWN - 1, max(0, row["part"]))] += row["cost"]
+        fullest = {row["top"]: row["limit_json"] for row in self._rows(_FULLEST, {"runs": json.dumps([row.run for row in rows])})}
+        return tuple(Glance(_shares(parts[row.run]) if row.run in parts else (), _fullest(fullest.get(row.run))) for row in rows)
 
     def run(self, run: str) -> RunRow:
         """Give one run by its whole id; ConfigurationError where there is none."""
@@ -625,6 +638,29 @@ _ENDS: Final = """
     SELECT top, status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
     WHERE kind IN ('run', 'agent') AND NOT (kind = 'run' AND scopes.run = top) AND status NOT IN ('ok', 'open')
     ORDER BY 1000 * level + iif(kind = 'run', 0, 1 + coalesce(depth, 0)), began"""
+DRAWN: Final = 16
+"""Equal parts of a run's time in which a row shows how its cost grew."""
+
+_MOST_DRAWN: Final = 5_000
+_GROWTH: Final = f"""
+    WITH RECURSIVE inner_runs(top, began, took, run, level) AS (
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[0]'), 0
+        FROM json_each(:times)
+        UNION ALL SELECT top, inner_runs.began, took, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run
+        WHERE level < 50)
+    SELECT top, (calls.began + coalesce(calls.duration, 0) - inner_runs.began) * {DRAWN} / (took + 1) AS part, sum(cost_nano) AS cost
+    FROM inner_runs CROSS JOIN calls ON calls.run = inner_runs.run WHERE cost_nano > 0 GROUP BY 1, 2"""
+_FULLEST: Final = """
+    WITH RECURSIVE inner_runs(top, run, level) AS (
+        SELECT value, value, 0 FROM json_each(:runs)
+        UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
+    SELECT top, told.value AS limit_json, max(coalesce(json_extract(told.value, '$.ratio'), -1)
+        - iif(json_extract(told.value, '$.kind') IN ('agents', 'fan_out', 'depth'), 2, 0)) AS fullness
+    FROM inner_runs CROSS JOIN scopes ON scopes.run = inner_runs.run
+    CROSS JOIN json_each(CASE WHEN json_valid(scopes.limits) THEN scopes.limits ELSE '[]' END) AS told
+    WHERE scopes.limits IS NOT NULL AND told.type = 'object'
+        AND json_extract(told.value, '$.scope') IN ('run', 'agent', 'block', 'handoff')
+    GROUP BY top"""
 _INSIDE: Final = """
     WITH RECURSIVE inner_runs(run) AS (
         SELECT :run UNION SELECT runs.run FROM inner_runs JOIN runs ON runs.parent = inner_runs.run)
@@ -844,6 +880,17 @@ def _cursor(after: str) -> tuple[int, str]:
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
+
+
+def _shares(parts: Sequence[int]) -> tuple[float, ...]:
+    """Return how much of a sum was reached by the end of each part, from 0 to 1."""
+    whole = sum(parts)
+    return tuple(reached / whole for reached in accumulate(parts))
+
+
+def _fullest(written: Any) -> LimitRow | None:
+    reading = reading_of(object_in(written) or {})
+    return None if reading is None else limit_row("", reading)
 
 
 def _cost_of(spent: Spent | None) -> int:

@@ -343,11 +343,19 @@ class SpendAsk(Model):
     agent: str | None = None
 
 
+class Glance(Model):
+    """Be what a row shows of a run beside figures: how its cost grew, in percent, and its fullest limit."""
+
+    spent: list[float]
+    limit: Bar | None
+
+
 class Runs(Model):
-    """Be a page of runs, each with its tone and the word for how it ended."""
+    """Be a page of runs, each with its tone, the word for how it ended, and what is seen at a glance."""
 
     page: RunsPage
     words: list[tuple[Tone, str]]
+    glances: list[Glance]
 
 
 class Link(Model):

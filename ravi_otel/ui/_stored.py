@@ -20,6 +20,7 @@ from ravi_otel.ui import _api as api
 
 _MS: Final = 1_000_000
 _MOST_NODES: Final = 100_000
+_MOST_RUNS: Final = 100
 _MOST_EXPORTED: Final = 2_000
 _MOST_NAME: Final = 200
 _MOST_PART: Final = 200_000
@@ -59,8 +60,9 @@ def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
         tag=(key, value or None) if key else None,
     )
     with queries.Queries(store) as ask:
-        page = ask.runs(where, most=200, after=asked.after or None, order=asked.order, facets=not asked.after)
-    return api.Runs(page=page, words=[_ending(row) for row in page.rows])
+        page = ask.runs(where, most=_MOST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after)
+        glances = ask.glances(page.rows)
+    return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
 
 
 def run(store: Store, run_id: str) -> api.Run:
@@ -231,6 +233,12 @@ def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
     if row.status == "error":
         return tone, clean(f"own error: {row.error_type}" if row.error_type else "own error")
     return tone, clean(f"{row.status}: {row.stop_reason}" if row.status == "stopped" and row.stop_reason else row.status)
+
+
+def _glance(known: answers.Glance) -> api.Glance:
+    limit = known.limit
+    bar = None if limit is None else _bar(limit).model_copy(update={"title": clean(f"{limit.title} {limit.allowed_text}", _MOST_NAME)})
+    return api.Glance(spent=[round(share * 100, 1) for share in known.spent], limit=bar)
 
 
 def _facts(row: answers.RunRow) -> list[tuple[str, str]]:

@@ -395,6 +395,26 @@ def test_where_limits_stood_is_a_curve_each(shelf, ask):
     assert (curve.limit_label, curve.points) == ("tokens", ((1, 10, 0, 100), (2, 20, 0, 100)))
 
 
+def reading(kind, used, of, scope="agent", **more):
+    limit = {"limit": kind, "scope": scope, "scope_name": "clerk", "threshold": of, "kind": kind, "used": used, "held": 0}
+    return limit | {"remaining": of - used, "ratio": used / of, "denied": 0, "events": []} | more
+
+
+def test_a_row_shows_how_the_cost_of_a_run_grew_and_the_fullest_limit_of_what_is_in_it(shelf, ask):
+    shelf.run("r", ended=shelf._now + 16 * 10**9)
+    shelf.run("inner", parent="r")
+    shelf.run("idle")
+    for run, at, cost in (("r", 0, 1), ("inner", 9, 2), ("inner", 16, 1)):
+        shelf.call(run, cost=cost, began=shelf._now + at * 10**9, duration=0)
+    shelf.agent("r", "clerk", limits=[reading("tokens", 10, 100), reading("agents", 10, 10), reading("cost", 99, 100, scope="tenant")])
+    shelf.agent("inner", "clerk", limits=[reading("turns", 3, 4)])
+    rows = [ask.run("r"), ask.run("idle")]
+    busy, idle = ask.glances(rows)
+    assert busy.spent == (0.25,) * 8 + (0.75,) * 7 + (1.0,)
+    assert (busy.limit.kind, busy.limit.share_text, busy.limit.allowed_text) == ("turns", "75 %", "4")
+    assert (idle.spent, idle.limit) == ((), None)
+
+
 # -- hostile stores and times ---------------------------------------------------------------------------------------
 
 POISON = {
@@ -424,6 +444,7 @@ def test_whatever_a_column_holds_every_question_is_answered(shelf, ask, statemen
         ask.spend(by)
     ask.compare("r", "r")
     ask.worked()
+    ask.glances(ask.runs().rows)
 
 
 def test_a_file_that_is_damaged_is_one_sentence(shelf, ask):

@@ -739,6 +739,15 @@ export interface components {
                 string
             ][];
         };
+        /**
+         * Glance
+         * @description Be what a row shows of a run beside figures: how its cost grew, in percent, and its fullest limit.
+         */
+        Glance: {
+            limit: components["schemas"]["Bar"] | null;
+            /** Spent */
+            spent: number[];
+        };
         /** HTTPValidationError */
         HTTPValidationError: {
             /** Detail */
@@ -1050,9 +1059,11 @@ export interface components {
         };
         /**
          * Runs
-         * @description Be a page of runs, each with its tone and the word for how it ended.
+         * @description Be a page of runs, each with its tone, the word for how it ended, and what is seen at a glance.
          */
         Runs: {
+            /** Glances */
+            glances: components["schemas"]["Glance"][];
             page: components["schemas"]["RunsPage"];
             /** Words */
             words: [

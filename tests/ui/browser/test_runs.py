@@ -81,6 +81,8 @@ def test_runs_are_listed_with_how_they_ended_and_narrowed_down_by_the_address(se
     table = page.get_by_role("table", name="Runs")
     row = table.get_by_role("row").filter(has_text="triage-42")
     expect(row).to_contain_text("stopped: max_turns")
+    expect(row.get_by_role("meter", name="cost $0.50: $0.412 + $0.02 held of $0.50")).to_be_visible()
+    assert request.node.callspec.id.startswith("phone") or row.locator(".spark").is_visible()
     expect(table.get_by_text(HOSTILE, exact=True)).to_be_visible()
     looking.picture(f"runs-{request.node.callspec.id}")
     assert looking.accessible() == []
@@ -89,6 +91,15 @@ def test_runs_are_listed_with_how_they_ended_and_narrowed_down_by_the_address(se
     expect(table.locator("[role=rowgroup] [role=row]")).to_have_count(1)
     page.get_by_role("button", name="Take out tenant").click()
     expect(table.locator("[role=rowgroup] [role=row]")).to_have_count(4)
+
+
+def test_runs_are_ordered_by_a_column_and_the_address_says_so(served, looking):
+    kept(served)
+    page = looking.open("/runs")
+    page.get_by_role("columnheader", name="Cost").get_by_role("link").click()
+    expect(page).to_have_url(f"{served.origin}/runs?order=cost")
+    expect(page.get_by_role("columnheader", name="Cost ↓")).to_have_attribute("aria-sort", "descending")
+    expect(page.locator(".runs-body [role=row]").first).to_contain_text("triage-42")
 
 
 @pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)

@@ -1,12 +1,13 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
-import { get, type RunRow, type Runs, sentence, type Tone } from "../../api.ts";
+import { type Bar, get, type RunRow, type Runs, sentence, type Tone } from "../../api.ts";
 import { useKeys, useMedia } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
 import { Filters } from "../../parts/Filters.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { State } from "../../parts/Icon.tsx";
+import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { useVirtual } from "../../virtual.ts";
 import { moment } from "../../words.ts";
 import "../../parts/Table.css";
@@ -24,6 +25,7 @@ const ROW = 28;
 interface Known {
   rows: RunRow[];
   words: (readonly [Tone, string])[];
+  glances: Runs["glances"];
   total: number;
   after: string | null;
   facets: NonNullable<Runs["page"]["facets"]>;
@@ -39,8 +41,8 @@ function useRuns(search: string, mark: string) {
     asking.current = true;
     get<Runs>(`/api/runs${search && `?${search}`}`, abort.signal)
       .then(
-        ({ page, words }) => {
-          setKnown({ rows: page.rows, words, total: page.total, after: page.after, facets: page.facets ?? {} });
+        ({ page, words, glances }) => {
+          setKnown({ rows: page.rows, words, glances, total: page.total, after: page.after, facets: page.facets ?? {} });
           setError(null);
         },
         (failed: unknown) => {
@@ -58,8 +60,17 @@ function useRuns(search: string, mark: string) {
     try {
       const asked = new URLSearchParams(search);
       asked.set("after", known.after);
-      const { page, words } = await get<Runs>(`/api/runs?${asked}`);
-      setKnown((before) => before && { ...before, rows: [...before.rows, ...page.rows], words: [...before.words, ...words], after: page.after });
+      const { page, words, glances } = await get<Runs>(`/api/runs?${asked}`);
+      setKnown(
+        (before) =>
+          before && {
+            ...before,
+            rows: [...before.rows, ...page.rows],
+            words: [...before.words, ...words],
+            glances: [...before.glances, ...glances],
+            after: page.after,
+          },
+      );
     } catch (failed) {
       setError(sentence(failed));
     } finally {
@@ -127,6 +138,7 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
     virtual.show(next);
   };
   const row = known.rows[at];
+  const order = new URLSearchParams(search).get("order") ?? "began";
   useKeys({
     j: () => move(1),
     k: () => move(-1),
@@ -140,9 +152,9 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
       <div ref={scroller} class="runs-scroll" tabIndex={0} role="region" aria-label="Runs">
         <div role="table" aria-label="Runs" aria-rowcount={known.total + 1}>
           <div class="runs-row runs-head" role="row">
-            {HEADS.map(([name, kind]) => (
-              <span key={name} class={kind} role="columnheader">
-                {name}
+            {HEADS.map(([name, kind, by]) => (
+              <span key={name} class={by === order ? `${kind} sorted` : kind} role="columnheader" aria-sort={by === order ? "descending" : undefined}>
+                {by === null ? name : <Link href={asking(search, "order", by === "began" ? null : by)}>{by === order ? `${name} ↓` : name}</Link>}
               </span>
             ))}
           </div>
@@ -186,6 +198,10 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
                   <span class="n r-cost" role="cell">
                     {each.spent.cost_text}
                   </span>
+                  <span class="r-over" role="cell">
+                    <Spark points={known.glances[item.index]?.spent ?? []} />
+                  </span>
+                  <Fullest bar={barOf(each.run) ?? known.glances[item.index]?.limit ?? null} />
                   <span class="r-refused" role="cell">
                     {each.spent.refused > 0 ? <State tone="refused">{each.spent.refused.toLocaleString("en-US")} refused</State> : <span class="dim">none</span>}
                   </span>
@@ -205,28 +221,65 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
   );
 }
 
+/** The fullest limit of a run that is open now; those of others are kept when they end. */
+const barOf = (run: string): Bar | null => now.value?.rows.find((row) => row.run === run && row.kind === "run")?.bars[0] ?? null;
+
+/** How the cost of a run grew from its begin to its end. */
+function Spark({ points }: { points: readonly number[] }) {
+  if (points.length === 0) return null;
+  const step = 56 / points.length;
+  return (
+    <svg class="spark" viewBox="0 0 56 16" aria-hidden="true">
+      <path d={`M0 15${points.map((share, at) => `L${((at + 1) * step).toFixed(1)} ${(15 - share * 0.14).toFixed(1)}`).join("")}`} />
+    </svg>
+  );
+}
+
+function Fullest({ bar }: { bar: Bar | null }) {
+  if (bar === null)
+    return (
+      <span class="r-limit dim" role="cell">
+        no limit
+      </span>
+    );
+  return (
+    <span class="r-limit limit" role="cell" data-tone={bar.tone}>
+      <Meter bar={bar} />
+      <Share bar={bar} />
+      <span class="dim cut" title={bar.text}>
+        {bar.title}
+      </span>
+    </span>
+  );
+}
+
+/** A column's name, its kind, and the word by which the address orders the runs by it. */
 const HEADS = [
-  ["Started ↓", "r-when sorted"],
-  ["Run", "r-name"],
-  ["How it ended", "r-end"],
-  ["Took, s", "n r-took"],
-  ["Calls", "n r-calls"],
-  ["Tokens", "n r-tok"],
-  ["Cost", "n r-cost"],
-  ["Refused", "r-refused"],
-  ["User", "r-user"],
-  ["Tenant", "r-tenant"],
+  ["Started", "r-when", "began"],
+  ["Run", "r-name", null],
+  ["How it ended", "r-end", null],
+  ["Took, s", "n r-took", "duration"],
+  ["Calls", "n r-calls", "requests"],
+  ["Tokens", "n r-tok", "tokens"],
+  ["Cost", "n r-cost", "cost"],
+  ["Over time", "r-over", null],
+  ["Fullest limit", "r-limit", null],
+  ["Refused", "r-refused", "refused"],
+  ["User", "r-user", null],
+  ["Tenant", "r-tenant", null],
 ] as const;
+
+/** The address that asks the same but for one thing. */
+function asking(search: string, name: string, value: string | null): string {
+  const after = new URLSearchParams(search);
+  if (value === null) after.delete(name);
+  else after.set(name, value);
+  return `/runs${after.size > 0 ? `?${after}` : ""}`;
+}
 
 /** What the runs can be narrowed down by, with how many each leaves. */
 function Rail({ known, search }: { known: Known; search: string }) {
   const asked = new URLSearchParams(search);
-  const to = (name: string, value: string | null) => {
-    const after = new URLSearchParams(search);
-    if (value === null) after.delete(name);
-    else after.set(name, value);
-    return `/runs${after.size > 0 ? `?${after}` : ""}`;
-  };
   return (
     <aside class="rail" aria-label="Narrow down">
       {RAIL.map((name) => {
@@ -240,7 +293,7 @@ function Rail({ known, search }: { known: Known; search: string }) {
                 const on = asked.get(name) === value;
                 return (
                   <li key={value}>
-                    <Link href={to(name, on ? null : value)} aria-current={on ? "true" : undefined}>
+                    <Link href={asking(search, name, on ? null : value)} aria-current={on ? "true" : undefined}>
                       <span class="cut" title={value}>
                         {value || "none"}
                       </span>
