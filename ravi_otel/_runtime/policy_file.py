@@ -16,7 +16,19 @@ from ravi_otel._pricing.book import Overrides, PriceMap
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import MAX_SPEC, parse_limit, read_kind
-from ravi_otel.policy._limits import CLOCKS, OPTIONS, SPENDS, Admission, Kind, Limit, ScopeKind, format_limit, make_limit
+from ravi_otel.policy._limits import (
+    CLOCKS,
+    OPTIONS,
+    SPENDS,
+    WRITTEN_AS_OPTION,
+    WRITTEN_AS_VARIABLE,
+    Admission,
+    Kind,
+    Limit,
+    ScopeKind,
+    format_limit,
+    make_limit,
+)
 
 MOST_BYTES: Final = 1 << 20
 MOST_LINE: Final = 8_192
@@ -268,8 +280,8 @@ SCHEMA: Final = Path(__file__).with_name("policy.schema.json")
 """The schema of a policy file, for editors; `ravi-otel limits --schema` prints it. It refuses nothing that can be read."""
 
 CODE: Final = "code"
-FLAG: Final = "--limit"
-VARIABLES: Final = "RAVI_LIMIT_"
+FLAG: Final = WRITTEN_AS_OPTION
+VARIABLES: Final = WRITTEN_AS_VARIABLE
 MODES: Final = ("enforce", "observe")
 MOST_LIMITS: Final = 1_000
 

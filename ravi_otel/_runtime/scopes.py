@@ -36,7 +36,7 @@ from ravi_otel.hooks._listeners import Entered
 from ravi_otel.hooks._manager import Hooks, hear, hears_calls, read_hooks
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit, read_kind
-from ravi_otel.policy._limits import CLOCKS, EVERY_KIND, Limit, ScopeKind, format_limit
+from ravi_otel.policy._limits import CLOCKS, EVERY_KIND, NOWHERE, Limit, ScopeKind, format_limit, stated
 from ravi_otel.policy._runs import ExecutionBudget, HistoryRetention, Priority, RunMeta, SpawnBudget, Supervision
 
 P = ParamSpec("P")
@@ -606,11 +606,13 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     Use it with `with`, `async with` or as a decorator.
     """
     snapshot = read_resume(resume, run_id=run_id, session_id=session_id, tenant_id=tenant_id)
+    own = read_limits("run(limits)", limits)
     ask = Opening(
         kind=ScopeKind.RUN,
         resume=snapshot,
         name=scope_name("run(name)", name),
-        limits=read_limits("run(limits)", limits),
+        limits=own,
+        origins=stated(own),
         budget=tab("run(budget)", budget),
         run_id=scope_name("run(run_id)", run_id if snapshot is None else snapshot.run_id),
         session_id=scope_name("run(session_id)", session_id),
@@ -649,11 +651,17 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     RUN. When its slot goes to more urgent work, its next call or tool raises AgentPausedError, or with
     `when_paused="wait"` waits in line for a slot and goes on: a declared wait, within the deadlines around.
     """
+    own: tuple[Limit, ...] = ()
+    origins = NOWHERE
+    if limits is not _NO_LIMITS:
+        own = read_limits("agent(limits)", limits)
+        origins = stated(own)
     ask = Opening(
         kind=ScopeKind.AGENT,
         name=scope_name("agent(name)", name, required=True),
         agent_id=None if agent_id is None else scope_name("agent(agent_id)", agent_id),
-        limits=() if limits is _NO_LIMITS else read_limits("agent(limits)", limits),
+        limits=own,
+        origins=origins,
         budget=None if budget is None else tab("agent(budget)", budget),
         own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
         own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
@@ -676,17 +684,15 @@ def handoff(name: str, *, limits: Limits = ()) -> Handoff:
         raise ConfigurationError(
             f"handoff(name={checks.show(name)}) takes a name. A tool that hands over is ravi_otel.agents.handoff(agent)."
         )
-    ask = Opening(
-        kind=ScopeKind.HANDOFF,
-        name=scope_name("handoff(name)", name, required=True),
-        limits=read_limits("handoff(limits)", limits),
-    )
+    own = read_limits("handoff(limits)", limits)
+    ask = Opening(kind=ScopeKind.HANDOFF, name=scope_name("handoff(name)", name, required=True), limits=own, origins=stated(own))
     return Handoff(ask)
 
 
 def apply_limits(limits: Limits, *, catch: bool = False, name: str | None = None) -> Block:
     """Limit a block of code; with `catch` the block swallows the breach of these limits, and of no others."""
-    ask = Opening(kind=ScopeKind.BLOCK, name=scope_name("apply_limits(name)", name), limits=read_limits("apply_limits(limits)", limits))
+    own = read_limits("apply_limits(limits)", limits)
+    ask = Opening(kind=ScopeKind.BLOCK, name=scope_name("apply_limits(name)", name), limits=own, origins=stated(own))
     return Block(ask, catch=checks.flag("apply_limits(catch)", catch))
 
 

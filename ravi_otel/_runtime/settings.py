@@ -33,7 +33,7 @@ from ravi_otel.hooks._listeners import Listeners, swallow
 from ravi_otel.hooks._manager import HookManager
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._checks import show, switch
-from ravi_otel.policy._limits import OPTIONS, Admission, Limit
+from ravi_otel.policy._limits import OPTIONS, Admission, Limit, stated
 from ravi_otel.policy._runs import ScopeFacts
 
 USAGE_HOSTS = "RAVI_USAGE_HOSTS"
@@ -221,8 +221,9 @@ class Choices:
 
         Raises ConfigurationError for a variable or a file that cannot be used.
         """
+        places = stated(settings.limits)
         if launched and self.policy is None and self.profile is None:
-            return settings
+            return replace(settings, origins=places)
         said = effective(
             code=settings.limits,
             environ={} if launched else os.environ,
@@ -239,7 +240,7 @@ class Choices:
         return replace(
             settings,
             limits=said.values,
-            origins=said.origins,
+            origins={**said.origins, **places},  # the program's own are the first
             prices=prices,
             enforcement=self.enforcement or ("observe" if said.observe else "enforce"),
             admission=self.admission or said.admission,

@@ -45,7 +45,7 @@ from ravi_otel.hooks._listeners import Listener
 from ravi_otel.local._store import SUMS, TABLES, Store, limit_fields
 from ravi_otel.local._writer import Batch, End, Writer, insert
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._limits import NANO, ScopeKind, public_amount
+from ravi_otel.policy._limits import NANO, ScopeKind, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Reply, Usage
 
@@ -831,6 +831,7 @@ def _stand(told: Mapping[str, Any], account: Any, used: int, held: int, denied: 
         "window": account.window,
         "counted_for": account.counted_for,
         "origin": account.origin,
+        "written": place_of(account.origin),
         "refused": itself,
     }
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
@@ -11,6 +12,8 @@ from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from math import isfinite
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Unpack, get_args
 from zoneinfo import ZoneInfo
 
@@ -736,3 +739,47 @@ def format_public_amount(kind: str, amount: float) -> str:
 def _seconds(nano: int) -> str:
     """Write seconds with three decimals at most; less than that is not nothing."""
     return f"{nano / NANO:.3f}".rstrip("0").rstrip(".") if nano >= NANO // 1_000 or nano <= 0 else f"{nano / NANO:.1g}"
+
+
+# -- where a limit was written ----------------------------------------------------------------------------------------
+
+WRITTEN_AS_OPTION: Final = "--limit"
+WRITTEN_AS_VARIABLE: Final = "RAVI_LIMIT_"
+
+
+_PACKAGE: Final = str(Path(__file__).parents[1])
+NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
+"""What `stated` says of no limits."""
+
+
+class Stated(str):
+    """A limit as its user wrote it in a program, and the `place` of that: a file and a line."""
+
+    __slots__ = ("place",)
+    place: str
+
+
+def stated(limits: Sequence[Limit]) -> Mapping[int, str]:
+    """Return for each limit by its index what a refusal calls it, with the line outside of this package that gave it."""
+    frame = sys._getframe(1) if limits else None  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]  # documented, and much faster than `inspect`
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame = frame.f_back
+    if frame is None:
+        return NOWHERE
+    place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    found: dict[int, str] = {}
+    for at, limit in enumerate(limits):
+        found[at] = known = Stated(format_limit(limit))
+        known.place = place
+    return found
+
+
+def place_of(origin: str) -> str | None:
+    """Return where a limit was written, from what a refusal calls it: a line of a file, an option, a variable; None for others."""
+    if isinstance(origin, Stated):
+        return origin.place
+    if origin.startswith(f"{WRITTEN_AS_OPTION} "):
+        return WRITTEN_AS_OPTION
+    if origin.startswith(WRITTEN_AS_VARIABLE):
+        return origin.partition("=")[0]
+    return origin.rpartition(" in ")[2] if " in " in origin else None

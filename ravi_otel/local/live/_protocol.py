@@ -63,7 +63,8 @@ class LimitState:
 
     Amounts are in the kind's public unit (tokens, USD, seconds, count); `unit` names it as UCUM writes it. `ratio` is used of the
     limit, None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written,
-    `source` where that was done as far as is known, `refused` how often it refused. `only_watched` ones refuse nothing.
+    `source` where that was done as far as is known, `declared` what was written there where another amount was set since, `refused`
+    how often it refused. `only_watched` ones refuse nothing.
     """
 
     kind: Text
@@ -78,6 +79,7 @@ class LimitState:
     spec: Text | None = None
     source: Text | None = None
     refused: int = 0
+    declared: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from ravi_otel.local.live._protocol import (
     cut,
     is_number,
 )
-from ravi_otel.policy._limits import NANO, UNITS, ScopeKind, format_limit, format_public_amount
+from ravi_otel.policy._limits import NANO, UNITS, ScopeKind, format_limit, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Usage
 
@@ -475,7 +475,8 @@ def _limit(reading: Any, account: Account) -> LimitState | None:
         warn_at=account.warn_at,
         only_watched=account.observe,
         spec=cut(format_limit(limit)),
-        source=cut(account.origin) if account.origin else None,
+        source=cut(place_of(account.origin) or account.origin) if account.origin else None,
+        declared=None if account.value == account.limit.value else public_amount(limit.kind, account.limit.value),
         refused=max(0, reading.denied),
     )
 

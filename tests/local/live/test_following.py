@@ -4,6 +4,7 @@ import contextlib
 import gc
 import json
 import queue
+import re
 import socket
 import threading
 import time
@@ -15,6 +16,7 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError, SpawnBudget
 from ravi_otel.local.live import Following, Happened, LiveError, ProcessState, Session, _server
 from ravi_otel.local.live._watch import OpenScopes
+from ravi_otel.policy._limits import place_of
 
 
 @pytest.fixture
@@ -99,7 +101,29 @@ def test_a_limit_says_how_it_is_written_when_it_warns_and_whether_it_is_only_wat
         client()
         (limit,) = ask_it().state().runs[0].scopes[0].limits
     assert (limit.title, limit.spec, limit.warn_at, limit.only_watched, limit.refused) == ("requests", "requests=4:warn=0.5", 0.5, False, 0)
-    assert "requests=4" in limit.source
+    assert re.fullmatch(rf"{re.escape(__file__)}:\d+", limit.source)
+    assert limit.declared is None
+
+
+def test_a_limit_that_was_set_since_says_what_was_written(client, ask_it):
+    with ravi_otel.run("r", limits=["cost=0.5usd"]) as run:
+        run.set_limit("cost", 0.75)
+        (limit,) = ask_it().state().runs[0].scopes[0].limits
+    assert (limit.limit, limit.declared) == (0.75, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("origin", "place"),
+    [
+        ("--limit tokens=5", "--limit"),
+        ("RAVI_LIMIT_COST=2.5usd", "RAVI_LIMIT_COST"),
+        ("tokens=5 in policy.yaml:3 (profile ci)", "policy.yaml:3 (profile ci)"),
+        ("tokens=5 in policy.toml limits[2]", "policy.toml limits[2]"),
+        ("ExecutionBudget.max_tokens", None),
+    ],
+)
+def test_where_a_limit_was_written_is_read_from_what_a_refusal_calls_it(origin, place):
+    assert place_of(origin) == place
 
 
 def test_a_run_says_for_whom_it_works_and_a_scope_what_it_waits_for_and_what_a_pause_does(ask_it):
