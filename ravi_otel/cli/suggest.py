@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import click
 
 from ravi_otel.cli.stored import asking, between_options, say, store_option
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local._answers import Worked
+from ravi_otel.local._answers import Worked, quantile, rounded_up
 from ravi_otel.local._wording import amount, clean
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
@@ -116,7 +115,7 @@ def _line(kind: Kind, used: list[int | None], name: str | None, headroom: int) -
     left = f", {unknown:,} more not fully known" if unknown else ""
     if len(known) < LEAST:
         return f"# {kind}: too little data, n={len(known)}{left}; {LEAST} are needed"
-    p50, p95, most = (known[max(0, math.ceil(share * len(known)) - 1)] for share in (0.5, 0.95, 1.0))
+    p50, p95, most = (quantile(known, share) for share in (0.5, 0.95, 1.0))
     figures = f"p50 {_shown(kind, p50)}, p95 {_shown(kind, p95)}, max {_shown(kind, most)}, n={len(known)}{left}"
     value = rounded_up(p95 * (100 + headroom), 100)
     written = _written(kind, value, name)
@@ -125,13 +124,6 @@ def _line(kind: Kind, used: list[int | None], name: str | None, headroom: int) -
     past = sum(each > value for each in known)
     over = f"; {past:,} went past this" if past else ""
     return f"{_quoted(written)},  # {figures}{over}"
-
-
-def rounded_up(value: int, parts: int = 1) -> int:
-    """Round `value / parts` up to two figures, in whole numbers."""
-    whole = -(-value // parts)
-    step: int = 10 ** max(0, len(str(whole)) - 2)
-    return -(-whole // step) * step
 
 
 def _shown(kind: Kind, value: int) -> str:

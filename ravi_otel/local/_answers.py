@@ -402,6 +402,16 @@ class Worked:
     sums: Sums
 
 
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Say what a limit would have refused of what was done: how many runs, or times an agent worked, in how many calls, for how much."""
+
+    works: int
+    calls: int
+    cost_nano: int
+    unknown_cost: int
+
+
 # -- figures ------------------------------------------------------------------------------------------------------
 
 
@@ -447,6 +457,18 @@ def add_consumed(sums: Sums, spend: str | None) -> None:
         sums.cost_nano += round((float_in(told.get("cost_usd")) or 0.0) * NANO)
         sums.turns += int_in(told.get("turns")) or 0
         sums.priced_calls += 1  # its cost is known
+
+
+def quantile(known: Sequence[int], share: float) -> int:
+    """Return the least of these figures, sorted, that such a share of them does not pass."""
+    return known[max(0, math.ceil(share * len(known)) - 1)]
+
+
+def rounded_up(value: int, parts: int = 1) -> int:
+    """Round `value / parts` up to two figures, in whole numbers."""
+    whole = -(-value // parts)
+    step: int = 10 ** max(0, len(str(whole)) - 2)
+    return -(-whole // step) * step
 
 
 # -- what a column holds ------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ravi_otel.local._answers import (
     LimitRow,
     Note,
     Refusal,
+    Refused,
     RunFilter,
     RunRow,
     RunsPage,
@@ -555,6 +556,25 @@ class Queries:
             ),
         )
 
+    def refused_by(self, kind: str, value: int, *, since: int | None = None, agent: str | None = None, most: int = 2_000) -> Refused:
+        """Tell which calls of the outermost runs that `worked` gives did not fit under a limit, of each run or of each work of an agent.
+
+        `value` is in the kind's inner unit. A call fits while what was used with it is no more than that.
+        """
+        if kind not in _METRICS:
+            raise ConfigurationError(f"kind={checks.show(kind)} cannot be tried on past runs. Write one of {', '.join(_METRICS)}.")
+        values = {"gone": "[]", "since": since or 0, "until": _FOREVER, "most": most, "agent": agent, "value": value}
+        (row,) = self._rows(_WOULD_REFUSE.format(metric=_METRICS[kind], work="top" if agent is None else "calls.scope"), values)
+        return Refused(row["works"], row["calls"], row["cost"] or 0, row["unknown"] or 0)
+
+    def limits_of(self, limit: str, *, agent: str | None = None) -> LimitRow | None:
+        """Give how such a limit of a run, or of an agent, stood when it was last kept; None where none was."""
+        for row in self._rows(_LAST_LIMITS, {"kind": "run" if agent is None else "agent", "agent": agent}):
+            for reading in map(reading_of, objects_in(row["limits"])):
+                if reading is not None and reading.limit.label == limit and reading.scope.value == row["kind"]:
+                    return limit_row(row["scope"], reading)
+        return None
+
 
 # -- what is asked ------------------------------------------------------------------------------------------------
 
@@ -655,7 +675,7 @@ _FULLEST: Final = """
         SELECT value, value, 0 FROM json_each(:runs)
         UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
     SELECT top, told.value AS limit_json, max(coalesce(json_extract(told.value, '$.ratio'), -1)
-        - iif(json_extract(told.value, '$.kind') IN ('agents', 'fan_out', 'depth'), 2, 0)) AS fullness
+        - iif(json_extract(told.value, '$.limit') IN ('agents', 'fan_out', 'depth'), 2, 0)) AS fullness
     FROM inner_runs CROSS JOIN scopes ON scopes.run = inner_runs.run
     CROSS JOIN json_each(CASE WHEN json_valid(scopes.limits) THEN scopes.limits ELSE '[]' END) AS told
     WHERE scopes.limits IS NOT NULL AND told.type = 'object'
@@ -680,6 +700,24 @@ _AGENTS: Final = (
     "WHERE kind = 'agent' AND status != 'open' ORDER BY began DESC"
 )
 _AGENT_SUMS: Final = f"{_TOPS} SELECT scope, {_ADDED} FROM tops JOIN calls ON calls.run = tops.run GROUP BY scope"
+_METRICS: Final = {
+    "cost": "cost_nano",
+    "tokens": "input_tokens + output_tokens + unsplit_tokens",
+    "requests": "requests",
+    "turns": "turns",
+}
+_WOULD_REFUSE: Final = (
+    _TOPS
+    + """, reached AS (
+        SELECT {work} AS work, {metric} AS used, cost_nano, uncosted_calls,
+            sum({metric}) OVER (PARTITION BY {work} ORDER BY calls.began, call) AS so_far
+        FROM tops JOIN calls ON calls.run = tops.run WHERE :agent IS NULL OR agent = :agent)
+    SELECT count(DISTINCT work) AS works, count(*) AS calls, sum(cost_nano) AS cost, sum(uncosted_calls) AS unknown
+    FROM reached WHERE used > 0 AND so_far > :value"""
+)
+_LAST_LIMITS: Final = """
+    SELECT scope, kind, limits FROM scopes WHERE kind = :kind AND limits IS NOT NULL AND (:agent IS NULL OR name = :agent)
+    ORDER BY rowid DESC LIMIT 20"""
 _SEARCH: Final = """
     SELECT snippet(messages_text, 0, '«', '»', '…', 16) AS snippet, messages.run AS run, (
         SELECT item FROM content WHERE content.run = messages.run AND content.kind != 'review'

@@ -267,7 +267,7 @@ class Audit(Model):
 
 
 class Limit(Model):
-    """Be one limit that counts now, and whose it is."""
+    """Be one limit that counts now, and whose it is; `written` is where, short and in full, and `since` what was set there before."""
 
     key: str
     process: str
@@ -276,6 +276,8 @@ class Limit(Model):
     of: str
     bar: Bar
     can: list[str]
+    written: tuple[str, str] | None
+    since: str | None
 
 
 class Limits(Model):
@@ -438,18 +440,21 @@ class Spend(Model):
 
 
 class WhatIfAsk(Model):
-    """Say which limit is tried on past runs."""
+    """Say which limit is tried on past runs, or on each work of an agent."""
 
-    kind: Literal["cost", "tokens", "requests"] = "cost"
+    kind: Literal["cost", "tokens", "requests", "turns"] = "cost"
     value: str = ""
+    agent: str = ""
     since: str = "30d"
 
 
 class WhatIf(Model):
     """Be what past runs came to, as a histogram, and which of them a limit would have refused.
 
-    `bins` are (percent of the tallest, whether it is past the limit), `at` where the limit stands in percent of the width; `spec` is the
-    line to write down.
+    `bins` are (percent of the tallest, whether it is past the limit). `at` is where the limit stands in percent of the width, `now` where
+    the one stands that counted last, and what it was; `spec` is the line to write down, and `suggested` the one that `suggest` would
+    write. `agents` are those that
+    can be asked for, with their names to be shown; `most` and `step` are those of a slider.
     """
 
     runs: int = 0
@@ -458,8 +463,13 @@ class WhatIf(Model):
     bins: list[tuple[float, bool]] = []
     ticks: list[tuple[float, str]] = []
     at: float | None = None
+    now: tuple[float, str] | None = None
     spec: str | None = None
+    suggested: str | None = None
     typical: list[tuple[str, str]] = []
+    agents: list[tuple[str, str]] = []
+    most: float = 0.0
+    step: float = 1.0
 
 
 class Find(Model):

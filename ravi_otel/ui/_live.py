@@ -103,7 +103,15 @@ class Feed:
                 whose = f"{row.scope.kind} {clean(row.scope.name, _MOST_NAME)}"
                 bar = _bar(each)
                 known = api.Limit(
-                    key=key, process=_key(row.watched, row.watched.key), scope=row.scope.scope_id, whose=whose, of=of, bar=bar, can=can
+                    key=key,
+                    process=_key(row.watched, row.watched.key),
+                    scope=row.scope.scope_id,
+                    whose=whose,
+                    of=of,
+                    bar=bar,
+                    can=can,
+                    written=None if each.source is None else place(each.source),
+                    since=None if each.declared is None else _amount(each, each.declared),
                 )
                 found.append((figures.urgency(each), known))
         found.sort(key=lambda each: -each[0])
@@ -317,6 +325,12 @@ def _bar(limit: LimitState) -> api.Bar:
         watched=limit.only_watched,
         spec=None if limit.spec is None else clean(limit.spec, _MOST_NAME),
     )
+
+
+def place(written: str) -> tuple[str, str]:
+    """Shorten where a limit was written to the file's own name; return it with the whole."""
+    whole = clean(written, _MOST_TEXT)
+    return whole.rpartition("/")[2], whole
 
 
 def _warns(limit: LimitState) -> bool:

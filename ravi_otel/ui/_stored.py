@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -15,7 +15,7 @@ from ravi_otel.local import _queries as queries
 from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, percent
 from ravi_otel.policy._grammar import parse_limit
-from ravi_otel.policy._limits import NANO, format_limit
+from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.ui import _api as api
 
 _MS: Final = 1_000_000
@@ -28,6 +28,8 @@ _MOST_CURVES: Final = 8
 _MOST_SERIES: Final = 4
 _MOST_COLUMNS: Final = 400
 _BINS: Final = 48
+_LEAST_LEARNT: Final = 5
+_MOST_AGENTS: Final = 50
 _SHARES: Final = (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))
 _LONG_NS: Final = 3 * 86_400 * NANO
 _TONES: Final[Mapping[str, api.Tone]] = {
@@ -168,43 +170,69 @@ def compare(store: Store, a: str, b: str) -> answers.Comparison:
 
 
 def what_if(store: Store, asked: api.WhatIfAsk) -> api.WhatIf:
-    """Return which of the runs that are kept a limit would have refused."""
+    """Return which of the runs that are kept, or of the times an agent worked, a limit would have refused."""
+    since, agent, kind = _moment("since", asked.since), asked.agent or None, Kind(asked.kind)
+    limit = parse_limit(f"{kind}={asked.value}") if asked.value.strip() else None
     with queries.Queries(store) as ask:
-        worked, _ = ask.worked(since=_moment("since", asked.since))
-    told = [_came_to(each.sums, asked.kind) for each in worked]
+        runs, agents = ask.worked(since=since)
+        refused = None if limit is None else ask.refused_by(kind, limit.value, since=since, agent=agent)
+        counted = ask.limits_of(kind, agent=agent)
+    worked = runs if agent is None else [each for each in agents if each.name == agent]
+    told = [_came_to(each.sums, kind) for each in worked]
     known = sorted(value for value in told if value is not None)
-    limit = parse_limit(f"{asked.kind}={asked.value}") if asked.value.strip() else None
+    now = None if counted is None else counted.allowed
     at = None if limit is None else float(limit.amount)
-    most = max([*known, at or 0.0]) * 1.05 or 1.0
-    heights = Counter(int(value / most * _BINS) for value in known)
-    past = sum(1 for value in known if at is not None and value > at)
+    most = max([public_amount(kind, known[-1] if known else 0), at or 0.0, now or 0.0]) * 1.05 or 1.0
+    heights = Counter(min(_BINS - 1, int(public_amount(kind, value) / most * _BINS)) for value in known)
     bins = [
         (_percent(heights[place], max(heights.values(), default=1)), at is not None and (place + 0.5) / _BINS * most > at)
         for place in range(_BINS)
     ]
+    names = Counter(each.name for each in agents if each.name)
     return api.WhatIf(
         runs=len(known),
         unknown=len(told) - len(known),
-        says="" if at is None else f"{count(past)} of {count(len(known))} runs would have been refused",
+        says="" if refused is None else _would(refused, len(told), "runs" if agent is None else "times"),
         bins=bins,
-        ticks=[(share * 100.0, _written(asked.kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+        ticks=[(share * 100.0, _written(kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
         at=None if at is None else _percent(at, most),
-        spec=None if limit is None else format_limit(limit),
-        typical=[(name, _written(asked.kind, known[int(share * (len(known) - 1))])) for name, share in _SHARES if known],
+        now=None if now is None else (_percent(now, most), amount(kind, now)),
+        spec=None if limit is None else _spec(limit, agent),
+        suggested=_spec(Limit(kind=kind, value=_suggested(known)), agent) if len(known) >= _LEAST_LEARNT and _suggested(known) else None,
+        typical=[(name, amount(kind, public_amount(kind, answers.quantile(known, share)))) for name, share in _SHARES if known],
+        agents=[(name, clean(name, _MOST_NAME)) for name, _ in names.most_common(_MOST_AGENTS)],
+        most=most,
+        step=most / 400 if kind == Kind.COST else max(1, round(most / 400)),
     )
 
 
-def _came_to(sums: Sums, kind: str) -> float | None:
-    """Return what a run came to, in the public unit; None where calls are in it that nobody told of."""
-    if kind == "cost":
-        return None if sums.unknown_cost else sums.cost_nano / NANO
-    if kind == "tokens":
-        return None if sums.unknown_total else float(sums.total_tokens)
-    return float(sums.requests)
+def _would(refused: answers.Refused, of: int, what: str) -> str:
+    share = f", {percent(refused.works / of)}" if of else ""
+    saved = ("≥" if refused.unknown_cost else "") + money(refused.cost_nano)
+    told = f"{count(refused.works)} of {count(of)} {what} would have been refused{share}"
+    return f"{told}, at {count(refused.calls)} calls. {saved} would not have been spent." if refused.calls else f"{told}."
 
 
-def _written(kind: str, value: float) -> str:
-    return amount(kind, value if kind == "cost" else round(value))
+def _spec(limit: Limit, agent: str | None) -> str:
+    return format_limit(limit if agent is None else replace(limit, scope=ScopeKind.AGENT, scope_name=agent))
+
+
+def _suggested(known: Sequence[int]) -> int:
+    """Return the limit that `ravi-otel suggest` would write: what nearly all of them came to, and some more."""
+    return answers.rounded_up(answers.quantile(known, 0.95) * 125, 100)
+
+
+def _came_to(sums: Sums, kind: Kind) -> int | None:
+    """Return what a run came to, in the kind's inner unit; None where calls are in it that nobody told of."""
+    if kind is Kind.COST:
+        return None if sums.unknown_cost else sums.cost_nano
+    if kind is Kind.TOKENS:
+        return None if sums.unknown_total else sums.total_tokens
+    return sums.turns if kind is Kind.TURNS else sums.requests
+
+
+def _written(kind: Kind, value: float) -> str:
+    return amount(kind, value if kind is Kind.COST else round(value))
 
 
 def find(store: Store, text: str) -> api.Find:

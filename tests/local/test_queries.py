@@ -396,7 +396,7 @@ def test_where_limits_stood_is_a_curve_each(shelf, ask):
 
 
 def reading(kind, used, of, scope="agent", **more):
-    limit = {"limit": kind, "scope": scope, "scope_name": "clerk", "threshold": of, "kind": kind, "used": used, "held": 0}
+    limit = {"limit": kind, "scope": scope, "scope_name": "clerk", "threshold": of, "used": used, "held": 0}
     return limit | {"remaining": of - used, "ratio": used / of, "denied": 0, "events": []} | more
 
 
@@ -413,6 +413,29 @@ def test_a_row_shows_how_the_cost_of_a_run_grew_and_the_fullest_limit_of_what_is
     assert busy.spent == (0.25,) * 8 + (0.75,) * 7 + (1.0,)
     assert (busy.limit.kind, busy.limit.share_text, busy.limit.allowed_text) == ("turns", "75 %", "4")
     assert (idle.spent, idle.limit) == ((), None)
+
+
+def test_a_limit_is_tried_on_the_calls_of_past_runs_and_of_each_work_of_an_agent(shelf, ask):
+    for run, calls in (("a", 4), ("b", 2)):
+        shelf.run(run)
+        for at in range(calls):
+            shelf.call(run, (10, 5), 0.5 if at else None, agent="clerk" if at % 2 else None, began=shelf._now + at)
+    refused = ask.refused_by("cost", 10**9)
+    assert (refused.works, refused.calls, refused.cost_nano) == (1, 1, 500_000_000)
+    assert ask.refused_by("requests", 1).works == 2
+    assert ask.refused_by("tokens", 15).calls == 4
+    assert ask.refused_by("requests", 1, agent="clerk").calls == 1
+    assert ask.refused_by("tokens", 0).unknown_cost == 2
+    with pytest.raises(ConfigurationError, match=r"^kind='time' cannot be tried on past runs\. Write one of cost, tokens"):
+        ask.refused_by("time", 1)
+
+
+def test_the_limit_of_a_run_or_an_agent_that_counted_last_is_known(shelf, ask):
+    shelf.run("a")
+    shelf.agent("a", "clerk", limits=[reading("turns", 1, 4)])
+    shelf.agent("a", "clerk", limits=[reading("turns", 1, 6)])
+    assert ask.limits_of("turns", agent="clerk").allowed == 6
+    assert ask.limits_of("turns") is None
 
 
 # -- hostile stores and times ---------------------------------------------------------------------------------------
@@ -445,6 +468,9 @@ def test_whatever_a_column_holds_every_question_is_answered(shelf, ask, statemen
     ask.compare("r", "r")
     ask.worked()
     ask.glances(ask.runs().rows)
+    ask.refused_by("tokens", 5)
+    ask.refused_by("cost", 5, agent="clerk")
+    ask.limits_of("cost")
 
 
 def test_a_file_that_is_damaged_is_one_sentence(shelf, ask):

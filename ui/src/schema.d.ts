@@ -767,7 +767,7 @@ export interface components {
         };
         /**
          * Limit
-         * @description Be one limit that counts now, and whose it is.
+         * @description Be one limit that counts now, and whose it is; `written` is where, short and in full, and `since` what was set there before.
          */
         Limit: {
             bar: components["schemas"]["Bar"];
@@ -781,8 +781,15 @@ export interface components {
             process: string;
             /** Scope */
             scope: string;
+            /** Since */
+            since: string | null;
             /** Whose */
             whose: string;
+            /** Written */
+            written: [
+                string,
+                string
+            ] | null;
         };
         /**
          * Limits
@@ -1244,10 +1251,20 @@ export interface components {
          * WhatIf
          * @description Be what past runs came to, as a histogram, and which of them a limit would have refused.
          *
-         *     `bins` are (percent of the tallest, whether it is past the limit), `at` where the limit stands in percent of the width; `spec` is the
-         *     line to write down.
+         *     `bins` are (percent of the tallest, whether it is past the limit). `at` is where the limit stands in percent of the width, `now` where
+         *     the one stands that counted last, and what it was; `spec` is the line to write down, and `suggested` the one that `suggest` would
+         *     write. `agents` are those that
+         *     can be asked for, with their names to be shown; `most` and `step` are those of a slider.
          */
         WhatIf: {
+            /**
+             * Agents
+             * @default []
+             */
+            agents: [
+                string,
+                string
+            ][];
             /** At */
             at?: number | null;
             /**
@@ -1258,6 +1275,16 @@ export interface components {
                 number,
                 boolean
             ][];
+            /**
+             * Most
+             * @default 0
+             */
+            most: number;
+            /** Now */
+            now?: [
+                number,
+                string
+            ] | null;
             /**
              * Runs
              * @default 0
@@ -1270,6 +1297,13 @@ export interface components {
             says: string;
             /** Spec */
             spec?: string | null;
+            /**
+             * Step
+             * @default 1
+             */
+            step: number;
+            /** Suggested */
+            suggested?: string | null;
             /**
              * Ticks
              * @default []
@@ -1878,8 +1912,9 @@ export interface operations {
     what_if_api_whatif_get: {
         parameters: {
             query?: {
-                kind?: "cost" | "tokens" | "requests";
+                kind?: "cost" | "tokens" | "requests" | "turns";
                 value?: string;
+                agent?: string;
                 since?: string;
             };
             header?: never;

@@ -22,10 +22,11 @@ def test_the_fullest_come_first_with_whose_they_are(served, looking, request):
         run(
             "r1",
             scope("a", "r1", name=HOSTILE, limits=(limit("turns", 20, 20), limit("tokens", 100, 1000))),
-            limits=(limit("cost", 0.45, 0.5), limit("agents", 10, 10)),
+            limits=(limit("cost", 0.45, 0.5, source="/srv/desk/agents.py:31", declared=0.4), limit("agents", 10, 10)),
         )
     )
     page = looking.open("/limits")
+    expect(page.locator("tbody tr").filter(has_text="agents.py:31")).to_contain_text("agents.py:31 $0.40 there, set since")
     expect(page.get_by_text("4 limits count now")).to_be_visible()
     expect(page.get_by_text("1 limit spent")).to_be_visible()
     kinds = page.locator("tbody tr td:first-child")
@@ -34,6 +35,8 @@ def test_the_fullest_come_first_with_whose_they_are(served, looking, request):
     looking.picture(f"limits-{request.node.callspec.id}")
     assert looking.accessible() == []
     assert looking.fits()
+    page.get_by_role("button", name="As written").click()
+    expect(kinds.first).to_have_text("cost")
 
 
 def test_a_limit_is_set_from_its_row(served, looking):

@@ -243,8 +243,9 @@ def test_a_limit_is_tried_on_past_runs(served, looking, request):
         shelf.call(f"run-{at}", (100, 20), 0.001 * (at + 1))
     page = looking.open("/limits")
     expect(page.get_by_text("60 runs of the last 30 days")).to_be_visible()
-    page.get_by_label("Value").fill("0.05")
-    expect(page.get_by_text("10 of 60 runs would have been refused.")).to_be_visible()
+    page.get_by_label("Value", exact=True).fill("0.05")
+    expect(page.get_by_text("10 of 60 runs would have been refused, 16 %, at 10 calls. $0.5550 would not have been spent.")).to_be_visible()
+    expect(page.get_by_text("ravi-otel suggest would write cost=0.072usd")).to_be_visible()
     expect(page.get_by_text("cost=0.05", exact=False).first).to_be_visible()
     looking.picture(f"what-if-{request.node.callspec.id}")
     assert looking.accessible() == []

@@ -16,11 +16,20 @@ const KEYS: readonly Key[] = [
   { keys: ["l"], does: "set" },
 ];
 
+const ORDERS = [
+  ["Fullest first", null],
+  ["By scope", (each: Limit) => `${each.of || each.whose} ${each.whose}`],
+  ["As written", (each: Limit) => each.written?.[1] ?? "~"],
+] as const;
+
 export function LimitsPage() {
   const { data, error } = useGet<Limits>("/api/limits", now.value);
   const [chosen, setChosen] = useState<string | null>(null);
   const [asking, setAsking] = useState<Asked | null>(null);
-  const limits = data?.limits ?? [];
+  const [by, setBy] = useState(0);
+  const word = ORDERS[by]?.[1] ?? null;
+  const known = data?.limits ?? [];
+  const limits = word === null ? known : [...known].sort((a, b) => word(a).localeCompare(word(b), "en", { numeric: true }));
   const at = Math.max(0, limits.findIndex((each) => each.key === chosen));
   const set = (limit: Limit | undefined) => {
     if (!limit?.can.includes("set_limit")) return;
@@ -38,7 +47,20 @@ export function LimitsPage() {
     <Page name="Limits" looks="limits of what runs now" cli="ravi-otel top --once" keys={KEYS}>
       <div class="head">
         <h1>Limits</h1>
-        {data && limits.length > 0 && <Says says={data.says} />}
+        {data && limits.length > 0 && (
+          <>
+            <Says says={data.says} />
+            <div class="acts">
+              <div class="seg" role="group" aria-label="In which order">
+                {ORDERS.map(([name], place) => (
+                  <button key={name} type="button" aria-current={place === by ? "true" : undefined} onClick={() => setBy(place)}>
+                    {name}
+                  </button>
+                ))}
+              </div>
+            </div>
+          </>
+        )}
       </div>
       {error !== null && <Failed error={error} />}
       {data && limits.length === 0 && (
@@ -55,6 +77,7 @@ export function LimitsPage() {
               <col />
               <col class="l-pct" />
               <col class="l-what" />
+              <col class="l-src" />
               <col class="l-set" />
             </colgroup>
             <thead>
@@ -68,6 +91,7 @@ export function LimitsPage() {
                 <th>
                   <span class="only-screenreader">Amounts</span>
                 </th>
+                <th>Written in</th>
                 <th>
                   <span class="only-screenreader">Set</span>
                 </th>
@@ -94,6 +118,10 @@ export function LimitsPage() {
                       {limit.bar.refused > 0 && ` ${limit.bar.refused.toLocaleString("en-US")} refused`}
                       {limit.bar.watched && " only watches"}
                     </span>
+                  </td>
+                  <td class="mono" title={limit.written?.[1]}>
+                    {limit.written?.[0] ?? <span class="dim">?</span>}
+                    {limit.since !== null && <span class="dim"> {limit.since} there, set since</span>}
                   </td>
                   <td class="act">
                     {limit.can.includes("set_limit") && (
