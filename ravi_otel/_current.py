@@ -128,16 +128,17 @@ def trace_id() -> str | None:
 
 
 class Attachment:
-    """Make `context` current for a `with` body."""
+    """Make `context` current for a `with` body; who has just asked what is current may say it, and it is not asked again."""
 
     __slots__ = ("_context", "_previous")
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, current: Context | None = None) -> None:
         self._context = context
-        self._previous: Context | None = None
+        self._previous = current
 
     def __enter__(self) -> None:
-        self._previous = otel_context.get_current()
+        if self._previous is None:
+            self._previous = otel_context.get_current()
         otel_context.attach(self._context)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

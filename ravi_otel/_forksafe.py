@@ -150,14 +150,14 @@ class Turns:
         self._lock = threading.RLock()
         self._busy = False
 
-    def alone(self, work: Callable[[], object]) -> bool:
-        """Do `work`, or nothing (False) while another thread is at it, or this one below a signal's handler or a finaliser."""
+    def alone(self, work: Callable[..., object], *given: object) -> bool:
+        """Do `work` with what is `given`, or nothing (False) while another thread is at it, or this one below a handler or a finaliser."""
         try:
             if not self._lock.acquire(blocking=False) or self._busy:
                 return False
             try:
                 self._busy = True
-                work()
+                work(*given)
             finally:
                 self._busy = False
             return True

@@ -37,6 +37,7 @@ _MESSAGES: Final = Kind.MESSAGES.value
 _REQUESTS: Final = Kind.REQUESTS.value
 _TURNS: Final = Kind.TURNS.value
 _TOOL_CALLS: Final = Kind.TOOL_CALLS.value
+_ONE_EACH: Final = frozenset({_REQUESTS, _TURNS})
 
 COUNTED_AGENTS: Final = frozenset({Kind.DEPTH.value, Kind.AGENTS_TOTAL.value, Kind.FAN_OUT.value})
 """Kinds that are asked before an agent comes."""
@@ -113,16 +114,21 @@ class Estimate:
 
     # -- what it asks ---------------------------------------------------------------------------------------------------
 
-    def lines(self, accounts: Iterable[Account], call: Call) -> list[Line]:
+    def lines(self, accounts: Iterable[Account | Line], call: Call) -> list[Line]:  # noqa: C901, PLR0912 - one loop, without a call for each
         """Return what the call asks of each of these accounts; of other kinds than a call uses it asks nothing.
 
-        Raises BudgetExhaustedError (`reason="unpriced_model"`) when a cost limit meets a model without a price.
+        A request or a turn may come as the line that asks for it, which is the same for all calls. Raises BudgetExhaustedError
+        (`reason="unpriced_model"`) when a cost limit meets a model without a price.
         """
         given, made, turn = self.input_tokens, self.output_tokens, call.turn
         least = given + turn or 1
         most = max(given + made, least)
         lines: list[Line] = []
         for account in accounts:
+            if isinstance(account, Line):
+                if turn or account.account.kind == _REQUESTS:
+                    lines.append(account)
+                continue
             kind = account.kind
             if kind == _TOKENS:
                 line = Line(account, most, least)
@@ -298,6 +304,7 @@ class Plan:
     strict: bool
     counts_agents: bool
     fixed: tuple[Account, ...] | None  # the whole chain, where none of its limits has several counters
+    asked: tuple[Account | Line, ...] = field(compare=False)  # the same for `Estimate.lines`, with what every call asks of it
 
     @classmethod
     def of(
@@ -340,6 +347,7 @@ class Plan:
             strict=strict,
             counts_agents=counts_agents,
             fixed=tuple(fixed) if len(fixed) == len(chain) else None,
+            asked=tuple(Line(account, 1, 1) if account.kind in _ONE_EACH else account for account in fixed),
         )
 
     def accounts(self, model: str | None = None) -> tuple[Account, ...]:
@@ -361,9 +369,9 @@ class Plan:
         if not call.generative:
             return []
         expected = NOTHING if expected is None else expected
-        accounts = self.accounts(call.model) if self.fixed is None else self.fixed
         if worst is None and not self.suspended:
-            return expected.lines(accounts, call)
+            return expected.lines(self.accounts(call.model) if self.fixed is None else self.asked, call)
+        accounts = self.accounts(call.model)
         lines: list[Line] = []
         for account in accounts:
             if self.sets_aside(account):

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from ravi_otel._forksafe import ForkLock, Turns, renew_while_alive
@@ -95,14 +94,15 @@ def add_usage(tallies: Tallies, usage: Usage, cost_nano: int | None) -> None:
         for tally in tallies:
             tally.input_tokens += given
             tally.output_tokens += made
-            if cached or estimated:
-                tally.cached_input_tokens += cached
-                tally.estimated_calls += estimated
             if cost_nano is None:
                 tally.unpriced_calls += 1
             else:
                 tally.cost_nano += cost_nano
                 tally.priced_calls += 1
+        if cached or estimated:
+            for tally in tallies:
+                tally.cached_input_tokens += cached
+                tally.estimated_calls += estimated
 
 
 def add_consumed(tallies: Tallies, own: UsageCounters, amounts: Mapping[str, int]) -> None:
@@ -223,17 +223,20 @@ class _Lengths:
         bucket = bisect_left(BOUNDS, tokens)  # there is one: no answer is that long
         self._counts[bucket] += 1
         self._total += 1
-        self._beyond += bucket > self._at
+        if bucket > self._at:
+            self._beyond += 1
         if self._total >= _WINDOW:
             self._halve()
-        enough = max(self._total, _SHARE)
-        while self._beyond * _SHARE > enough:
-            self._at += 1
-            self._beyond -= self._counts[self._at]
-        while self._at and (self._beyond + self._counts[self._at]) * _SHARE <= enough:
-            self._beyond += self._counts[self._at]
-            self._at -= 1
-        self.value = BOUNDS[self._at]
+        counts, at, beyond, enough = self._counts, self._at, self._beyond, max(self._total, _SHARE)
+        while beyond * _SHARE > enough:
+            at += 1
+            beyond -= counts[at]
+        while at and (beyond + counts[at]) * _SHARE <= enough:
+            beyond += counts[at]
+            at -= 1
+        if at != self._at:
+            self._at, self.value = at, BOUNDS[at]
+        self._beyond = beyond
         self.seen += 1  # last: a reader on another thread sees a value with it
 
     def _halve(self) -> None:
@@ -283,7 +286,7 @@ class Learned:
                 self._turns.alone(self._forget)
             known = self._lengths.setdefault((agent, model), _Lengths())
         self._stamp = known.stamp = self._stamp + 1
-        self._turns.alone(partial(known.add, tokens))  # one answer more or less: nobody waits for it
+        self._turns.alone(known.add, tokens)  # one answer more or less: nobody waits for it
 
     def _forget(self) -> None:
         """Forget those that were not heard of for longest, several at once: looking for them takes a while."""

@@ -40,7 +40,7 @@ _NO_INFERENCE: Final = frozenset({names.EMBEDDINGS, names.FETCH_RESPONSE})
 
 
 class Series:
-    """The attributes of one combination of names, once per metric that needs its own.
+    """The attributes of one combination of names, once per metric that needs its own, in alphabetical order.
 
     `tokens` are those without an error's type; the latest convention has none on what counts tokens.
     """
@@ -48,10 +48,12 @@ class Series:
     __slots__ = ("_by_modality", "_estimated", "call", "input", "output", "tokens")
 
     def __init__(self, call: Attributes) -> None:
-        self.call = call
-        self.input: Attributes = {**call, names.TOKEN_TYPE: "input"}
-        self.output: Attributes = {**call, names.TOKEN_TYPE: "output"}
-        self.tokens = call if names.ERROR_TYPE not in call else {key: call[key] for key in call if key != names.ERROR_TYPE}
+        self.call = dict(sorted(call.items()))  # the SDK sorts them at each record, and is faster where they are in order
+        self.input: Attributes = dict(sorted({**call, names.TOKEN_TYPE: "input"}.items()))
+        self.output: Attributes = dict(sorted({**call, names.TOKEN_TYPE: "output"}.items()))
+        self.tokens = self.call
+        if names.ERROR_TYPE in call:
+            self.tokens = {key: value for key, value in self.call.items() if key != names.ERROR_TYPE}
         self._by_modality: dict[str, Attributes] = {}
         self._estimated: Series | None = None
 

@@ -7,9 +7,10 @@ attribute sets that are made once for each combination of names. What a plain ca
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -22,7 +23,7 @@ from ravi_otel._telemetry import names, spans
 from ravi_otel._telemetry.content import Content, Structured, as_text
 from ravi_otel._telemetry.metrics import Attributes, CallMetrics, about
 from ravi_otel._telemetry.names import Convention
-from ravi_otel._telemetry.providers import Pipeline
+from ravi_otel._telemetry.providers import Pipeline, Signals
 from ravi_otel._telemetry.spans import (
     MARK,
     MOST_CHARS,
@@ -44,6 +45,13 @@ from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Asked, Call, Reply, Usage
+
+_CLIENT: Final = SpanKind.CLIENT  # reading a member off its class costs more than all that is done with it here
+_TOLD_ELSEWHERE: Final = Suppression.TOLD
+_SUPPRESSED: Final = Suppression.SUPPRESSED
+
+_UNHEARD: Final = object()
+"""The key under which a record keeps the context that a call began in of which nobody would have heard."""
 
 _ASKED: Final = object()
 """The key under which a record keeps what its request said when it was sent."""
@@ -324,12 +332,32 @@ def _add_headers(attributes: Attributes, provider: str, request_id: str | None, 
 # The listener.
 
 
-class _Beginning(NamedTuple):
-    """What all spans of one (operation, model, host) in one scope begin with."""
+class _Beginning:
+    """What all spans of one (operation, model, host) in one scope begin with, and the latest context in which such a span was wanted."""
 
-    facts: ScopeFacts
-    name: str
-    attributes: Attributes
+    __slots__ = ("attributes", "facts", "name", "wanted_in")
+
+    def __init__(self, facts: ScopeFacts, name: str, attributes: Attributes) -> None:
+        self.facts = facts
+        self.name = name
+        self.attributes = attributes
+        self.wanted_in: Callable[[], Context | None] = _nowhere  # weak: a context keeps its scope
+
+
+def _nowhere() -> None:
+    return None
+
+
+def _weakly(context: Context) -> Callable[[], Context | None]:
+    try:
+        return weakref.ref(context)
+    except TypeError:  # a plain mapping, which somebody made current
+        return _nowhere
+
+
+def _key_of(call: Call, facts: ScopeFacts) -> tuple[object, ...]:
+    scope_id, operation, provider, model = facts.scope_id, call.operation, call.provider, call.model
+    return scope_id, operation, provider, model, call.server_address, call.server_port, call.endpoint, call.session
 
 
 class ModelCallTelemetry(Listener):
@@ -344,63 +372,89 @@ class ModelCallTelemetry(Listener):
 
     def call_started(self, record: CallRecord) -> AbstractContextManager[object] | None:
         """Start the span and make it current."""
-        call = record.call
-        parent = otel_context.get_current() if self._pipeline.surrounding is None else self._pipeline.parent()
-        told = suppression_of(call, parent)
-        if told is not None:
-            record.marks[SUPPRESSION] = told
+        call, facts, pipeline = record.call, record.facts, self._pipeline
+        current = otel_context.get_current()
+        parent = current if pipeline.surrounding is None else pipeline.parent()
+        key: tuple[object, ...] = ()
+        beginning: _Beginning | None = None
+        signals = pipeline.settled
+        if signals is None and call.content is None and pipeline.unheard:
+            record.marks[_UNHEARD] = parent
             return None
+        if signals is not None:
+            key = _key_of(call, facts)
+            beginning = self._beginnings.get(key)
+            if beginning is not None and beginning.facts is not facts:
+                beginning = None
+        if beginning is None or call.told_elsewhere is not None or beginning.wanted_in() is not parent:
+            told = suppression_of(call, parent)
+            if told is not None:
+                record.marks[SUPPRESSION] = told
+                return None
         span, attachment = None, None
-        tracer = (self._pipeline.settled or self._pipeline.signals()).tracer
+        tracer = (signals or pipeline.signals()).tracer
         if tracer is not None:
-            key = (record.facts.scope_id, call.operation, call.provider, call.model, call.server_address, call.server_port, call.endpoint)
-            beginning = self._beginnings.get((*key, call.session))
-            if beginning is None or beginning.facts is not record.facts:
-                beginning = self._begin((*key, call.session), call, record.facts)
+            if beginning is None:
+                beginning = self._begin(key or _key_of(call, facts), call, facts)
+            if beginning.wanted_in() is not parent:
+                beginning.wanted_in = _weakly(parent)
             attributes = {**beginning.attributes, **self._attributes.at_start(call)}
-            span = tracer.start_span(beginning.name, parent, SpanKind.CLIENT, attributes)
+            span = tracer.start_span(beginning.name, parent, _CLIENT, attributes)
             context = trace.set_span_in_context(span, parent)
             record.marks[MARK] = Open(span, context)
             record.span = span
-            attachment = Attachment(context)
+            attachment = Attachment(context, current)
         if call.content is not None and self._content.captured:
             self._add_asked(record, call.content, span)
         return attachment
 
     def chunk_came(self, record: CallRecord, since_ns: int) -> None:
         """Record the time from one chunk to the next, where each is timed and the call is ours to tell."""
-        if SUPPRESSION not in record.marks and record.call.generative and not record.call.session and self._pipeline.metered:
-            mark = record.marks.get(MARK)
+        marks = record.marks
+        untold = SUPPRESSION in marks or _UNHEARD in marks
+        if not untold and record.call.generative and not record.call.session and self._pipeline.metered:
+            mark = marks.get(MARK)
             context = mark.context if isinstance(mark, Open) else None
             self._metrics.record_chunk(self._pipeline.signals().instruments, record, since_ns, context)
 
     def call_ended(self, record: CallRecord) -> None:
         """End the span and record the metrics; what another instrumentation tells too is told by that, but for costs and retries."""
-        told = record.marks.pop(SUPPRESSION, None)
-        if told is Suppression.SUPPRESSED:
+        marks, call, pipeline = record.marks, record.call, self._pipeline
+        signals, succeeded = pipeline.settled, record.status == "ok"
+        began_unheard = marks.pop(_UNHEARD, None)
+        if began_unheard is not None and succeeded and signals is None and pipeline.unheard:
             return
-        mark, call, pipeline = record.marks.pop(MARK, None), record.call, self._pipeline
-        if mark is None and record.status == "ok" and call.content is None and pipeline.settled is None and not pipeline.metered:
-            return  # there is nobody to tell
+        told = marks.pop(SUPPRESSION, None) if began_unheard is None else suppression_of(call, cast("Context", began_unheard))
+        if told is _SUPPRESSED:
+            return
+        mark = marks.pop(MARK, None)
         span, context = mark if isinstance(mark, Open) else (None, None)
-        plain = record.status == "ok" and record.error_type is None and (record.reply is None or record.reply.error_type is None)
+        plain = succeeded and record.error_type is None and (record.reply is None or record.reply.error_type is None)
         error = None if plain else spans.error_of(record)
         try:
-            if told is not Suppression.TOLD:
+            if told is not _TOLD_ELSEWHERE:
                 self._finish(span, context, record, error, said=told is None and call.content is not None)
         finally:
-            signals = pipeline.settled or pipeline.signals()
-            heard = pipeline.settled is not None or pipeline.metered
+            heard = signals is not None
+            if signals is None:
+                signals = pipeline.signals()
+                heard = pipeline.settled is not None or pipeline.metered
             if heard and (call.generative or call.fetches) and not call.session and record.status != "refused":  # which was never sent
                 if record.cost_nano:
                     signals.instruments.costs.add(record, record.cost_nano, context)
                 if record.retries:
                     self._metrics.count_retries(signals.instruments, record, context)
-                if told is not Suppression.TOLD:
+                if told is not _TOLD_ELSEWHERE:
                     self._metrics.record(signals.instruments, record, error, context)
-            if record.status == "error" and record.error is not None and told is not Suppression.TOLD and self._attributes.is_genai(call):
-                raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(call), names.ERROR_TYPE: error}
-                signals.emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
+            if record.error is not None and told is not _TOLD_ELSEWHERE:
+                self._emit_error(signals, record, error, context)
+
+    def _emit_error(self, signals: Signals, record: CallRecord, error: str | None, context: Context | None) -> None:
+        """Emit the event of what a failed call raised."""
+        call = record.call
+        if record.status == "error" and record.error is not None and self._attributes.is_genai(call):
+            raised = {names.EXCEPTION_TYPE: _raised(record.error), **self._attributes.about(call), names.ERROR_TYPE: error}
+            signals.emit(names.EXCEPTION_EVENT, "WARN", present(raised), context)
 
     def _begin(self, key: tuple[object, ...], call: Call, facts: ScopeFacts) -> _Beginning:
         name, attributes = self._attributes.named(call)

@@ -121,6 +121,15 @@ class Pipeline:
         """Whether a metric may be heard by anybody; before the first use nobody knows yet."""
         return self._signals is None or "metrics" in self._chosen or _any_set(_METRICS)
 
+    @property
+    def unheard(self) -> bool:
+        """Whether nobody would hear of what begins now, neither by a span nor by a metric; before the first use nobody knows yet."""
+        signals = self._signals
+        if signals is None or signals.tracer is not None or self._chosen:
+            return False
+        # `_any_set`, without the calls
+        return getattr(trace, _TRACERS, _UNKNOWN) is None and getattr(_METRICS_MODULE, _METERS, _UNKNOWN) is None
+
     def parent(self) -> Context:
         """Return the context to start a span in: the current one, with the span of the run around the process where it has none."""
         current = otel_context.get_current()
@@ -330,9 +339,12 @@ def _a_global_is_set() -> bool:
     return not all(_is_proxy(_global(signal)) for signal in _SIGNALS)
 
 
+_TRACERS: Final = "_TRACER_PROVIDER"
+_METERS: Final = "_METER_PROVIDER"
+_METRICS_MODULE: Final = getattr(metrics, "_internal", None)
 _PLACES: Final = {
-    "traces": (trace, "_TRACER_PROVIDER"),
-    "metrics": (getattr(metrics, "_internal", None), "_METER_PROVIDER"),
+    "traces": (trace, _TRACERS),
+    "metrics": (_METRICS_MODULE, _METERS),
     "logs": (getattr(_logs, "_internal", None), "_LOGGER_PROVIDER"),
 }
 

@@ -556,30 +556,31 @@ def settle(operation: Operation, actual: Mapping[str, int], *, guessed: bool) ->
     overage: list[tuple[Account, int]] | None = None
     kind: str | None = None
     told: int | None = None
-    lines, held, index = operation.lines, operation.held, operation.ended
-    for line in lines[index : operation.taken] if index or operation.taken < len(lines) else lines:
+    lines, held, before = operation.lines, operation.held, operation.ended
+    if before or operation.taken < len(lines):
+        lines = lines[before : operation.taken]
+    for ended, line in enumerate(lines, before + 1):
         account: Account = line.account
-        if account.nature is _HELD or line.carved:
-            hold = line.want if held is None else held[index]
+        nature = account.nature
+        if nature is _HELD or line.carved:
+            hold = line.want if held is None else held[ended - 1]
             if account.kind is not kind:  # nearly always they are all of one or two kinds
                 kind = account.kind
                 told = actual.get(kind)
                 if told and told < 0:
                     told = 0  # less than nothing is nothing
             amount = hold if told is None or (guessed and told < hold) else told
-            index += 1
             used = account.used + amount
-            account.held, account.used, operation.ended = account.held - hold, used, index
-            if amount > hold and account.nature is _HELD:
+            account.held, account.used, operation.ended = account.held - hold, used, ended
+            if amount > hold and nature is _HELD:
                 overage = [*(overage or ()), (account, amount - hold)]
-        elif account.nature is _COUNTED:
-            operation.ended = index = index + 1
+        elif nature is _COUNTED:
+            operation.ended = ended
             continue
         else:
-            index += 1
             risen = account.risen(actual)
             used = account.used + risen  # read after the call: a signal's handler may come in it, and charge
-            account.used, operation.ended = used, index
+            account.used, operation.ended = used, ended
         if used >= account.quiet_until:
             crossings = account.cross("settle", "observed" if account.observe else "admitted", crossings)
     return Settled(crossings, overage or ()) if crossings or overage else NOTHING_CROSSED

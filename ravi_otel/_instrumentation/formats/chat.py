@@ -56,7 +56,7 @@ _SETTINGS: Final = Settings(
     ("output_type", "response_format", "type"),
 )
 
-_INPUT_FIELDS: Final = ("messages", "tools", "functions", "response_format")
+_INPUT_FIELDS: Final = frozenset({"messages", "tools", "functions", "response_format"})
 """What of a request counts as input."""
 
 _COMPLETION_FIELDS: Final = ("prompt", "suffix", "messages")
@@ -116,7 +116,7 @@ class ChatCompletions(WireFormat):
             host.assumed,
             model if isinstance(model, str) else None,
             stream=request.stream,
-            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS.intersection(body))), size * _PER_MESSAGE + _PER_REQUEST),
             output_cap=cap,
             choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
             messages=size if known else None,

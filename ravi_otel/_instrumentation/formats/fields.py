@@ -228,19 +228,17 @@ def tokens_in(value: Any, more: int = 0) -> int:  # noqa: C901, PLR0912 - one lo
             node = stack.pop()
             seen += 1
             kind = class_of(node)
-            if kind is dict and len(node) <= _FEW:
+            if kind is dict and len(node) <= _FEW and _MEDIA_KEYS.isdisjoint(node):
                 # A message, nearly always: its texts are weighed where they stand.
                 seen += len(node)
-                for key, inner in node.items():
+                total += len(node)
+                for inner in node.values():
                     if type(inner) is not str:
-                        total += 1
                         stack.append(inner)
-                    elif key in _MEDIA_KEYS:
-                        total += _MEDIA_TOKENS
                     elif inner.isascii() and not inner.startswith("data:"):  # `_tokens_in_text`, without the calls
-                        total += 1 + (len(inner) + 3) // 4
+                        total += (len(inner) + 3) // 4
                     else:
-                        total += 1 + _tokens_in_text(inner)
+                        total += _tokens_in_text(inner)
             elif kind is list or kind is tuple:
                 stack.extend(node)
             elif node is None:  # before the questions below, which cost more than a message

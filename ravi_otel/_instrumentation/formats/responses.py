@@ -45,7 +45,7 @@ from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, 
 
 _PER_ITEM: Final = 4
 _PER_REQUEST: Final = 3
-_INPUT_FIELDS: Final = ("input", "instructions", "tools", "text")
+_INPUT_FIELDS: Final = frozenset({"input", "instructions", "tools", "text"})
 _SETTINGS: Final = Settings(
     ("temperature", "top_p", "service_tier"),
     ("max_tokens", "max_output_tokens"),
@@ -97,7 +97,7 @@ class Responses(WireFormat):
         call = request.describe(
             "chat",
             "responses",
-            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS)), size * _PER_ITEM + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS.intersection(body))), size * _PER_ITEM + _PER_REQUEST),
             output_cap=count(body.get("max_output_tokens")),
             messages=size + instructed,
             unchained=instructed,
