@@ -15,7 +15,6 @@ EXTRAS: dict[str, str | None] = {
     "limits": "agents",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
-    "sse_starlette": "ui",
     "stamina": "agents",
     "textual": "top",
     "uvicorn": "testing",

@@ -49,7 +49,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     It prints the URL to open. Whoever has that URL may see and change what you may; it is served on this machine alone unless you say
     otherwise. Needs the extra `ui`: pip install 'ravi-otel[ui]'.
     """
-    for each in ("fastapi", "sse_starlette", "uvicorn"):
+    for each in ("fastapi", "uvicorn"):
         load(each)
     access = load("ravi_otel.ui._safety").access(
         port=port,

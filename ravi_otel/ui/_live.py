@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from anyio import to_thread
-from sse_starlette import ServerSentEvent
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import amount, clean, count
@@ -26,6 +25,9 @@ from ravi_otel.ui._decisions import Inbox
 _LEAST_S: Final = 0.1
 _EVERY_S: Final = 0.25
 _SECOND_S: Final = 1.0
+_ALIVE_S: Final = 5.0
+"""How soon a page that has nothing new to hear is told that somebody is there."""
+
 _PATIENCE_S: Final = 1.0
 _MOST_ROWS: Final = 2_000
 _MOST_BARS: Final = 8
@@ -41,14 +43,24 @@ class Feed:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.is_over = False
         self._lock = threading.Lock()
         self._following: Following | None = None
         self._listening: set[Callable[[], object]] = set()
+        self._news = 0
+        self._telling = threading.Lock()
+        self._told_of: tuple[object, ...] = ()
+        self._told = ""
+
+    def end(self) -> None:
+        """Let every page that listens go: the server ends."""
+        self.is_over = True
+        self._changed()
 
     def look(self) -> list[Watched]:
-        """Return what the processes said last."""
+        """Return what the processes said last; one that is followed and was not heard yet is asked."""
         following = self._following
-        if following is not None:
+        if following is not None and following.is_settled:
             return following.seen()
         watch = Watch(self.root)
         try:
@@ -79,6 +91,7 @@ class Feed:
 
     def _changed(self) -> None:
         with self._lock:
+            self._news += 1
             listening = list(self._listening)
         for wake in listening:
             wake()
@@ -89,6 +102,14 @@ class Feed:
             return _now(self.look(), inbox.waiting(), [])
         except QueueError:
             return _now(self.look(), [], [("error", "approvals cannot be read")])
+
+    def told(self, inbox: Inbox) -> str:
+        """Return `now` as it is written, once for all pages that ask for the same."""
+        with self._telling:
+            of = (self._news, inbox.mark(), int(time.monotonic() / _SECOND_S))
+            if of != self._told_of:
+                self._told, self._told_of = self.now(inbox).model_dump_json(), of
+            return self._told
 
     def limits(self) -> api.Limits:
         """Return every limit that counts now, the fullest first."""
@@ -150,19 +171,21 @@ class Feed:
         raise LiveError("That is not open any more.")
 
 
-async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[ServerSentEvent]:
-    """Yield what is open whenever it changed, for one page, for as long as it listens."""
+async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[str]:
+    """Yield what is open whenever it changed, as server-sent events, for one page, for as long as it listens."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    last, mark, told_at = "", inbox.mark(), 0.0
+    last, mark, sent_at = "", inbox.mark(), 0.0
     with feed.listen(partial(loop.call_soon_threadsafe, woken.set)):
-        while True:
-            now = await to_thread.run_sync(lambda: feed.now(inbox))
-            text, told_at = now.model_dump_json(), time.monotonic()
+        while not feed.is_over:
+            text, looked_at = await to_thread.run_sync(feed.told, inbox), time.monotonic()
             if text != last:
-                last = text
-                yield ServerSentEvent(text, event="now")
+                last, sent_at = text, looked_at
+                yield f"event: now\ndata: {text}\n\n"
+            elif looked_at - sent_at >= _ALIVE_S:
+                sent_at = looked_at
+                yield "event: alive\ndata: -\n\n"
             await asyncio.sleep(_LEAST_S)
-            while not woken.is_set() and inbox.mark() == mark and time.monotonic() - told_at < _SECOND_S:
+            while not woken.is_set() and inbox.mark() == mark and time.monotonic() - looked_at < _SECOND_S:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _EVERY_S)
             woken.clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import socket
 import time
 from base64 import b64encode
 from dataclasses import dataclass, field
@@ -14,9 +15,8 @@ from typing import Annotated, Final, cast
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from sse_starlette import EventSourceResponse
 from starlette.exceptions import HTTPException
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from ravi_otel import __version__
@@ -38,7 +38,6 @@ _NONSENSE: Final = "That is not what is asked for here."
 _SAID: Final = {400: _NONSENSE, 404: "There is no such thing to ask for.", 405: "That cannot be asked for in this way."}
 _HEAD_S: Final = 10.0
 _STOP_S: Final = 1
-_PING_S: Final = 15
 _LINK_S: Final = 86_400
 _HOLDER: Final = "whoever has the link"
 
@@ -100,10 +99,11 @@ def session(desk: At, who: Who) -> api.Session:
     )
 
 
-@router.get("/api/events")
-def stream(desk: At) -> EventSourceResponse:
+@router.get("/api/events", response_class=StreamingResponse)
+def stream(desk: At) -> StreamingResponse:
     """Send what is open as it changes."""
-    return EventSourceResponse(events(desk.feed, desk.inbox), ping=_PING_S)
+    headers = {"x-accel-buffering": "no"}  # a proxy is not to gather it
+    return StreamingResponse(events(desk.feed, desk.inbox), media_type="text/event-stream", headers=headers)
 
 
 @router.get("/api/now")
@@ -334,6 +334,19 @@ class _Connection(H11Protocol):
             self.transport.close()
 
 
+class _Server(uvicorn.Server):
+    """Let the pages that listen go before it waits for their connections."""
+
+    def __init__(self, config: uvicorn.Config, feed: Feed) -> None:
+        super().__init__(config)
+        self._feed = feed
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End."""
+        self._feed.end()
+        await super().shutdown(sockets)
+
+
 def server(desk: Desk) -> uvicorn.Server:
     """Return the server, guarded, which has not begun to listen."""
     config = uvicorn.Config(
@@ -348,4 +361,4 @@ def server(desk: Desk) -> uvicorn.Server:
         ws="none",
         timeout_graceful_shutdown=_STOP_S,
     )
-    return uvicorn.Server(config)
+    return _Server(config, desk.feed)

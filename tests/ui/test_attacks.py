@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from approval_desk import desk, requested
+from live_actors import run
 from page_client import JSON, Client, raw
 from page_stage import serving
 
@@ -259,3 +260,79 @@ def test_whoever_has_a_link_reaches_nothing_else_with_it(outside):
     assert stranger(path, "POST", answer, **JSON)[0] == 403
     assert stranger(path, "HEAD")[0] in {404, 405}
     assert desk(outside.queue, time.time).find(asked.id).state == "pending"
+
+
+# -- the stream of events -----------------------------------------------------------------------------------------
+
+
+class Stream:
+    """Listen as a page does."""
+
+    def __init__(self, served, cookie):
+        self.connection = socket.create_connection(("127.0.0.1", served.port), timeout=20)
+        self.connection.sendall(f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {cookie}\r\n\r\n".encode())
+        self.lines = self.connection.makefile("rb")
+
+    def next(self, event="now"):
+        """Return what the next event of that kind says."""
+        for line in self.lines:
+            if line.strip() == f"event: {event}".encode():
+                return next(self.lines).removeprefix(b"data: ").decode()
+        raise EOFError
+
+    def close(self):
+        self.lines.close()
+        self.connection.close()
+
+
+def test_the_first_that_a_page_hears_names_every_program_that_runs(inside, served):
+    for at in range(30):
+        served.actor(run(f"r{at}"))
+    stream = Stream(served, inside.cookie)
+    told = json.loads(stream.next())
+    stream.close()
+    assert {row["run"] for row in told["rows"] if row["kind"] == "run"} == {f"r{at}" for at in range(30)}
+
+
+def test_a_program_can_be_steered_at_once_when_a_page_has_begun_to_listen(inside, served):
+    actor = served.actor(run("r1"))
+    row = next(row for row in json.loads(inside("/api/now")[2])["rows"] if row["kind"] == "run")
+    stream = Stream(served, inside.cookie)
+    assert inside.change(body={"process": row["process"], "scope": "r1", "op": "cancel"})[0] == 200
+    stream.close()
+    assert [each["op"] for each in actor.heard] == ["cancel"]
+
+
+def test_a_page_that_has_nothing_to_hear_is_told_that_somebody_is_there(inside, served, monkeypatch):
+    monkeypatch.setattr("ravi_otel.ui._live._ALIVE_S", 0.01)
+    stream = Stream(served, inside.cookie)
+    stream.next()
+    assert stream.next("alive").strip() == "-"
+    stream.close()
+
+
+def test_many_pages_that_listen_are_told_by_one_look(inside, served, monkeypatch):
+    looked = []
+    monkeypatch.setattr(served.desk.feed.__class__, "look", lambda feed: looked.append(feed) or [])
+    streams = [Stream(served, inside.cookie) for _ in range(200)]
+    began = time.monotonic()
+    for each in streams:
+        each.next()
+    assert len(looked) <= 20 * (time.monotonic() - began + 2)
+    for each in streams:
+        each.close()
+    assert inside("/api/session")[0] == 200
+
+
+def test_a_server_that_ends_lets_its_pages_go_at_once_and_says_nothing(tmp_path, caplog):
+    with serving(tmp_path) as served:
+        client = Client(served)
+        client.arrive()
+        streams = [Stream(served, client.cookie) for _ in range(5)]
+        for each in streams:
+            each.next()
+    for each in streams:
+        with pytest.raises(EOFError):
+            each.next()
+        each.close()
+    assert caplog.records == []

@@ -503,9 +503,16 @@ class Following:
         self._connections: dict[Path, socket.socket] = {}
         self._events: deque[tuple[int, str, LiveEvent]] = deque(maxlen=MOST_EVENTS)
         self._number = 0
+        self._unheard: set[Path] | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._find, name="ravi-otel-follow", daemon=True)
         self._thread.start()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether each process was heard that was there at the beginning, or is known not to answer."""
+        with self._lock:
+            return self._unheard is not None and not self._unheard
 
     def seen(self) -> list[Watched]:
         """Return what is known of each process, by number."""
@@ -531,6 +538,8 @@ class Following:
         while not self._over.is_set():
             there = entries(self._store)
             with self._lock:
+                if self._unheard is None:
+                    self._unheard = {entry.socket for entry in there}
                 for gone in self._known.keys() - {entry.socket for entry in there} - self._connections.keys():
                     del self._known[gone]
             for entry in there:
@@ -551,6 +560,7 @@ class Following:
             trouble = None if isinstance(error.__cause__, _NOBODY) or is_alive(entry.process) is False else clean(str(error), _MOST_SAID)
         with self._lock:
             self._connections.pop(entry.socket, None)
+            self._hear(entry.socket)
             if trouble is None:
                 self._known.pop(entry.socket, None)
             else:
@@ -565,8 +575,13 @@ class Following:
             if self._over.is_set():
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def _hear(self, place: Path) -> None:
+        if self._unheard is not None:
+            self._unheard.discard(place)
+
     def _take(self, session: Session, told: ProcessState | Happened) -> None:
         with self._lock:
+            self._hear(session.path)
             if isinstance(told, ProcessState):
                 self._known[session.path] = Watched(session, told)
             else:

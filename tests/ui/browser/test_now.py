@@ -201,13 +201,45 @@ def test_a_server_that_dies_and_returns_is_told_and_found_again(tmp_path, browse
         expect(page.get_by_role("row").filter(has_text="r1").first).to_be_visible()
         port, token = served.port, served.access.token
         actors, served.actors = served.actors, []
-    expect(page.get_by_text("not live: the server does not answer")).to_be_visible()
+    gone = page.get_by_role("alert")
+    expect(gone).to_contain_text("Not connected. What is shown was so at")
+    expect(gone).to_contain_text("The server does not answer. Is `ravi-otel ui` still running?")
     again = Served(tmp_path, port=port, token=token)
     again.actors = actors
     try:
         again.start()
-        expect(page.get_by_text("not live")).to_have_count(0, timeout=20_000)
+        expect(gone).to_have_count(0, timeout=20_000)
     finally:
         looking.context.close()
         again.stop()
     assert json.dumps(looking.wrong).count("dialog") == 0
+
+
+def test_a_server_that_started_anew_says_that_its_new_address_is_needed(tmp_path, browser):
+    from page_stage import Looking, Served
+
+    with serving(tmp_path) as served:
+        looking = Looking(browser, served)
+        page = looking.open()
+        expect(page.get_by_role("heading", name="Now")).to_be_visible()
+        port = served.port
+    again = Served(tmp_path, port=port)
+    try:
+        again.start()
+        expect(page.get_by_role("alert")).to_contain_text("This page needs the URL that `ravi-otel ui` printed", timeout=20_000)
+    finally:
+        looking.context.close()
+        again.stop()
+
+
+def test_a_server_that_falls_silent_is_not_taken_for_one_where_nothing_happens(served, looking):
+    served.actor(run("r1"))
+    page = looking.page
+    page.clock.install()
+    looking.open()
+    expect(page.get_by_role("row").filter(has_text="r1").first).to_be_visible()
+    page.route("**/api/events", lambda route: route.fulfill(status=401))
+    looking.is_refused()
+    page.clock.run_for(20_000)
+    expect(page.get_by_role("alert")).to_contain_text("Not connected. What is shown was so at")
+    expect(page.get_by_role("alert")).to_contain_text("The server answers, but tells nothing new.")

@@ -4,8 +4,9 @@ import { useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { session } from "../api.ts";
 import { useKeys, useTitle } from "../hooks.ts";
-import { live, now } from "../live.ts";
+import { heardAt, live, now, trouble } from "../live.ts";
 import { FindButton } from "./Find.tsx";
+import { moment } from "../words.ts";
 import { Icon, State } from "./Icon.tsx";
 
 const PAGES = [
@@ -120,6 +121,20 @@ export interface PageProps {
   fixed?: boolean;
 }
 
+/** Say that what is shown is of then, and why nothing newer came: nothing old is to pass for what is so now. */
+function NotConnected() {
+  if (live.value || trouble.value === null) return null;
+  return (
+    <p class="not-connected" role="alert">
+      <Icon name="unknown" />
+      <span>
+        <b>Not connected.</b> {heardAt.value !== null && <>What is shown was so at {moment(heardAt.value)}. </>}
+        {trouble.value}
+      </span>
+    </p>
+  );
+}
+
 /** A page: the bar at the top, what is shown, and a line that says what is looked at, the same in a terminal, and the keys. */
 export function Page({ name, cli, looks, keys = [], children, fixed = false }: PageProps) {
   useTitle(name);
@@ -129,10 +144,13 @@ export function Page({ name, cli, looks, keys = [], children, fixed = false }: P
   return (
     <div class={fixed ? "frame fixed" : "frame"}>
       <Top />
-      <main class="main">{children}</main>
+      <main class="main">
+        <NotConnected />
+        {children}
+      </main>
       <footer class="status">
         <span>
-          {looks} · {live.value ? "live" : <State tone="unknown">not live: the server does not answer</State>}
+          {looks} · {live.value ? "live" : <State tone="unknown">not connected</State>}
         </span>
         {cli !== undefined && (
           <span class="cli" title="The same in a terminal">
