@@ -26,7 +26,7 @@ from ravi_otel._enforcement.usage_counters import Key, Remembered, Tallies, Usag
 from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks._events import LimitReading
+from ravi_otel.hooks._events import LimitChange, LimitReading
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import NamedKind, read_kind
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, Outcome, ScopeKind, format_limit, public_amount
@@ -324,13 +324,14 @@ class LimitedScope:
                 "other: give it to run(limits=...), or limit what lives under an agent with fan_out=."
             )
 
-    def set_limit(self, kind: str, value: float) -> None:
+    def set_limit(self, kind: str, value: float, *, by: str | None = None, login: str | None = None) -> None:
         """Set another value on this scope's own limits of `kind`: USD for cost, seconds for time, else a count.
 
         `kind` is written as a limit's is: `tokens`, `tool.search`, `sql_rows`, `tokens@researcher`; `agents` is a run's. A raise
         arms the limit's events again and ends draining, whoever waits in line is judged again. A value below what is used refuses
         from now on; that the limit is exceeded is told with the first refusal. Raises ConfigurationError for a kind it has no
         limit of; BudgetExhaustedError or BudgetContendedError when what an agent's part is raised by is not left where it came from.
+        `by` is the person who asks for it over the `login` of the system, None for the program's own code: whoever listens is told.
         """
         asked = read_kind("set_limit(kind)", kind, own=True)
         name = asked.name
@@ -346,11 +347,15 @@ class LimitedScope:
         inner = _inner_amount(name, value)
         if name == Kind.AGENTS and inner < 1:
             raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
+        changed: list[Account | Series] = [*found, *series]
+        before: dict[tuple[str, str], int | None] = {(each.kind, each.limit.label): each.value for each in changed}
         for account in found:
             if isinstance(account, Part):
                 account.carved.grow(account.kind, inner)
         if slots and self.spawn is not None:
             if not found:
+                most = self.spawn.budget.max_agents
+                before[name, name] = None if most >= UNLIMITED_AGENTS.max_agents else most
                 self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
             self.spawn.resize(inner)
         for account in found:
@@ -360,6 +365,12 @@ class LimitedScope:
             self.clock.watch(account)
         for each in series:
             each.retune(inner)
+        self._emit_set(before, inner, by, login)
+
+    def _emit_set(self, before: Mapping[tuple[str, str], int | None], now: int, by: str | None, login: str | None) -> None:
+        for (kind, label), was in before.items():
+            amounts = None if was is None else public_amount(kind, was), public_amount(kind, now)
+            self.engine.listeners.limit_set(LimitChange(self.facts, kind, label, *amounts, by, login))
 
     # -- what was spent elsewhere -------------------------------------------------------------------------------------------
 

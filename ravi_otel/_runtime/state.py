@@ -16,6 +16,7 @@ from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.stopping import stop_what_is_over
+from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._limits import Limit
 
 _log = logging.getLogger("ravi_otel")
@@ -91,6 +92,7 @@ class State:
         self.when_told: Callable[[], object] = lambda: None
         self._telling = threading.RLock()
         self._warned: set[str] = set()
+        self._always: tuple[Listener, ...] = ()
 
     @property
     def engine(self) -> Engine:
@@ -126,8 +128,17 @@ class State:
         count in the limits of the process, all of them together; None keeps them to this one.
         """
         place = _Place(engine, limits, around, origins, service)  # may raise: then nothing has changed
+        for each in self._always:
+            engine.listeners.add_once(each)
         self._place = place
         _current.surround(place.surrounding, place.root)
+
+    def listen(self, listener: Listener) -> None:
+        """Tell `listener` of what happens from now on, whichever engine is in use; once."""
+        with self.lock:
+            if listener not in self._always:
+                self._always = (*self._always, listener)
+        self.engine.listeners.add_once(listener)
 
     def locate(self) -> tuple[Scope, bool]:
         """Return the scope the running code is in, and whether it was really in one.

@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "replay": "Send a stored run to an OTLP backend.",
     "prune": "Delete old runs from the store, or what is of one user.",
     "approvals": "List what waits for your approval, and answer it.",
-    "audit": "Check that audit logs are as they were written.",
+    "audit": "Read audit logs, and check that they are as they were written.",
     "stack": "Start and stop collector, stores and dashboards.",
     "doctor": "Say what is not well, and what to do.",
     "demo": "Watch a runaway agent be stopped, and ten share a run.",

@@ -8,6 +8,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -28,6 +29,9 @@ from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import format_amount as amount
+from ravi_otel.policy._limits import public_amount
+from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.audit import AuditLog
 
 _LEAST_EVERY_S: Final = 0.2
 _MOST_EVERY_S: Final = 3600.0
@@ -149,9 +153,10 @@ def _write(look: Callable[[], list[Rate]], out: Console, *, once: bool, as_json:
 @ledger.command("set-limit", short_help="Set another limit on a counter that is there.")
 @click.argument("scope")
 @click.argument("limit")
+@click.option("--audit", type=click.Path(path_type=Path), metavar="DIR", help="Write down in the audit log of DIR what was set, by you.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_which
-def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url: str | None) -> None:
+def set_limit(*, scope: str, limit: str, audit: Path | None, as_json: bool, tenant: str | None, url: str | None) -> None:
     """Set another limit on the counter of SCOPE that counts what LIMIT says, such as `set-limit tenant:acme cost=75usd`.
 
     Of a limit with windows or `by`, written as `show` prints it, all counters that are there get it. SCOPE is named in full.
@@ -170,10 +175,22 @@ def set_limit(*, scope: str, limit: str, as_json: bool, tenant: str | None, url:
         changed = [now for each in those if (now := run_sync(store.set_limit(each.counter, wanted.value))) is not None]
     if not changed:
         raise click.ClickException("The counter is gone: nobody has used it for long, or the store was emptied.")
+    if audit is not None:
+        _note(AuditLog(audit), those, [Shown(each) for each in changed])
     if as_json:
         click.echo(json.dumps({"counters": [rows.fields(Shown(each)) for each in changed]}, indent=2, allow_nan=False))
     else:
         _print_set(those, [Shown(each) for each in changed])
+
+
+def _note(log: AuditLog, those: Sequence[Shown], changed: Sequence[Shown]) -> None:
+    before = {each.counter.key: each.counter.value for each in those}
+    for each in changed:
+        was, now = (public_amount(each.kind, value) for value in (before[each.counter.key], each.counter.value))
+        scope, _, name = each.where.partition(":")
+        log.note_limit(
+            each.label, each.kind, was, now, run_id=None, agent_name=None, scope=scope, scope_name=name, who=login(), login=login()
+        )
 
 
 def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:

@@ -638,6 +638,23 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitChange:
+    """Tell that a limit of an open scope has another value; amounts are in the public unit of `kind`, and `limit` is how it is labelled.
+
+    `before` is None where it was none. `by` is the person who set it, None where the program's own code did; `login` is the user of
+    the system who asked for that person.
+    """
+
+    facts: ScopeFacts
+    kind: str
+    limit: str
+    before: float | None
+    now: float
+    by: str | None = None
+    login: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StepEvent:
     """Tell that an agent's loop begins or ends its step number `step`, which counts from 1; `status` is None at its beginning."""
 

@@ -23,6 +23,7 @@ from ravi_otel.hooks._events import (
     CountEvent,
     GuardrailEvent,
     HandoffEvent,
+    LimitChange,
     LimitEvent,
     Notice,
     RetryRecord,
@@ -149,6 +150,9 @@ class Listener:
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Hear that a limit is near or exceeded, with the operation that brought it there, if any."""
 
+    def limit_set(self, change: LimitChange) -> None:
+        """Hear that a limit of an open scope has another value."""
+
     def spawn_event(self, event: SpawnEvent) -> None:
         """Hear what became of a request for a slot."""
 
@@ -252,6 +256,7 @@ _MAKERS: Final[dict[str, Callable[[str, _Methods], Callable[..., Any]]]] = {
     "tool_started": _entering,
     "tool_ended": _notifying,
     "limit_event": _notifying,
+    "limit_set": _notifying,
     "spawn_event": _notifying,
     "counted": _notifying,
     "told": _notifying,
@@ -283,6 +288,7 @@ class Listeners:
     tool_started: Callable[[ToolRecord], Entered]
     tool_ended: Callable[[ToolRecord], None]
     limit_event: Callable[[LimitEvent, CallRecord | ToolRecord | None], None]
+    limit_set: Callable[[LimitChange], None]
     spawn_event: Callable[[SpawnEvent], None]
     counted: Callable[[CountEvent], None]
     told: Callable[[Notice], None]

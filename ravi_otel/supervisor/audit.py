@@ -10,14 +10,19 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import time
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.hooks._events import LimitChange
+from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen
@@ -25,7 +30,12 @@ from ravi_otel.supervisor.audit_chain import AuditError, Head, append, hash_of, 
 
 What = Literal["proposed", "reviewed", "approved", "effective", "executed"]
 WHATS: Final = ("proposed", "reviewed", "approved", "effective", "executed")
+LIMIT_SET: Final = "limit_set"
+"""What an entry says of a limit that was given another value."""
+
 SUFFIX: Final = ".audit.jsonl"
+
+_log = logging.getLogger("ravi_otel")
 
 _OWN: Final = frozenset(
     {
@@ -90,8 +100,33 @@ class AuditLog:
         """
         entry: dict[str, Any] = {"at": round(time.time(), 6), "what": checks.choice("note(what)", what, WHATS), "run_id": _text(run_id)}
         entry |= {"agent_name": _text(agent_name), "tool": _text(tool), "op_id": _text(op_id)}
-        entry |= self._arguments(tool, arguments) | self._asked(tool, asked) | _facts(facts)
-        path = self.path(run_id)
+        self._write(entry | self._arguments(tool, arguments) | self._asked(tool, asked) | _facts(facts))
+
+    def note_limit(  # noqa: PLR0913 - one parameter a field
+        self,
+        limit: str,
+        kind: str,
+        before: float | None,
+        now: float,
+        *,
+        run_id: str | None,
+        agent_name: str | None,
+        scope: str,
+        scope_name: str | None,
+        who: str | None,
+        login: str | None,
+    ) -> None:
+        """Append that `limit`, which is one of `kind`, has the value `now` in the place of `before`, in the kind's public unit.
+
+        `who` is the person who set it, None where the program did, and `login` the user of the system who asked. Raises AuditError as
+        `note` does.
+        """
+        entry: dict[str, Any] = {"at": round(time.time(), 6), "what": LIMIT_SET, "run_id": _text(run_id), "agent_name": _text(agent_name)}
+        entry |= {"limit": _text(limit), "kind": kind, "before": before, "now": now, "scope": scope, "scope_name": _text(scope_name)}
+        self._write(entry | {"who": _text(who), "login": _text(login)})
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        path = self.path(entry["run_id"])
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with hold(path) as opened:
@@ -143,6 +178,45 @@ class AuditLog:
         except RaviError as error:
             known["args_unwritten"] = _text(str(error))
         return known
+
+
+class LimitChanges(Listener):
+    """Write down in every log that a gate or an AuditTrail uses, one a directory, which limits were set to what, and by whom.
+
+    The change has been made by then: a limit must be lowered, in need, also where no log can be written. That is said in the program's.
+    """
+
+    def __init__(self) -> None:
+        self._logs: weakref.WeakValueDictionary[Path, AuditLog] = weakref.WeakValueDictionary()
+
+    def note_in(self, log: object) -> None:
+        """Write them into `log`, for as long as somebody else has it; what is no AuditLog hears of tools alone."""
+        if isinstance(log, AuditLog):
+            self._logs.setdefault(log.directory, log)
+            STATE.listen(self)
+
+    def limit_set(self, change: LimitChange) -> None:
+        """Write down one change."""
+        facts = change.facts
+        for log in list(self._logs.values()):
+            try:
+                log.note_limit(
+                    change.limit,
+                    change.kind,
+                    change.before,
+                    change.now,
+                    run_id=facts.run_id,
+                    agent_name=facts.agent_name,
+                    scope=facts.kind.value,
+                    scope_name=facts.name,
+                    who=change.by,
+                    login=change.login,
+                )
+            except AuditError as error:
+                _log.error("ravi-otel: %s was set to %s by %s, and %s", change.limit, change.now, change.by or "the program", error)
+
+
+LIMIT_CHANGES: Final = LimitChanges()
 
 
 def name_of(run_id: str | None) -> str:

@@ -22,6 +22,7 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.contract import Approver
+from ravi_otel.supervisor.audit import LIMIT_CHANGES
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, Terms, told_of
 from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
@@ -85,6 +86,7 @@ def checked(parameter: str, given: Any, methods: Collection[str], needs: str) ->
 def checked_audit(given: Any) -> Any:
     """Accept what writes down what happens, or None."""
     refuse_async("Gate(audit)", checked("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
+    LIMIT_CHANGES.note_in(given)
     return given
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
@@ -22,8 +21,7 @@ from ravi_otel.supervisor.approval.editing import alike
 from ravi_otel.supervisor.approval.rows import StoredRequest
 from ravi_otel.supervisor.approval.sentences import by, login, not_pending
 from ravi_otel.supervisor.approval.store import QueueFile
-from ravi_otel.supervisor.audit import SUFFIX
-from ravi_otel.supervisor.audit_chain import entry_of, lines
+from ravi_otel.supervisor.audit_entries import Entry, entries, newest_first
 from ravi_otel.supervisor.audit_verify import Verified, verify_all
 from ravi_otel.ui import _api as api
 
@@ -31,7 +29,6 @@ _MOST_ANSWERED: Final = 100
 _MOST_CALL: Final = 200
 _MOST_ENTRIES: Final = 500
 _MOST_SENTENCE: Final = 400
-_SHOWN_APART: Final = frozenset({"n", "at", "what", "run_id", "agent_name", "tool", "op_id", "prev", "hash", "who", "approved"})
 _STATES: Final[Mapping[str, api.Tone]] = {
     "pending": "wait",
     "approved": "ok",
@@ -39,7 +36,6 @@ _STATES: Final[Mapping[str, api.Tone]] = {
     "rejected": "refused",
     "expired": "paused",
 }
-_DECIDED: Final = {"approve": "let through", "revise": "revised", "block": "blocked", "escalate": "escalated"}
 _WHATS: Final[Mapping[str, api.Tone]] = {
     "approve": "ok",
     "approved": "ok",
@@ -207,21 +203,20 @@ def _reading(value: JsonValue) -> str | None:
 def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
     """Verify every log of a directory, and return the newest entries that fit; ConfigurationError where it cannot be read."""
     verified = verify_all(directory) if directory.exists() else []
-    entries = [entry for each in verified for entry in _entries(each)]
-    entries.sort(key=lambda entry: (-(entry.at or 0.0), entry.file, -entry.number))
-    fitting = [entry for entry in entries if _fits(entry, asked)]
+    every = newest_first([entry for each in verified for entry in entries(each, clean)])
+    fitting = [entry for entry in every if entry.is_of(**asked.model_dump())]
     return api.Audit(
         where=str(directory),
         verified_at=time.strftime("%H:%M:%S"),
         files=len(verified),
-        entries=len(entries),
+        entries=len(every),
         broken=[_file(each) for each in verified if not each.ok],
-        found=fitting[:_MOST_ENTRIES],
+        found=[_entry(entry) for entry in fitting[:_MOST_ENTRIES]],
         more=max(0, len(fitting) - _MOST_ENTRIES),
-        runs=_names(entry.run for entry in entries),
-        tools=_names(entry.tool for entry in entries),
-        people=_names(entry.who for entry in entries if entry.person),
-        whats=_names(entry.what for entry in entries),
+        runs=_names(entry.run for entry in every),
+        tools=_names(entry.tool for entry in every),
+        people=_names(entry.who for entry in every if entry.person),
+        whats=_names(entry.what for entry in every),
     )
 
 
@@ -234,56 +229,8 @@ def _names(found: Iterable[str]) -> list[str]:
     return [name for name, _ in Counter(filter(None, found)).most_common(50)]
 
 
-def _fits(entry: api.AuditEntry, asked: api.AuditAsk) -> bool:
-    if any(wanted and wanted != known for wanted, known in ((asked.run, entry.run), (asked.tool, entry.tool), (asked.what, entry.what))):
-        return False
-    if asked.person and asked.person != entry.who:
-        return False
-    return not asked.text or asked.text.casefold() in f"{entry.says} {entry.tool} {entry.run} {entry.who}".casefold()
-
-
-def _entries(verified: Verified) -> list[api.AuditEntry]:
-    if not verified.path.name.endswith(SUFFIX):
-        return []
-    opened = os.open(verified.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        read = list(lines(opened, 0, os.fstat(opened).st_size))
-    finally:
-        os.close(opened)
-    return [_entry(verified, number, entry_of(line) or {}) for number, line in enumerate(read, 1) if line.endswith(b"\n")]
-
-
-def _entry(verified: Verified, number: int, entry: Mapping[str, Any]) -> api.AuditEntry:
-    def text(name: str, most: int = 80) -> str:
-        value = entry.get(name)
-        return clean(value, most) if isinstance(value, str) else ""
-
-    what, bad = text("what"), verified.bad_line == number
-    person = text("who") if what == "approved" else ""
-    decided = _DECIDED.get(text("decision"), what) if what != "approved" or entry.get("approved", True) else "rejected"
-    at = entry.get("at")
-    return api.AuditEntry(
-        file=verified.path.name,
-        number=number,
-        at=at if isinstance(at, (int, float)) and not isinstance(at, bool) else None,
-        run=text("run_id"),
-        tool=text("tool"),
-        what="changed" if bad else decided,
-        tone="refused" if bad else _WHATS.get(text("decision") or decided, "run"),
-        says=clean(" ".join(verified.problems), _MOST_SENTENCE) if bad else _says(entry),
-        who=person or text("agent_name") or ("gate" if what == "reviewed" else ""),
-        person=bool(person),
-        hash=text("hash", 64),
-        fits=True if verified.bad_line is None or number < verified.bad_line else False if bad else None,
-    )
-
-
-def _says(entry: Mapping[str, Any]) -> str:
-    """Write what an entry says besides who, when and which tool: the arguments, where they were kept."""
-    arguments = entry.get("arguments")
-    if isinstance(arguments, Mapping):
-        told = {str(name): json.dumps(value) for name, value in cast("Mapping[object, Any]", arguments).items()}
-    else:
-        kept = {name: value for name, value in entry.items() if name not in _SHOWN_APART and value is not None}
-        told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in kept.items()}
-    return clean(", ".join(f"{name}={value}" for name, value in told.items()), _MOST_SENTENCE)
+def _entry(entry: Entry) -> api.AuditEntry:
+    told = asdict(entry)
+    decision = told.pop("decision")
+    tone: api.Tone = "refused" if entry.fits is False else _WHATS.get(decision or entry.what, "run")
+    return api.AuditEntry(**told, tone=tone)

@@ -70,3 +70,35 @@ def test_the_status_tells_what_was_found_when_nobody_reads_the_rest(log):
     with warm_starts.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         child.stdout.close()
         assert (child.stderr.read(), child.wait()) == (b"", 0)
+
+
+def shown(*words, status=0):
+    result = CliRunner().invoke(commands, ["audit", "show", *words])
+    assert result.exit_code == status, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def decided(log):
+    log.note("approved", run_id="one", agent_name="a", tool="t", op_id="9", arguments={"x": 9}, who="ana", approved=False)
+    facts = {"run_id": "one", "agent_name": None, "scope": "run", "scope_name": "r", "login": "web"}
+    log.note_limit("cost@a\x1b[2J", "cost", 0.5, 2.0, **facts, who="ben")
+    return log
+
+
+def test_what_is_written_is_shown_the_newest_first_and_each_log_is_verified(decided):
+    first, second, *rest = shown(str(decided.directory)).splitlines()
+    assert first.endswith("one  limit set  cost@a of run r: $0.50 before, $2.00 now  by ben")
+    assert "  one  rejected  t  " in second
+    assert second.endswith("  by ana")
+    assert len(rest) == 6
+    path = decided.path("two")
+    path.write_bytes(path.read_bytes().replace(b'"op_id":"1"', b'"op_id":"7"'))
+    assert "changed" in shown(str(decided.directory), status=1)
+
+
+def test_what_is_shown_is_narrowed_down_and_cut_and_given_as_json(decided):
+    (entry,) = json.loads(shown(str(decided.directory), "--what", "limit set", "--run", "one", "--person", "ben", "--json"))
+    assert (entry["who"], entry["person"], entry["says"]) == ("ben", True, "cost@a of run r: $0.50 before, $2.00 now")
+    assert len(shown(str(decided.path("two")), "--tool", "t", "-n", "2").splitlines()) == 2
+    assert shown(str(decided.directory), "--text", "nothing of this") == ""

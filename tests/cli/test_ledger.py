@@ -30,6 +30,9 @@ from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
+from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.audit_verify import verify
 
 ACME = ScopeFacts("t", ScopeKind.TENANT, name="acme", tenant_id="acme")
 CHAT = ScopeFacts("s", ScopeKind.SESSION, name="chat-7", session_id="chat-7", tenant_id="acme")
@@ -263,6 +266,22 @@ def test_a_limit_that_is_set_holds_at_the_next_call_and_a_program_that_states_it
     assert isinstance(program.spend(account("tokens=100"), 50), Grant)
     (one,) = counters(operator)
     assert (one["limit"], one["used"], one["near"]) == (200, 190, True)
+
+
+def test_what_is_set_is_written_into_the_audit_log_that_is_named(program, operator, tmp_path):
+    program.spend(account("tokens=100"), 9)
+    operator("set-limit", "tenant:acme", "tokens=200", "--audit", str(tmp_path / "audit"))
+    log = AuditLog(tmp_path / "audit").path(None)
+    (entry,) = [json.loads(line) for line in log.read_bytes().splitlines()]
+    assert [entry[name] for name in ("limit", "before", "now", "scope", "scope_name", "who")] == [
+        "tokens",
+        100,
+        200,
+        "tenant",
+        "acme",
+        login(),
+    ]
+    assert verify(log).ok
 
 
 def test_a_limit_that_is_lowered_refuses_at_the_next_call(program, operator):

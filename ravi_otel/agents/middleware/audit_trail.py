@@ -13,7 +13,7 @@ from ravi_otel.agents.middleware.contexts import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import CallNext
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.audit import LIMIT_CHANGES, AuditLog
 from ravi_otel.supervisor.audit_chain import AuditError
 
 _REFUSALS = (ToolDeniedError, StopRun, BudgetError, MiddlewareTermination)
@@ -31,6 +31,7 @@ class AuditTrail:
 
     def __init__(self, log: AuditLog) -> None:
         self._log = checks.instance("AuditTrail(log)", log, AuditLog, "AuditLog('audit')")
+        LIMIT_CHANGES.note_in(log)
 
     async def process(self, context: ToolUse, call_next: CallNext) -> None:
         """Note, await the rest of the chain, and note how it ended."""

@@ -163,12 +163,13 @@ def _obey(request: Request, scopes: OpenScopes, peer: Peer) -> None:
     place = f"{request.op} of {scope.facts.kind.value} {checks.show(scope.facts.name)}{f' ({words})' if words else ''}"
     for_whom = "" if request.by is None else f" for {checks.show(_printable(request.by))}"
     who = f"{user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
+    login = user or f"uid {_shown(peer.uid)}"
     about = {"op": request.op, **details, "by": request.by, "by_user": user, "by_uid": peer.uid, "by_pid": peer.pid}
     notice = Notice("command", scope.facts, f"{place} by {who}", about)
     ends = request.op in ("cancel", "close")
     if ends:  # told before: with it the run may end, and with the run who listens
         _leave_trace(scope, notice)
-    _act(request.op, scope, details)
+    _act(request.op, scope, details, _printable(request.by or "") or login, login)
     if not ends:
         _leave_trace(scope, notice)
 
@@ -185,11 +186,11 @@ def _details(request: Request) -> dict[str, Any]:
     return told
 
 
-def _act(op: Op, scope: Scope, details: Mapping[str, Any]) -> None:
+def _act(op: Op, scope: Scope, details: Mapping[str, Any], by: str, login: str) -> None:
     """Do it, or raise RefusalError, or another error of ours, in one sentence."""
     token = scope.cancellation if scope.facts.kind in _CANCELLED else None
     if op == "set_limit":
-        scope.set_limit(details["kind"], details["value"])
+        scope.set_limit(details["kind"], details["value"], by=by, login=login)
     elif op == "cancel" and token is not None:
         token.cancel(details.get("reason", _BY_HAND))
     elif op in ("cancel", "close"):

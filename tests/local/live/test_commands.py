@@ -17,6 +17,10 @@ from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError,
 from ravi_otel.local.live import CommandError, _server
 from ravi_otel.local.live._client import Peer
 from ravi_otel.local.live._protocol import MOST_REQUEST
+from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.audit_entries import entries
+from ravi_otel.supervisor.audit_verify import verify_all
+from ravi_otel.supervisor.gate import Gate
 
 OPS = ("state", "follow", "pause", "resume", "reprioritize", "set_limit")
 FIELDS = ("scope_id", "reason", "priority", "kind", "value", "by")
@@ -31,6 +35,10 @@ def scene(ask_it):
         ravi_otel.agent("worker") as worker,
     ):
         yield ask_it(), run, root.scope.facts.scope_id, worker.scope.facts.scope_id
+
+
+def lookup(order: int) -> str:
+    return f"order {order}"
 
 
 def run_id_of(run):
@@ -73,6 +81,20 @@ def test_an_agent_is_cancelled_with_the_reason_and_the_run_goes_on(scene, client
         client()
     assert session.state().runs[0].scopes[-1].status == "cancelled"
     assert (session.state().runs[0].status, run.scope.cancellation.cancelled) == ("open", False)
+
+
+def test_a_limit_that_is_set_stands_in_the_programs_audit_log_with_who_asked(scene, tmp_path):
+    session, run, *_ = scene
+    gate = Gate(tools=[lookup], audit=AuditLog(tmp_path / "audit"))
+    session.set_limit(run_id_of(run), "requests", 7, by="ana")
+    session.set_limit(run_id_of(run), "requests", 8)
+    read = [entry for each in verify_all(tmp_path / "audit") for entry in entries(each, lambda text, most: text[:most])]
+    me = pwd.getpwuid(os.getuid()).pw_name
+    assert [(each.run, each.what, each.says, each.who, each.person) for each in read] == [
+        (run.scope.facts.run_id, "limit set", "requests of run r: 2 before, 7 now", "ana", True),
+        (run.scope.facts.run_id, "limit set", "requests of run r: 7 before, 8 now", me, True),
+    ]
+    assert "lookup" in gate.signatures
 
 
 def test_an_agent_is_paused_and_resumed(scene):

@@ -20,8 +20,14 @@ AGENT = """
 import sys
 import openai, ravi_otel
 from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor.gate import Gate
 from ravi_otel.testing import ScriptedLLM, Text
 
+def search(words: str) -> str:
+    return "nothing new"
+
+gate = Gate(tools=[search], audit=AuditLog("audit"))
 ravi_otel.instrument()
 with ScriptedLLM(lambda asked: Text("The search results repeat.", usage=(1200, 300))) as server:
     client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
@@ -125,6 +131,10 @@ def test_a_runaway_agent_is_seen_refused_and_its_limit_raised_and_the_refused_ca
     tree = page.get_by_role("treegrid", name="Calls")
     tree.get_by_role("row").filter(has_text="run triage-42").or_(tree.get_by_role("row").first).first.click()
     expect(panel.get_by_text(re.compile(f"set_limit.*{re.escape(login())}"))).to_be_visible()
+    page.goto(f"{served.origin}/audit")
+    written = page.get_by_role("row").filter(has_text="limit set")
+    expect(written).to_contain_text("turns of agent researcher: 4 before, 6 now")
+    expect(written).to_contain_text(login())
 
 
 @pytest.mark.parametrize("looking", [{"theme": "light", "width": 390, "height": 844}], ids=["phone"], indirect=True)
