@@ -65,7 +65,14 @@ _KEPT_COUNTS: Final = frozenset({"suspended", "restarted", "store_errors", "carr
 _NO_SUMS: Final = (0,) * len(SUMS)
 _NOTHING: Final = [0, 0, *_NO_SUMS]
 
-_CALL: Final = insert("calls", instead="OR REPLACE")
+_STAYS: Final = ("call", "run", "began")
+_CALL: Final = f"{insert('calls')} ON CONFLICT (call) DO UPDATE SET " + ", ".join(
+    f'"{name}" = excluded."{name}"' for name in TABLES["calls"] if name not in _STAYS
+)
+"""The row of a call; one that was in flight keeps its place, in the table and in each index."""
+
+_SHOWN: Final = (*TABLES["calls"][: TABLES["calls"].index("stream") + 1], "began", "status", "decision", "pending", *SUMS)
+_IN_FLIGHT: Final = f"INSERT OR IGNORE INTO calls ({', '.join(_SHOWN)}) VALUES ({', '.join('?' * len(_SHOWN))})"  # noqa: S608 - the names are ours
 _TOOL: Final = insert("tools", instead="OR REPLACE")
 _SCOPE: Final = insert("scopes", instead="OR IGNORE")
 _RUN: Final = insert("runs", instead="OR IGNORE")
@@ -183,7 +190,7 @@ class Recorder(Listener):
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
         self._runs: set[str] = set()
-        self._shown: dict[str, None] = {}
+        self._shown: dict[str, int] = {}  # calls in flight that have a row, and when it says that they began
 
     @property
     def writer(self) -> Writer:
@@ -422,7 +429,7 @@ class Recorder(Listener):
 
     def _add_call(self, batch: Batch, told: tuple[int, _Refusal | None, tuple[Any, ...]]) -> None:
         now, refusal, fields = told
-        began = now - fields[14]
+        began = self._shown.pop(fields[0], now - fields[14])
         row, sums, known, place = self._call_row(batch, fields, refusal, began)
         batch.add(_CALL, row)
         if any(sums) or fields[1].generative:
@@ -649,23 +656,13 @@ class Recorder(Listener):
     def _show(self, batch: Batch, record: CallRecord, began: int) -> None:
         """Add the row of a call that is in flight: what it uses nobody knows yet, and if its process dies nobody ever will."""
         call = record.call
-        self._shown[record.op_id] = None
+        self._shown[record.op_id] = began
         while len(self._shown) > _MOST_OPEN:
             del self._shown[next(iter(self._shown))]
-        about: dict[str, Any] = {
-            "operation": call.operation,
-            "endpoint": call.endpoint,
-            "provider": call.provider,
-            "model": _text(call.model),
-            "request_model": _text(call.model),
-            "stream": int(call.stream),
-            "began": began,
-            "status": "open",
-            "decision": record.decision,
-            "pending": 0,
-        }
-        row = (record.op_id, record.facts.scope_id, *self._facts(batch, record.facts, began), *_ids(record.span))
-        batch.add(_CALL, (*row, *(about.get(column) for column in TABLES["calls"][len(row) : -len(SUMS)]), *_NO_SUMS))
+        model = _text(call.model)
+        whose = (*self._facts(batch, record.facts, began), *_ids(record.span))
+        place = (call.operation, call.endpoint, call.provider, model, model, int(call.stream))
+        batch.add(_IN_FLIGHT, (record.op_id, record.facts.scope_id, *whose, *place, began, "open", record.decision, 0, *_NO_SUMS))
 
     def _sample(self, batch: Batch, now: int) -> None:
         """Add where the limits stand that were in use since the last time."""

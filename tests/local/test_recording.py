@@ -158,6 +158,33 @@ for name in ("trace", "metrics", "_logs"):
     assert len(rows(tmp_path / "store", "calls")) == 4
 
 
+def test_a_call_in_flight_has_one_row_that_its_end_completes(tmp_path):
+    program = """
+    import sqlite3
+    def answer(request):
+        until = time.monotonic() + 20
+        while time.monotonic() < until:
+            with sqlite3.connect(os.environ["RAVI_STORE"] + "/runs.db") as connection:
+                tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+                seen = connection.execute("SELECT call, began, status FROM calls").fetchall() if tables else []
+            if seen:
+                print(*seen[0], flush=True)
+                return Text("at last", usage=(30, 10))
+    ravi_otel.instrument()
+    with ScriptedLLM(answer) as server, ravi_otel.run("desk", user_id="ann"):
+        client = openai.OpenAI(base_url=server.base_url, api_key="any", max_retries=0)
+        ask()
+    """
+    call, began, status = run(tmp_path / "store", program).stdout.split()
+    (row,) = rows(tmp_path / "store", "calls")
+    assert status == "open"
+    assert (row["call"], row["began"], row["status"], row["user"]) == (call, int(began), "ok", "ann")
+    assert (row["requests"], row["input_tokens"], json.loads(row["usage"])["output_tokens"]) == (1, 30, 10)
+    assert row["duration"] >= 200_000_000
+    (desk,) = rows(tmp_path / "store", "runs")
+    assert (desk["requests"], desk["input_tokens"]) == (1, 30)
+
+
 def test_usage_that_comes_late_updates_the_row_and_every_sum(tmp_path):
     program = """
     import json
