@@ -471,12 +471,14 @@ class Termination:
     Only where the program has left the signal to the system when it is instrumented: a handler of its own is never replaced, and one that
     it sets later takes this one's place. The process still dies of the signal, within five seconds and at once by a second one.
     `RAVI_SIGTERM=off` leaves the signal alone.
+
+    In a forked child the signal is the system's again: what is open there is the parent's, and not the child's to end. Only one that has
+    something of its own to write handles it, by `install_in_child`.
     """
 
     def __init__(self) -> None:
         self._end: Callable[[int], object] | None = None
-        self.ends: list[Callable[[int], object]] = []
-        """What is told of the signal last: who keeps a run for the whole process."""
+        self._of_parent = False
 
     def install(self, end: Callable[[int], object]) -> None:
         """Handle the signal, where nobody else does: `end` ends and tells what is open, and is given the signal's number."""
@@ -485,6 +487,17 @@ class Termination:
             return
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, self.handle)
+
+    def install_in_child(self, end: Callable[[int], object]) -> None:
+        """Handle the signal in a forked child whose parent did: `end` writes what waits. Nothing where the program has taken it since."""
+        if self._of_parent and threading.current_thread() is threading.main_thread():
+            self._of_parent = False
+            self.install(end)
+
+    def renew(self) -> None:
+        """Leave the signal to the system in a forked child."""
+        self._of_parent = self._end is not None and signal.getsignal(signal.SIGTERM) == self.handle
+        self.remove()
 
     def remove(self) -> None:
         """Leave the signal to the system again, unless the program has taken it meanwhile."""
@@ -499,9 +512,8 @@ class Termination:
             last = threading.Timer(LONGEST_S, os.kill, (os.getpid(), number))  # whatever hangs in what is told
             last.daemon = True
             last.start()
-            for end in (self._end, *self.ends):
-                if end is not None:
-                    end(number)
+            if self._end is not None:
+                self._end(number)
         except BaseException as error:  # noqa: BLE001 - the process is to end, whatever a callback of the program's raises
             if isinstance(error, Exception):
                 swallow("terminate", error)
@@ -511,4 +523,4 @@ class Termination:
 
 TERMINATION: Final = Termination()
 
-renew_in_child(TERMINATION.remove)
+renew_in_child(TERMINATION.renew)

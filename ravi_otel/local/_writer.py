@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._files import make_directory
 from ravi_otel._forksafe import BackgroundThread, around_fork, renew_in_child
+from ravi_otel._runtime.stopping import TERMINATION
 from ravi_otel._sqlite import code_of, is_busy, transaction
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError
@@ -182,6 +183,8 @@ class Writer(BackgroundThread):
             self.awake = False
             self.flush(_PATIENCE_S)
             return
+        if self._parent is not None:
+            TERMINATION.install_in_child(self._killed)
         if not self._watched:
             self._watched = True
             _watch_worker(self)
@@ -234,6 +237,10 @@ class Writer(BackgroundThread):
             self.flush(_PATIENCE_S)
         if self._is_known and self.launch is None and not self._given_up and self._outcome != "signal":  # a launcher does it itself
             self.tidy(self._store)
+
+    def _killed(self, number: int) -> None:
+        self.end("signal", -number)
+        self.leave()
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 

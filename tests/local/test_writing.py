@@ -124,6 +124,54 @@ def test_workers_of_multiprocessing_leave_nothing_behind(tmp_path, way):
     assert {each["status"] for each in rows(tmp_path / "store", "runs")} == {"ok"}
 
 
+@pytest.mark.parametrize("first", ["ravi_otel.instrument()", "pass"], ids=["instrumented", "not instrumented"])
+def test_a_worker_that_is_told_to_end_writes_what_it_has_and_dies_as_it_would(tmp_path, first):
+    program = f"""
+    import multiprocessing, openai, os, signal, sys, threading, ravi_otel
+    def work(url):
+        ravi_otel.instrument()
+        client = openai.OpenAI(base_url=url, api_key="any", max_retries=0)
+        for _ in range(3):
+            client.chat.completions.create(model="gpt-4o-mini", messages=[{{"role": "user", "content": "hi"}}])
+    def wait(url, told):
+        work(url)
+        told.set()
+        threading.Event().wait()
+    def idle(told):
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        told.set()
+        threading.Event().wait()
+    def own(url, told):
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(7))
+        wait(url, told)
+    if __name__ == "__main__":
+        from ravi_otel.testing import ScriptedLLM, Text
+        {first}
+        with ScriptedLLM(Text("x", usage=(30, 10))) as server:
+            fork = multiprocessing.get_context("fork")
+            with fork.Pool(2) as pool:
+                pool.map(work, [server.base_url] * 4, chunksize=1)
+            for target, given in ((wait, [server.base_url]), (idle, []), (own, [server.base_url])):
+                told = fork.Event()
+                process = fork.Process(target=target, args=(*given, told))
+                process.start()
+                assert told.wait(30)
+                process.terminate()
+                process.join()
+                print(process.exitcode)
+    """
+    place = tmp_path / "program.py"
+    place.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, str(place)], env=environment(tmp_path / "store"), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["-15", "-15", "7"]
+    assert len(rows(tmp_path / "store", "calls")) == 18
+    told_to_end = rows(tmp_path / "store", "processes", "outcome = 'signal'")
+    assert {each["status"] for each in told_to_end} == {-15}
+
+
 def test_greenlets_of_gevent_write_too(tmp_path):
     pytest.importorskip("gevent")
     program = """
