@@ -357,8 +357,10 @@ class Plan:
         return tuple(each if isinstance(each, Account) else each.at(self.facts, model) for each in self.chain)
 
     def standing(self, model: str | None = None) -> tuple[tuple[Account, int, int, int], ...]:
-        """Return where each of them stands at this moment: what is used, held, and was denied."""
-        return tuple((account, account.used, account.held, account.denied) for account in self.accounts(model))
+        """Return where each of them stands at this moment, and after them each clock: what is used, held, and was denied."""
+        counted = [(account, account.used) for account in self.accounts(model)]
+        timed = [(account, max(account.used, clock.elapsed_ns(account, clock.until_ns))) for account, clock in self.clocks]
+        return tuple((account, used, account.held, account.denied) for account, used in (*counted, *timed))
 
     def lines(self, call: Call, expected: Estimate | None = None, worst: Worst | None = None) -> list[Line]:
         """Return what a call asks of each account, by what is `expected` of it, and `worst` of it where limits are strict.

@@ -698,6 +698,7 @@ class ReviewEvent:
     human_approved: bool | None = None
     risk_score: float | None = None
     arguments: Mapping[str, object] | None = field(default=None, repr=False)
+    op_id: str | None = None
 
     payload = _named("decision", "reason", "args_sha256", "final", "executed_from", "human_approved", "risk_score", tool_name="tool")
 

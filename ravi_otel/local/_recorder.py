@@ -569,7 +569,15 @@ class Recorder(Listener):
         batch.add(
             _REVIEW,
             (
-                *(now, event.facts.scope_id, None, *self._facts(batch, event.facts, now), *_ids(span), _text(event.tool), event.decision),
+                *(
+                    now,
+                    event.facts.scope_id,
+                    event.op_id,
+                    *self._facts(batch, event.facts, now),
+                    *_ids(span),
+                    _text(event.tool),
+                    event.decision,
+                ),
                 *(_text(event.reason), event.args_sha256, int(event.final), event.executed_from, human, event.risk_score, arguments),
             ),
         )

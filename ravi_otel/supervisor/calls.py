@@ -625,6 +625,7 @@ class Call:
                 human_approved=self.human_approved if final else None,
                 risk_score=decision.risk_score,
                 arguments=self.arguments.copy() if content else None,
+                op_id=None if self.tool == FINAL else self.op_id,
             )
         )
 

@@ -84,6 +84,43 @@ def test_a_refused_call_tells_which_limit_of_the_chain_said_no_and_what_was_left
     assert stands == [("run", "cost", True, False), ("agent", "requests", False, True)]
 
 
+def test_a_call_or_tool_refused_by_time_tells_how_much_of_that_had_passed(tmp_path):
+    program = """
+    @ravi_otel.tool
+    def look():
+        raise AssertionError
+    ravi_otel.instrument()
+    with ravi_otel.run("desk", limits=["time=0.05s", "requests=9"]):
+        threading.Event().wait(0.1)
+        for late in (ask, look):
+            try:
+                late()
+            except ravi_otel.DeadlineExceededError:
+                pass
+    """
+    run(tmp_path / "store", program)
+    (call,) = rows(tmp_path / "store", "calls", "status = 'refused'")
+    (tool,) = rows(tmp_path / "store", "tools")
+    for refused in (call, tool):
+        chain = json.loads(refused["refusal"])["chain"]
+        assert [(each["limit"], each["refused"]) for each in chain] == [("requests", False), ("time", True)]
+        assert chain[1]["used"] >= chain[1]["value"] == 0.05
+
+
+def test_a_review_names_the_call_that_it_is_of(tmp_path):
+    program = """
+    from ravi_otel.supervisor import Gate
+    def pay(amount: int) -> int:
+        return amount
+    ravi_otel.instrument()
+    with ravi_otel.run("desk"):
+        ravi_otel.tool(pay, gate=Gate(tools=[pay]))(5)
+    """
+    run(tmp_path / "store", program)
+    (call,) = rows(tmp_path / "store", "tools")
+    assert {each["call"] for each in rows(tmp_path / "store", "reviews")} == {call["call"]}
+
+
 def test_limit_events_name_the_call_they_came_with(story):
     (refused,) = rows(story, "calls", "status = 'refused'")
     (exceeded,) = rows(story, "events", "event = 'limit_exceeded'")
