@@ -16,7 +16,7 @@ from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.launch.around import of_service, run_of
 from ravi_otel.launch.counting import Counters, read_at_end
 from ravi_otel.launch.plan import Plan
-from ravi_otel.local._record import limit_fields
+from ravi_otel.local._store import limit_fields
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import ScopeKind
 

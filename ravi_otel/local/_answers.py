@@ -17,7 +17,7 @@ from typing import Any, Final, cast, get_args
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase
 from ravi_otel.local._store import SUMS, Sums
-from ravi_otel.local._wording import amount, clean, count, money, percent
+from ravi_otel.local._wording import count, money
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 
 Json = Mapping[str, Any]
@@ -139,7 +139,7 @@ class Glance:
     """
 
     spent: tuple[float, ...]
-    limit: LimitRow | None
+    limit: LimitReading | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,34 +199,6 @@ class SpendTable:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitRow:
-    """Say where a limit stood at the end of its scope; amounts in its public unit."""
-
-    scope: str
-    scope_id: str
-    scope_name: str | None
-    limit: str
-    kind: str
-    allowed: float
-    used: float | None
-    held: float | None
-    remaining: float | None
-    ratio: float | None
-    denied: int | None
-    events: tuple[str, ...]
-    per: str | None
-    window: str | None
-    by: str | None
-    counted_for: str | None
-    title: str
-    allowed_text: str
-    used_text: str
-    held_text: str
-    share_text: str
-    tone: str
-
-
-@dataclass(frozen=True, slots=True)
 class Node:
     """Be one line of a run's tree: a scope, a model call or a tool call; `notes` are sentences with their tone."""
 
@@ -278,7 +250,7 @@ class RunTree:
 
     run: RunRow
     nodes: tuple[Node, ...]
-    limits: tuple[LimitRow, ...]
+    limits: tuple[LimitReading, ...]
     notes: tuple[Note, ...]
     left_out: int
     launch: Json | None
@@ -574,37 +546,6 @@ SCOPE_KINDS: Final = frozenset(ScopeKind)
 _MOST_NAMES: Final = 16
 
 
-def limit_row(scope_id: str, reading: LimitReading) -> LimitRow:
-    """Write where a limit of a scope stood, in figures and in words."""
-    limit = reading.limit
-    exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
-    unknown = math.isnan(reading.used)
-    return LimitRow(
-        scope=reading.scope.value,
-        scope_id=scope_id,
-        scope_name=reading.scope_name,
-        limit=limit.label,
-        kind=str(limit.kind),
-        allowed=limit.amount,
-        used=float_in(reading.used),
-        held=float_in(reading.held),
-        remaining=float_in(reading.remaining),
-        ratio=float_in(reading.ratio),
-        denied=None if unknown and not reading.denied else reading.denied,
-        events=reading.events,
-        per=limit.per,
-        window=reading.window,
-        by=limit.by,
-        counted_for=reading.counted_for,
-        title=clean(reading.title, 60),
-        allowed_text=amount(limit.kind, limit.amount),
-        used_text=amount(limit.kind, reading.used),
-        held_text=amount(limit.kind, reading.held),
-        share_text=percent(reading.ratio),
-        tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
-    )
-
-
 def reading_of(stored: Json) -> LimitReading | None:
     """Read where a limit stood, in the shape of `limits` in `as_json`; None when it has another shape."""
     scope, name, label = stored.get("scope"), stored.get("scope_name"), stored.get("limit")
@@ -694,14 +635,3 @@ def event_of(row: sqlite3.Row) -> LimitEvent | None:
 def _amount(value: Any) -> float:
     found = float_in(value)
     return math.nan if found is None else found
-
-
-_AMOUNTS: Final = ("threshold", "used", "held", "remaining", "exceeded_by", "ratio")
-
-
-def event_fields(event: LimitEvent) -> Json:
-    """Write a limit event as an object."""
-    names = ("event", "limit_kind", "scope_id", "scope_name", "phase", "decision", "per", "window", "by", "counted_for", "tracker")
-    figures = {name: float_in(getattr(event, name)) for name in (*_AMOUNTS, "requested")}
-    resets = None if event.resets_at is None else event.resets_at.isoformat()
-    return {**{name: getattr(event, name) for name in names}, "scope": event.scope.value, **figures, "resets_at": resets}

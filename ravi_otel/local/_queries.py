@@ -13,9 +13,10 @@ from dataclasses import fields
 from datetime import date, datetime, timedelta
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, Self
 
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._answers import (
     CallView,
     Comparison,
@@ -26,7 +27,6 @@ from ravi_otel.local._answers import (
     Group,
     Hit,
     Json,
-    LimitRow,
     Note,
     Refusal,
     Refused,
@@ -40,11 +40,9 @@ from ravi_otel.local._answers import (
     Worked,
     add_consumed,
     duration_of,
-    event_fields,
     event_of,
     int_in,
     json_in,
-    limit_row,
     list_in,
     note_of,
     object_in,
@@ -56,9 +54,9 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._record import MOST, Leaf, RunRecord
+from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
 from ravi_otel.local._store import REPORTED, SUMS, Store, Sums, is_alive
-from ravi_otel.local._stored_tree import Tree, call_leaf, leaf_node, nodes_of, tool_leaf
+from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, leaf_node, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
@@ -158,7 +156,9 @@ class Queries:
         for row in self._rows(_GROWTH, {"times": json.dumps(times)}):
             parts[row["top"]][min(DRAWN - 1, max(0, row["part"]))] += row["cost"]
         fullest = {row["top"]: row["limit_json"] for row in self._rows(_FULLEST, {"runs": json.dumps([row.run for row in rows])})}
-        return tuple(Glance(_shares(parts[row.run]) if row.run in parts else (), _fullest(fullest.get(row.run))) for row in rows)
+        return tuple(
+            Glance(_shares(parts[row.run]) if row.run in parts else (), reading_of(object_in(fullest.get(row.run)) or {})) for row in rows
+        )
 
     def run(self, run: str) -> RunRow:
         """Give one run by its whole id; ConfigurationError where there is none."""
@@ -225,46 +225,28 @@ class Queries:
 
     def tree(self, run: str, *, most: int = 100_000) -> RunTree:
         """Give one run whole, up to so many nodes."""
-        tree = self._tree(run, most)
+        tree, place = self._tree(run, most), {"runs": json.dumps(self._inside(run))}
         record = tree.record(None)
-        notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(tree.runs)})]
-        for row in self._rows(f"SELECT * FROM reviews WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(tree.runs)}):
-            data = {
-                name: row[name] for name in ("tool", "decision", "reason", "args_sha256", "final", "human_approved", "risk_score", "call")
-            }
-            notes.append(Note(row["at"], "review", row["scope"], clean(row["tool"]), data))
+        notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {IN_RUNS}", place)]
+        notes += [
+            Note(row["at"], "review", row["scope"], clean(row["tool"]), {name: row[name] for name in _REVIEW})
+            for row in self._rows(f"SELECT * FROM reviews WHERE {IN_RUNS}", place)
+        ]
         return RunTree(
             run=tree.head,
             nodes=tuple(nodes_of(record)),
-            limits=tuple(limit_row(branch.facts.scope_id, reading) for branch, reading in record.limits()),
+            limits=tuple(reading for _, reading in record.limits()),
             notes=tuple(sorted(notes, key=lambda note: note.at)),
             left_out=sum(record.left_out.values()),
             launch=tree.launch,
         )
 
     def _tree(self, run: str, most: int) -> Tree:
-        head = self.run(run)
-        runs = self._inside(run)
-        place = {"runs": json.dumps(runs)}
-        launch = self._rows("SELECT * FROM launches WHERE launch = :run", {"run": run}) if head.kind == "launch" else []
-        tree = Tree(head, runs, most, dict(launch[0]) if launch else None)
-        tree.processes = {row["process"]: row["pid"] for row in self._rows("SELECT process, pid FROM processes")}
-        tree.parents = dict(cast("list[tuple[str, str | None]]", [tuple(row) for row in self._rows(_PARENTS, place)]))
-        tree.run_parents = {row["run"]: row["parent"] for row in self._rows(f"SELECT run, parent FROM runs WHERE {_IN_RUNS}", place)}
-        tree.scopes = self._rows(f"SELECT * FROM scopes WHERE {_IN_RUNS} ORDER BY began", place)
-        tree.calls = self._rows(f"SELECT * FROM calls WHERE {_IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
-        tree.tools = self._rows(f"SELECT * FROM tools WHERE {_IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
-        tree.events = self._rows(f"SELECT * FROM events WHERE {_IN_RUNS} ORDER BY at LIMIT {most}", place)
-        if len(tree.calls) + len(tree.tools) > most:  # too many to be read one by one: their sums are by scope
-            tools = ", ".join(f"sum({_TOOL_SUMS.get(name, '0')}) AS {name}" for name in SUMS)
-            for table, sums in (("calls", _ADDED), ("tools", tools)):
-                of = f"SELECT scope, run, process, min(began) AS began, count(*) AS number, '{table}' AS what, {sums} FROM {table}"
-                tree.summed += self._rows(f"{of} WHERE {_IN_RUNS} GROUP BY scope, run, process", place)
-        return tree
+        return Tree(self._rows, self.run(run), self._inside(run), most)
 
     def curves(self, run: str) -> tuple[Curve, ...]:
         """Give where each limit of a run, and of what is in it, stood over its time."""
-        rows = self._rows(f"SELECT * FROM samples WHERE {_IN_RUNS} ORDER BY at", {"runs": json.dumps(self._inside(run))})
+        rows = self._rows(f"SELECT * FROM samples WHERE {IN_RUNS} ORDER BY at", {"runs": json.dumps(self._inside(run))})
         found: dict[tuple[Any, ...], list[sqlite3.Row]] = defaultdict(list)
         for row in rows:
             found[tuple(row[name] for name in _CURVE)].append(row)
@@ -424,11 +406,11 @@ class Queries:
                 _enter(found, _run_key(by, row), 0, own[row["run"]], row, where)
             elif not outside:
                 cut.append(row["run"])
-        within = f"{_IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
+        within = f"{IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
         for source, _, _ in _AS_HOURS:
             whose = "run, user, tenant, session, tags"
             part = source.format(where=within, more=_OF_ONE_RUN)
-            statement = f"SELECT {whose}, sum(calls) AS calls, {_ADDED} FROM ({part}) GROUP BY {whose}"
+            statement = f"SELECT {whose}, sum(calls) AS calls, {ADDED} FROM ({part}) GROUP BY {whose}"
             for row in self._rows(statement, {"runs": json.dumps(cut)}) if cut else ():
                 _enter(found, _run_key(by, row), row["calls"], sums_in(row), row, where)
         return {key: value for key, value in found.items() if any(getattr(value[2], name) for name in SUMS)}
@@ -441,7 +423,7 @@ class Queries:
                 keys.append(f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at}) AS key{at}")
             else:
                 keys.append(f"{day if each in _DAYS else _WHOLE_HOUR if each == 'hour' else each} AS key{at}")
-        statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {_ADDED} FROM {source}"
+        statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {ADDED} FROM {source}"
         if keys:
             statement += f" GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}"
         found: _Groups = {}
@@ -471,7 +453,7 @@ class Queries:
         conditions += ["status = 'refused'"] + ["began >= :since"] * (since is not None) + ["began < :until"] * (until is not None)
         values |= {"since": since, "until": until, "most": most}
         if run is not None:
-            conditions.append(_IN_RUNS)
+            conditions.append(IN_RUNS)
             values["runs"] = json.dumps(self._inside(run))
         kept = " AND ".join(conditions)
         columns = "began, run, scope, agent, user, tenant, limit_kind, limit_scope, limit_reason, refusal"
@@ -528,7 +510,7 @@ class Queries:
         return Comparison(*heads, tuple(rows))
 
     def _parts_of(self, run: str) -> dict[tuple[str | None, ...], Spent]:
-        statement = f"SELECT agent, model, {_ADDED} FROM calls WHERE {_IN_RUNS} GROUP BY 1, 2"
+        statement = f"SELECT agent, model, {ADDED} FROM calls WHERE {IN_RUNS} GROUP BY 1, 2"
         rows = self._rows(statement, {"runs": json.dumps(self._inside(run))})
         return {(row["agent"], row["model"]): Spent.of(sums_in(row)) for row in rows}
 
@@ -567,12 +549,12 @@ class Queries:
         (row,) = self._rows(_WOULD_REFUSE.format(metric=_METRICS[kind], work="top" if agent is None else "calls.scope"), values)
         return Refused(row["works"], row["calls"], row["cost"] or 0, row["unknown"] or 0)
 
-    def limits_of(self, limit: str, *, agent: str | None = None) -> LimitRow | None:
+    def limits_of(self, limit: str, *, agent: str | None = None) -> LimitReading | None:
         """Give how such a limit of a run, or of an agent, stood when it was last kept; None where none was."""
         for row in self._rows(_LAST_LIMITS, {"kind": "run" if agent is None else "agent", "agent": agent}):
             for reading in map(reading_of, objects_in(row["limits"])):
                 if reading is not None and reading.limit.label == limit and reading.scope.value == row["kind"]:
-                    return limit_row(row["scope"], reading)
+                    return reading
         return None
 
 
@@ -594,8 +576,6 @@ _WHOSE: Final = frozenset({"session", "run", "user", "tenant"})
 _FOREVER: Final = 2**63 - 1
 _STATUSES: Final = ("running", "ok", "error", "stopped", "paused", "cancelled", "ended", "lost")
 _SUMMED: Final = ", ".join(SUMS)
-_ADDED: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
-_IN_RUNS: Final = "run IN (SELECT value FROM json_each(:runs))"
 _SOUND_TAGS: Final = "CASE WHEN json_valid(tags) THEN tags ELSE '{}' END"
 _HAS_TAG: Final = f"EXISTS (SELECT 1 FROM json_each({_SOUND_TAGS}) WHERE key = :tag_key)"
 _GONE: Final = "WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone))"
@@ -685,11 +665,6 @@ _INSIDE: Final = """
     WITH RECURSIVE inner_runs(run) AS (
         SELECT :run UNION SELECT runs.run FROM inner_runs JOIN runs ON runs.parent = inner_runs.run)
     SELECT run FROM inner_runs"""
-_PARENTS: Final = f"""
-    WITH RECURSIVE up(scope, parent) AS (
-        SELECT scope, parent FROM scopes WHERE {_IN_RUNS}
-        UNION SELECT scopes.scope, scopes.parent FROM up JOIN scopes ON scopes.scope = up.parent)
-    SELECT scope, parent FROM up"""
 _TOPS: Final = """
     WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone)), tops(top, run) AS (
         SELECT * FROM (SELECT run, run FROM runs WHERE parent IS NULL AND began >= :since AND began < :until
@@ -699,7 +674,7 @@ _AGENTS: Final = (
     f"{_TOPS} SELECT top, scope, name, began, ended, status, spend FROM tops JOIN scopes ON scopes.run = tops.run "
     "WHERE kind = 'agent' AND status != 'open' ORDER BY began DESC"
 )
-_AGENT_SUMS: Final = f"{_TOPS} SELECT scope, {_ADDED} FROM tops JOIN calls ON calls.run = tops.run GROUP BY scope"
+_AGENT_SUMS: Final = f"{_TOPS} SELECT scope, {ADDED} FROM tops JOIN calls ON calls.run = tops.run GROUP BY scope"
 _METRICS: Final = {
     "cost": "cost_nano",
     "tokens": "input_tokens + output_tokens + unsplit_tokens",
@@ -740,15 +715,11 @@ _CALLS_AS_HOURS: Final = (
     + _WHOSE_CALL.format(tool="''")
     + f", operation NOT LIKE '% %' AS calls, coalesce(duration, 0) AS duration, {_SUMMED}{{more}} FROM calls WHERE {{where}}"
 )
-_TOOL_SUMS: Final = {
-    "tool_calls": "status != 'refused' AND decision IS NOT NULL",
-    "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
-}
 _TOOLS_AS_HOURS: Final = (
     f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "
     + _WHOSE_CALL.format(tool="name")
     + ", 1 AS calls, coalesce(duration, 0) AS duration, "
-    + ", ".join(f"{_TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
+    + ", ".join(f"{TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
     + "{more} FROM tools WHERE {where}"
 )
 _CONSUMED_SUMS: Final = {
@@ -924,11 +895,6 @@ def _shares(parts: Sequence[int]) -> tuple[float, ...]:
     """Return how much of a sum was reached by the end of each part, from 0 to 1."""
     whole = sum(parts)
     return tuple(reached / whole for reached in accumulate(parts))
-
-
-def _fullest(written: Any) -> LimitRow | None:
-    reading = reading_of(object_in(written) or {})
-    return None if reading is None else limit_row("", reading)
 
 
 def _cost_of(spent: Spent | None) -> int:

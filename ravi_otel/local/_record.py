@@ -8,13 +8,14 @@ import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import groupby
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, ScopeView, Spend, Status, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener
+from ravi_otel.local._store import finite, limit_fields
 from ravi_otel.local._wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy._limits import NANO, ScopeKind
 from ravi_otel.policy._runs import Priority, ScopeFacts
@@ -26,6 +27,7 @@ MOST: Final = 5_000
 Fields = dict[str, Any]
 What = Literal["scopes", "calls", "tools", "events"]
 
+COUNTED_AS: Final[dict[str, What]] = {"call": "calls", "tool": "tools"}
 _DROPPED: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.BLOCK, ScopeKind.HANDOFF})
 """Scopes that end when nobody refers to them any more."""
 
@@ -78,27 +80,45 @@ class Leaf:
         return self.usage is None or self.usage.source == "reserved" or self.usage.total_only or self.half_told
 
 
+class View(Protocol):
+    """Show how a scope stands: one of this process does, while it lives, and one that was read."""
+
+    @property
+    def status(self) -> Status:
+        """Return how it ended, "open" while it lives."""
+        ...
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Return why it stopped, None while open."""
+        ...
+
+    def readings(self) -> Sequence[LimitReading]:
+        """Read every limit it owns."""
+        ...
+
+    def spend(self) -> Spend:
+        """Read what was used in it."""
+        ...
+
+
 class LiveView:
     """Show a scope of this process, and do not keep it: one that the program drops must be free to go, and to end.
 
     It shows the scope as it is while it lives, and then as it was when it closed, or when the last call in it ended after that.
     """
 
-    __slots__ = ("_readings", "_scope", "_spend", "facts", "is_closed", "parent_id", "status", "stop_reason")
+    __slots__ = ("_readings", "_scope", "_spend", "status", "stop_reason")
 
     def __init__(self, scope: Scope) -> None:
-        self.facts = scope.facts
-        self.parent_id = scope.parent_id
         self.status: Status = "open"
         self.stop_reason: str | None = None
-        self.is_closed = False
         self._scope = weakref.ref(scope)
         self._readings: Sequence[LimitReading] = ()
         self._spend = Spend()
 
     def close(self, scope: Scope, totals: Totals) -> None:
         """Keep how it ended."""
-        self.is_closed = True
         self._scope = weakref.ref(scope)  # anew: a collection cuts what refers weakly to what it has found
         self.status, self.stop_reason = scope.status, scope.stop_reason
         self._spend, self._readings = totals.spend, totals.readings
@@ -107,18 +127,6 @@ class LiveView:
     def scope(self) -> Scope | None:
         """Return the scope while it lives."""
         return self._scope()
-
-    @property
-    def error(self) -> BaseException | None:
-        """Return what its body raised while it lives: its frames may hold the scope."""
-        scope = self._scope()
-        return None if scope is None else scope.error
-
-    @property
-    def parent(self) -> ScopeView | None:
-        """Return the enclosing scope while it lives."""
-        scope = self._scope()
-        return None if scope is None else scope.parent
 
     def readings(self) -> Sequence[LimitReading]:
         """Read every limit it owns."""
@@ -136,7 +144,7 @@ class Branch:
     """Be one scope; `view` reads its counters and limits live, and is None for a scope that was open before we listened."""
 
     facts: ScopeFacts
-    view: ScopeView | None
+    view: View | None = None
     children: list[Branch | Leaf] = field(default_factory=list["Branch | Leaf"])
     events: list[LimitEvent] = field(default_factory=list[LimitEvent])
 
@@ -169,8 +177,6 @@ class RunRecord(Listener):
         self._branches: dict[str, Branch] = {}
         self.roots: list[Branch] = []
         self.left_out: dict[What, int] = {"scopes": 0, "calls": 0, "tools": 0, "events": 0}
-        self.unread: int = 0
-        """Lines of a stored run that could not be read."""
         self.observed: bool = False
         """Whether the whole run was only observed: nothing was refused, and `denied` is what would have been."""
 
@@ -211,7 +217,7 @@ class RunRecord(Listener):
         """Keep a call that begins."""
         call = record.call
         leaf = Leaf("call", call.model, call.operation, record.started_ns, call.stream, call.generative)
-        self._keep_leaf(record, leaf, "calls")
+        self._keep_leaf(record, leaf)
 
     def call_ended(self, record: CallRecord) -> None:
         """Write down how it ended."""
@@ -231,7 +237,7 @@ class RunRecord(Listener):
 
     def tool_started(self, record: ToolRecord) -> None:
         """Keep a tool call that begins."""
-        self._keep_leaf(record, Leaf("tool", record.name, "tool", record.started_ns), "tools")
+        self._keep_leaf(record, Leaf("tool", record.name, "tool", record.started_ns))
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Write down how it ended."""
@@ -241,28 +247,27 @@ class RunRecord(Listener):
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Keep a limit event with the operation that brought it about, else with the scope that owns the limit."""
-        with self._lock.own:
-            leaf = None if at is None else at.marks.get(self)
-            place = leaf if isinstance(leaf, Leaf) else self._branches.get(event.scope_id)
-            if place is not None and self._room("events"):
-                place.events.append(event)
+        leaf = None if at is None else at.marks.get(self)
+        place = leaf if isinstance(leaf, Leaf) else self._branches.get(event.scope_id)
+        if place is not None:
+            self.put_event(event, place)
 
     # -- what was stored ------------------------------------------------------------------------------------------
 
     def put_scope(self, branch: Branch, parent: Branch | None) -> None:
-        """Keep a scope that was read somewhere, below one that was kept before; the reader bounds how many."""
+        """Keep a scope that was read somewhere, below one that was put before, or count it."""
         with self._lock.own:
-            self._size += 1
-            self._hang(branch, parent)
+            if self._room("scopes"):
+                self._hang(branch, parent)
 
     def put_leaf(self, leaf: Leaf, parent: Branch) -> None:
         """Keep a call or tool that was read somewhere, or count it."""
         with self._lock.own:
-            if self._room("calls" if leaf.what == "call" else "tools"):
+            if self._room(COUNTED_AS[leaf.what]):
                 parent.children.append(leaf)
 
     def put_event(self, event: LimitEvent, place: Branch | Leaf) -> None:
-        """Keep a limit event that was read somewhere, or count it."""
+        """Keep a limit event with what it belongs to, or count it."""
         with self._lock.own:
             if self._room("events"):
                 place.events.append(event)
@@ -271,11 +276,11 @@ class RunRecord(Listener):
         """Keep what a call that outlived its scope has used there, and in the scopes around that are closed."""
         branch = self._branches.get(scope_id)
         view = None if branch is None else branch.view
-        if not isinstance(view, LiveView) or not view.is_closed or view.scope is None:
+        if not isinstance(view, LiveView) or view.status == "open" or view.scope is None:
             return
         for scope in view.scope.upwards():
             around = self._branches.get(scope.facts.scope_id)
-            if around is not None and isinstance(around.view, LiveView) and around.view.is_closed:
+            if around is not None and isinstance(around.view, LiveView) and around.view.status != "open":
                 around.view.close(scope, scope.totals())
 
     # -- keeping, under the lock ----------------------------------------------------------------------------------
@@ -287,29 +292,26 @@ class RunRecord(Listener):
         self._size += 1
         return True
 
-    def _keep_scope(self, view: ScopeView) -> None:
-        known, parent = self._branches.get(view.facts.scope_id), view.parent
-        if isinstance(view, Scope) and view.facts.kind in _DROPPED:
-            view = LiveView(view)
+    def _keep_scope(self, scope: ScopeView) -> None:
+        known, parent = self._branches.get(scope.facts.scope_id), scope.parent
+        view = LiveView(scope) if isinstance(scope, Scope) and scope.facts.kind in _DROPPED else scope
         if known is not None:
             known.view = view
         elif self._room("scopes"):
-            self._hang(Branch(view.facts, view), None if parent is None else self._branches.get(parent.facts.scope_id))
+            self._hang(Branch(scope.facts, view), None if parent is None else self._branches.get(parent.facts.scope_id))
 
     def _hang(self, branch: Branch, parent: Branch | None) -> None:
         self._branches[branch.facts.scope_id] = branch
         (self.roots if parent is None else parent.children).append(branch)
 
-    def _keep_leaf(self, record: CallRecord | ToolRecord, leaf: Leaf, what: What) -> None:
+    def _keep_leaf(self, record: CallRecord | ToolRecord, leaf: Leaf) -> None:
         facts = record.facts
         with self._lock.own:
             if facts.scope_id not in self._branches and self._size < self._most:
                 self._size += 1
-                self._hang(Branch(facts, None), None)
+                self._hang(Branch(facts), None)
             branch = self._branches.get(facts.scope_id)
-            if branch is None:
-                self.left_out[what] += 1
-            elif self._room(what):
+            if self._room(COUNTED_AS[leaf.what]) and branch is not None:  # there is room for none where it has no branch
                 branch.children.append(leaf)
                 record.marks[self] = leaf
 
@@ -337,7 +339,7 @@ def as_json(record: RunRecord, *, indent: int | None = None) -> str:
     document = {
         "nodes": _nodes(record),
         "limits": [limit_fields(branch.facts, reading) for branch, reading in record.limits()],
-        "left_out": dict(record.left_out) | ({"lines": record.unread} if record.unread else {}),
+        "left_out": dict(record.left_out),
     }
     return json.dumps(document, allow_nan=False, indent=indent)
 
@@ -379,7 +381,7 @@ def _scope(branch: Branch) -> Fields:
             "refused": spend.refused,
             "errors": spend.errors,
         }
-    return fields | {"events": [_event(event) for event in list(branch.events)]}
+    return fields | {"events": [event_fields(event) for event in list(branch.events)]}
 
 
 def _leaf(leaf: Leaf) -> Fields:
@@ -397,7 +399,7 @@ def _leaf(leaf: Leaf) -> Fields:
         "limit_scope": leaf.limit_scope,
         "reason": leaf.reason,
         "refusal": leaf.refusal,
-        "events": [_event(event) for event in list(leaf.events)],
+        "events": [event_fields(event) for event in list(leaf.events)],
     }
     if leaf.what == "call":
         fields |= {
@@ -415,39 +417,21 @@ def _leaf(leaf: Leaf) -> Fields:
     return fields
 
 
-def limit_fields(facts: ScopeFacts, reading: LimitReading) -> Fields:
-    """Write the reading of one limit of the scope `facts`."""
-    limit = reading.limit
-    return {
-        "scope": reading.scope.value,
-        "scope_id": facts.scope_id,
-        "scope_name": reading.scope_name,
-        "limit": limit.label,
-        "threshold": _number(limit.amount),
-        "used": _number(reading.used),
-        "held": _number(reading.held),
-        "remaining": _number(reading.remaining),
-        "ratio": _number(reading.ratio),
-        "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
-        "events": list(reading.events),
-        **({"per": limit.per, "window": reading.window, "by": limit.by, "counted_for": reading.counted_for} if limit.renews else {}),
-    }
-
-
-def _event(event: LimitEvent) -> Fields:
+def event_fields(event: LimitEvent) -> Fields:
+    """Write a limit event."""
     return {
         "event": event.event,
         "limit_kind": event.limit_kind,
         "scope": event.scope.value,
         "scope_id": event.scope_id,
         "scope_name": event.scope_name,
-        "threshold": _number(event.threshold),
-        "used": _number(event.used),
-        "held": _number(event.held),
-        "remaining": _number(event.remaining),
-        "exceeded_by": _number(event.exceeded_by),
-        "requested": None if event.requested is None else _number(event.requested),
-        "ratio": _number(event.ratio),
+        "threshold": finite(event.threshold),
+        "used": finite(event.used),
+        "held": finite(event.held),
+        "remaining": finite(event.remaining),
+        "exceeded_by": finite(event.exceeded_by),
+        "requested": finite(event.requested),
+        "ratio": finite(event.ratio),
         "per": event.per,
         "window": event.window,
         "by": event.by,
@@ -457,10 +441,6 @@ def _event(event: LimitEvent) -> Fields:
         "decision": event.decision,
         "tracker": event.tracker,
     }
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _ms(ns: int | None) -> float | None:
@@ -580,11 +560,7 @@ def _folded(groups: Iterable[list[Branch | Leaf]]) -> list[Item]:
 def left_out(record: RunRecord) -> str:
     """Say what was too much to keep; empty when all is there."""
     missing = [f"{number:,} {what}" for what, number in record.left_out.items() if number]
-    sentences = [f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}."] if missing else []
-    if record.unread:
-        lines = "1 line" if record.unread == 1 else f"{record.unread:,} lines"
-        sentences.append(f"{lines} of the stored run could not be read, and {'is' if record.unread == 1 else 'are'} left out.")
-    return " ".join(sentences)
+    return f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}." if missing else ""
 
 
 def legend(shown: Sequence[Line]) -> str:
@@ -843,7 +819,6 @@ def budgets(record: RunRecord) -> tuple[list[Budget], str]:
 
 def _budget(branch: Branch, reading: LimitReading) -> Budget:
     limit = reading.limit
-    exceeded, nearing = "limit_exceeded" in reading.events, "limit_nearing" in reading.events
     # A limit around a launched run stands with the run: its session's, or its service's.
     elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
     return Budget(
@@ -855,5 +830,12 @@ def _budget(branch: Branch, reading: LimitReading) -> Budget:
         share=percent(reading.ratio),
         events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
         denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
-        tone="refused" if exceeded or reading.denied else "warning" if nearing else "quiet",
+        tone=tone_of(reading),
     )
+
+
+def tone_of(reading: LimitReading) -> Tone:
+    """Return how loud a limit is: whether it refused something, or is near."""
+    if "limit_exceeded" in reading.events or reading.denied:
+        return "refused"
+    return "warning" if "limit_nearing" in reading.events else "quiet"

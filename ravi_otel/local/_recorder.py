@@ -42,7 +42,7 @@ from ravi_otel.hooks._events import (
     Totals,
 )
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.local._store import SUMS, TABLES, Store, limit_fields
+from ravi_otel.local._store import SUMS, TABLES, Store, finite, limit_fields
 from ravi_otel.local._writer import Batch, End, Writer, insert
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO, ScopeKind, place_of, public_amount
@@ -153,10 +153,6 @@ def _text(value: Any) -> str | None:
     if len(text) > _MOST_TEXT:
         text = text[:_MOST_TEXT]
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else value
 
 
 class Recorder(Listener):
@@ -556,7 +552,7 @@ class Recorder(Listener):
                     event.scope.value,
                     _text(event.scope_name),
                 ),
-                *map(_number, (event.threshold, event.used, event.held, event.remaining, event.exceeded_by, event.requested, event.ratio)),
+                *map(finite, (event.threshold, event.used, event.held, event.remaining, event.exceeded_by, event.requested, event.ratio)),
                 *(event.phase, event.decision, event.enforcement, event.per, event.window, event.by, _text(event.counted_for)),
                 *(resets, event.tracker),
             ),
@@ -814,7 +810,7 @@ def _refused(refusal: _Refusal, chain: Sequence[tuple[Any, int, int, int]]) -> d
     sentence, fields = refusal
     told: dict[str, Any] = {"sentence": _text(sentence)}
     if fields is not None:
-        told |= {name: _number(value) if isinstance(value, float) else value for name, value in zip(_ERROR, fields, strict=True)}
+        told |= {name: finite(value) if isinstance(value, float) else value for name, value in zip(_ERROR, fields, strict=True)}
     if chain:
         told["chain"] = [_stand(told, *each) for each in chain]
     return told

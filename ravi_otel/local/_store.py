@@ -219,13 +219,13 @@ def written(value: Any) -> Any:
 def limit_fields(facts: ScopeFacts, reading: LimitReading) -> dict[str, Any]:
     """Return the reading of one limit of the scope `facts`, as a document has it."""
     limit = reading.limit
-    figures = {name: _finite(getattr(reading, name)) for name in ("used", "held", "remaining", "ratio")}
+    figures = {name: finite(getattr(reading, name)) for name in ("used", "held", "remaining", "ratio")}
     return {
         "scope": reading.scope.value,
         "scope_id": facts.scope_id,
         "scope_name": reading.scope_name,
         "limit": limit.label,
-        "threshold": _finite(limit.amount),
+        "threshold": finite(limit.amount),
         **figures,
         "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
         "events": list(reading.events),
@@ -233,8 +233,9 @@ def limit_fields(facts: ScopeFacts, reading: LimitReading) -> dict[str, Any]:
     }
 
 
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def finite(value: float | None) -> float | None:
+    """Return a number that JSON and a column can hold; None for one that is not known, or has no bound."""
+    return value if value is not None and math.isfinite(value) else None
 
 
 # -- where it is --------------------------------------------------------------------------------------------------

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, cast, get_args
 
@@ -28,8 +29,8 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._record import Branch, Leaf, RunRecord, What, leaf_line, scope_line
-from ravi_otel.local._store import Sums
+from ravi_otel.local._record import COUNTED_AS, Branch, Leaf, RunRecord, leaf_line, scope_line
+from ravi_otel.local._store import SUMS, Sums
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, ScopeKind
 from ravi_otel.policy._runs import Priority, ScopeFacts, StopReason, Supervision
@@ -45,39 +46,54 @@ _ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
     "uncovered": ("error", "uncovered"),
     "signal": ("cancelled", StopReason.CANCELLED),
     "lost": ("cancelled", "lost"),
+    "": ("error", None),  # what this version does not know
 }
 _MOST_LIMITS: Final = 1_000
 _KINDS: Final = {"launch": ScopeKind.RUN, "process": ScopeKind.PROCESS}
 _STATUS_WORDS: Final = frozenset(get_args(Status))
 _SOURCES: Final = frozenset(get_args(UsageSource))
 _USAGE: Final = frozenset(each.name for each in fields(Usage)) - {"source"}
+IN_RUNS: Final = "run IN (SELECT value FROM json_each(:runs))"
+ADDED: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
+TOOL_SUMS: Final = {
+    "tool_calls": "status != 'refused' AND decision IS NOT NULL",
+    "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
+}
+"""What a tool call counts as: all other sums of one are 0."""
+
+_SUMMED: Final = tuple(
+    f"SELECT scope, run, process, count(*) AS number, '{table}' AS what, {sums} FROM {table} WHERE {IN_RUNS} GROUP BY scope, run, process"
+    for table, sums in (("calls", ADDED), ("tools", ", ".join(f"sum({TOOL_SUMS.get(name, '0')}) AS {name}" for name in SUMS)))
+)
+_PARENTS: Final = f"""
+    WITH RECURSIVE up(scope, parent) AS (
+        SELECT scope, parent FROM scopes WHERE {IN_RUNS}
+        UNION SELECT scopes.scope, scopes.parent FROM up JOIN scopes ON scopes.scope = up.parent)
+    SELECT scope, parent FROM up"""
 _PRIORITIES: Final = {each.name.lower(): each for each in Priority}
 
 
 @dataclass(slots=True, eq=False)
-class StoredScope:
-    """Show a scope that was read, as a live one shows itself."""
+class StoredScope(Branch):
+    """Be a scope that was read; it shows itself, as a live one is shown by its view."""
 
-    facts: ScopeFacts
     parent: StoredScope | None = None
     status: Status = "open"
     stop_reason: str | None = None
-    error: BaseException | None = None
     began: int = 0
     ended: int = 0
+    attempt: int | None = None
+    limits: list[LimitReading] = field(default_factory=list[LimitReading])
     own: Sums = field(default_factory=Sums)
     sums: Sums = field(default_factory=Sums)
-    limits: list[LimitReading] = field(default_factory=list[LimitReading])
-    attempt: int | None = None
 
-    @property
-    def parent_id(self) -> str | None:
-        """Return the enclosing scope's id, None at the root."""
-        return None if self.parent is None else self.parent.facts.scope_id
+    def __post_init__(self) -> None:
+        """Show itself."""
+        self.view = self
 
     def readings(self) -> Sequence[LimitReading]:
         """Return where every limit stood that this scope owned, at its end."""
-        return list(self.limits)
+        return self.limits
 
     def spend(self) -> Spend:
         """Sum what was used in it."""
@@ -92,70 +108,75 @@ class StoredScope:
 
     def reach(self, began: int, ended: int) -> None:
         """Cover what happened in it, as far as it was not seen to end."""
-        for view in self.upwards():
-            if view.status == "open":
-                view.began = min(view.began or began, began)
-                view.ended = max(view.ended, ended)
+        for scope in self.upwards():
+            if scope.status == "open":
+                scope.began = min(scope.began or began, began)
+                scope.ended = max(scope.ended, ended)
 
 
 class Tree:
-    """Put the rows of a run into a tree: the caller fills in what it read."""
+    """Put the rows of a run into a tree: `rows` asks the store for them, `runs` are the run and those in it."""
 
-    def __init__(self, head: RunRow, runs: Sequence[str], most: int, launch: Json | None) -> None:
+    def __init__(self, rows: Callable[[str, Json], list[sqlite3.Row]], head: RunRow, runs: Sequence[str], most: int) -> None:
+        place = {"run": head.run, "runs": json.dumps(list(runs))}
+        launches = rows("SELECT * FROM launches WHERE launch = :run", place) if head.kind == "launch" else []
         self.head = head
-        self.runs = runs
-        self.launch = None if launch is None else _launch_facts(launch)
-        self.parents: Mapping[str, str | None] = {}
-        """Each scope's parent, also of those around a run: a session, a tenant."""
-        self.run_parents: Mapping[str, str | None] = {}
-        self.processes: Mapping[str, int | None] = {}
-        """The number of each process."""
-        self.scopes: Sequence[sqlite3.Row] = ()
-        self.calls: Sequence[sqlite3.Row] = ()
-        self.tools: Sequence[sqlite3.Row] = ()
-        self.events: Sequence[sqlite3.Row] = ()
-        self.summed: list[sqlite3.Row] = []
-        """The sums of all calls and tool calls by scope, where they are too many to be added up one by one."""
-        self._placed: set[int] = set()
+        self._launch = dict(launches[0]) if launches else None
+        self._pids = {row["process"]: row["pid"] for row in rows("SELECT process, pid FROM processes", {})}
+        self._parents = {row["scope"]: row["parent"] for row in rows(_PARENTS, place)}  # also of those around a run: a session, a tenant
+        self._run_parents = {row["run"]: row["parent"] for row in rows(f"SELECT run, parent FROM runs WHERE {IN_RUNS}", place)}
+        self._scopes = rows(f"SELECT * FROM scopes WHERE {IN_RUNS} ORDER BY began", place)
+        self._own = next((row for row in self._scopes if row["kind"] == "run" and row["run"] == head.run), None)
+        self._calls = rows(f"SELECT * FROM calls WHERE {IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
+        self._tools = rows(f"SELECT * FROM tools WHERE {IN_RUNS} ORDER BY began LIMIT {most + 1}", place)
+        self._events = rows(f"SELECT * FROM events WHERE {IN_RUNS} ORDER BY at LIMIT {most}", place)
+        too_many = len(self._calls) + len(self._tools) > most  # to be read one by one: their sums are by scope
+        self._summed = [row for statement in _SUMMED for row in rows(statement, place)] if too_many else []
         self._record = RunRecord(most)
-        self._most = most
-        self._launched = launch
-        self._branches: dict[str, Branch] = {}
-        self._of_run: dict[str, Branch] = {}
-        self._of_process: dict[str, Branch] = {}
-        self._told_by: dict[tuple[object, ...], str] = {}
-        """The run that tells of a limit which runs share: of those in one process the one that ended last."""
+        self._branches: dict[str, StoredScope] = {}
+        self._of_run: dict[str, StoredScope] = {}
+        self._of_process: dict[str, StoredScope] = {}
+        runs_by_end = sorted((row for row in self._scopes if row["kind"] == "run"), key=_end_of)
+        self._told_by = {
+            _shared(reading, row): row["scope"] for row in runs_by_end for reading in _readings(row["limits"]) if _is_shared(reading, row)
+        }
+        """Which run tells of a limit of a session, tenant or process, that each run in it keeps: of those of one process the last."""
+        self._root = self._make_root()
+
+    @property
+    def launch(self) -> Json | None:
+        """Return what is known of the launch that the run is; None of another run."""
+        launch = self._launch
+        if launch is None:
+            return None
+        listed = {name: list_in(launch[name]) for name in ("argv", "limits", "uncovered", "notes")}
+        known = {name: launch[name] for name in ("launch", "name", "outcome", "status", "version", "began", "ended")}
+        return {**known, **listed, "observe": bool(launch["observe"]), "tags": tags_in(launch["tags"])}
 
     def record(self, scope: str | None) -> RunRecord:
         """Give the record of the whole run, or of one scope in it."""
-        self._read_shared()
-        record, root = self._record, self._root()
-        self._hang_processes(root)
-        self._hang_scopes(root)
-        leaves = self._hang_leaves(root)
-        for row in self.events:
+        record = self._record
+        self._hang_processes()
+        self._hang_scopes()
+        leaves = self._hang_leaves()
+        for row in self._events:
             event = event_of(row)
             if event is not None:
-                record.put_event(event, leaves.get(row["call"] or "") or self._branches.get(row["scope"] or "") or self._place(row, root))
+                record.put_event(event, leaves.get(row["call"] or "") or self._branches.get(row["scope"] or "") or self._place(row))
         self._add_up()
-        self._close(root)
+        self._close()
         for branch in record.branches():
             branch.children.sort(key=_began)
-        record.observed = bool(self._launched and self._launched.get("observe"))
+        record.observed = bool(self._launch and self._launch["observe"])
         if scope is not None and scope in self._branches:
             record.roots[:] = [self._branches[scope]]
         return record
 
     # -- scopes -----------------------------------------------------------------------------------------------------
 
-    def _read_shared(self) -> None:
-        """Find who tells of the limits of sessions, tenants and processes, which each run in them keeps as they stood at its end."""
-        for row in sorted((row for row in self.scopes if row["kind"] == "run"), key=_end_of):
-            self._told_by.update((_shared(reading, row), row["scope"]) for reading in _readings(row["limits"]) if _is_shared(reading, row))
-
     def _limits(self, row: sqlite3.Row) -> list[LimitReading]:
         """Read where the limits of a scope stood, and those around a run unless another run of the tree, or the launch, tells of them."""
-        launched = [_shared(reading, None) for reading in _readings((self._launched or {}).get("budgets"))]
+        launched = [_shared(reading, None) for reading in _readings((self._launch or {}).get("budgets"))]
         return [
             reading
             for reading in _readings(row["limits"])
@@ -163,160 +184,132 @@ class Tree:
             or (self._told_by.get(_shared(reading, row)) == row["scope"] and _shared(reading, None) not in launched)
         ]
 
-    def _root(self) -> Branch:
-        head, launch = self.head, self._launched
-        row = next((row for row in self.scopes if row["kind"] == "run" and row["run"] == head.run), None)
+    def _make_root(self) -> StoredScope:
+        head, launch, row = self.head, self._launch, self._own
         kind = _KINDS.get(head.kind, ScopeKind.RUN)
         facts = ScopeFacts(head.run, kind, head.name, head.run, head.name, head.session, head.tenant, head.user, tags=head.tags)
         if row is not None and head.kind == "run":
             facts = _scope_facts(row)
-        view = StoredScope(facts, None, began=head.began, ended=head.ended or 0)
-        view.limits = [] if row is None else self._limits(row)
+        root = StoredScope(facts, began=head.began, ended=head.ended or 0, limits=[] if row is None else self._limits(row))
         if launch is not None:
-            view.limits = _readings(launch.get("budgets")) or _unsettled(launch) or view.limits
-        branch = Branch(facts, view)
-        self._record.put_scope(branch, None)
+            root.limits = _readings(launch["budgets"]) or _unsettled(launch) or root.limits
+        self._record.put_scope(root, None)
         for key in (head.run, facts.scope_id, *([] if row is None else [row["scope"]])):
-            self._branches[key] = self._of_run[key] = branch
-        return branch
+            self._branches[key] = self._of_run[key] = root
+        return root
 
-    def _hang_processes(self, root: Branch) -> None:
+    def _hang_processes(self) -> None:
         """Tell the processes of a launch apart, where several worked."""
-        rows = (*self.scopes, *self.calls, *self.tools) if self.head.kind == "launch" else ()
+        rows = (*self._scopes, *self._calls, *self._tools) if self.head.kind == "launch" else ()
         found = list(dict.fromkeys(row["process"] for row in rows if row["process"] is not None))
         for process in found if len(found) > 1 else ():
-            pid = self.processes.get(process)
-            facts = ScopeFacts(f"process:{process}", ScopeKind.PROCESS, name=str(pid or process), run_id=self.head.run)
-            ended: Status = "open" if self.head.outcome == "running" else "ok"
-            branch = Branch(facts, StoredScope(facts, view_of(root), ended, StopReason.SUCCESS))
             times = [(row["began"], _end_of(row)) for row in rows if row["process"] == process]
-            view_of(branch).began = min(began for began, _ in times)
-            view_of(branch).ended = max(end for _, end in times)
-            self._record.put_scope(branch, root)
-            self._of_process[process] = branch
+            facts = ScopeFacts(f"process:{process}", ScopeKind.PROCESS, name=str(self._pids.get(process) or process), run_id=self.head.run)
+            branch = self._of_process[process] = StoredScope(facts, parent=self._root, stop_reason=StopReason.SUCCESS)
+            branch.status = "open" if self.head.outcome == "running" else "ok"
+            branch.began, branch.ended = min(began for began, _ in times), max(end for _, end in times)
+            self._record.put_scope(branch, self._root)
 
-    def _hang_scopes(self, root: Branch) -> None:
-        rows = {row["scope"]: row for row in self.scopes if row["scope"] not in self._branches}
+    def _hang_scopes(self) -> None:
+        rows = {row["scope"]: row for row in self._scopes if row["scope"] not in self._branches}
         for row in rows.values():
-            facts = _scope_facts(row)
-            status: Status = row["status"] if row["status"] in _STATUS_WORDS else "open"
-            view = StoredScope(facts, None, status, row["stop_reason"], None, int_in(row["began"]) or 0, int_in(row["ended"]) or 0)
-            view.limits, view.attempt = self._limits(row), int_in(row["attempt"])
-            add_consumed(view.own, row["spend"])
-            branch = self._branches[row["scope"]] = Branch(facts, view)
-            if facts.kind is ScopeKind.RUN:
+            branch = self._branches[row["scope"]] = StoredScope(
+                _scope_facts(row),
+                status=status_in(row),
+                stop_reason=row["stop_reason"],
+                began=int_in(row["began"]) or 0,
+                ended=int_in(row["ended"]) or 0,
+                attempt=int_in(row["attempt"]),
+                limits=self._limits(row),
+            )
+            add_consumed(branch.own, row["spend"])
+            if branch.facts.kind is ScopeKind.RUN:
                 self._of_run.setdefault(row["run"], branch)
-        hung = {id(root)}
-        self._placed = {id(branch) for branch in (root, *self._of_process.values())}
         for scope in rows:
             line: list[str] = []
             at: str | None = scope
-            while at is not None and at not in line and id(self._branches.get(at)) not in hung:
+            while at is not None and at not in line and self._branches[at].parent is None and self._branches[at] is not self._root:
                 line.append(at)
-                at = self._around(at, rows)
+                at = self._around(at, rows[at])
+            around = self._root if at is None or at in line else self._branches[at]
             for each in reversed(line):
-                self._hang(self._branches[each], rows[each], root if at is None or at in line else self._branches[at], root)
-                hung.add(id(self._branches[each]))
-                at = each
+                branch = self._branches[each]
+                branch.parent = self._of_process.get(rows[each]["process"], around) if around is self._root else around
+                self._record.put_scope(branch, branch.parent)
+                around = branch
 
-    def _hang(self, branch: Branch, row: sqlite3.Row, parent: Branch, root: Branch) -> None:
-        at = self._of_process.get(row["process"], root) if parent is root else parent
-        view_of(branch).parent = view_of(at)
-        if len(self._record) < self._most and id(at) in self._placed:
-            self._placed.add(id(branch))
-            self._record.put_scope(branch, at)
-        else:
-            self._record.left_out["scopes"] += 1
-
-    def _around(self, scope: str, rows: Mapping[str, sqlite3.Row]) -> str | None:
+    def _around(self, scope: str, row: sqlite3.Row | None) -> str | None:
         """Find the nearest scope around one that is in the tree, up through sessions and tenants; else the run around its run."""
         seen = {scope}
-        at = self.parents.get(scope)
+        at: str | None = self._parents.get(scope)
         while at is not None and at not in seen:
             if at in self._branches:
                 return at
             seen.add(at)
-            at = self.parents.get(at)
-        row = rows.get(scope)
-        run = None if row is None else row["run"] if row["kind"] != "run" else self.run_parents.get(row["run"])
+            at = self._parents.get(at)
+        run = None if row is None else row["run"] if row["kind"] != "run" else self._run_parents.get(row["run"])
         around = None if run is None else self._of_run.get(run)
         return None if around is None or around.facts.scope_id == scope else around.facts.scope_id
 
-    def _place(self, row: sqlite3.Row, root: Branch) -> Branch:
+    def _place(self, row: sqlite3.Row) -> StoredScope:
         """Find the scope that a row belongs to; what names none that is known is its run's, or its process's."""
         found = self._branches.get(row["scope"] or "") or self._of_run.get(row["run"] or "")
         if found is None:
-            around = self._around(row["scope"] or "", {})
-            found = root if around is None else self._branches[around]
-        return self._of_process.get(row["process"], root) if found is root else found
+            around = self._around(row["scope"] or "", None)
+            found = self._root if around is None else self._branches[around]
+        return self._of_process.get(row["process"], found) if found is self._root else found
 
     # -- leaves and sums --------------------------------------------------------------------------------------------
 
-    def _hang_leaves(self, root: Branch) -> dict[str, Leaf]:
+    def _hang_leaves(self) -> dict[str, Leaf]:
         found: dict[str, Leaf] = {}
-        number = {"calls": len(self.calls), "tools": len(self.tools)}
-        for row in self.summed:
-            view_of(self._place(row, root)).own.add(sums_in(row))
-        if self.summed:
-            number = {what: sum(row["number"] for row in self.summed if row["what"] == what) for what in number}
-        kinds: tuple[tuple[What, Sequence[sqlite3.Row], Callable[[sqlite3.Row], Leaf], Callable[[sqlite3.Row], Sums]], ...] = (
-            ("calls", self.calls, call_leaf, sums_in),
-            ("tools", self.tools, tool_leaf, _tool_sums),
-        )
-        for what, rows, leaf_of, sums_of in kinds:
+        for row in self._summed:
+            self._place(row).own.add(sums_in(row))
+            self._record.left_out[row["what"]] += row["number"]
+        for rows, leaf_of, sums_of in ((self._calls, call_leaf, sums_in), (self._tools, tool_leaf, _tool_sums)):
             for row in rows:
-                branch = self._place(row, root)
-                view = view_of(branch)
-                if not self.summed:
-                    view.own.add(sums_of(row))
-                began = int_in(row["began"]) or 0
-                view.reach(began, began + (int_in(row["duration"]) or 0))
-                if len(self._record) < self._most and id(branch) in self._placed:
-                    found[row["call"]] = leaf = leaf_of(row)
-                    self._record.put_leaf(leaf, branch)
-                    number[what] -= 1
-            self._record.left_out[what] += number[what]
+                scope, leaf = self._place(row), leaf_of(row)
+                scope.reach(leaf.started_ns, leaf.started_ns + (leaf.duration_ns or 0))
+                if not self._summed:
+                    scope.own.add(sums_of(row))
+                else:
+                    self._record.left_out[COUNTED_AS[leaf.what]] -= 1
+                self._record.put_leaf(leaf, scope)
+                found[row["call"]] = leaf
         return found
 
     def _add_up(self) -> None:
         """Charge what was used to the innermost agent, and to every scope around that is no agent's."""
-        branches = {id(branch): branch for branch in (*self._branches.values(), *self._of_process.values())}
-        for branch in branches.values():
+        scopes = {id(scope): scope for scope in (*self._branches.values(), *self._of_process.values())}
+        for scope in scopes.values():
             is_own = True
-            for view in view_of(branch).upwards():
-                is_agent = view.facts.kind is ScopeKind.AGENT
+            for around in scope.upwards():
+                is_agent = around.facts.kind is ScopeKind.AGENT
                 if not is_agent or is_own:
-                    view.sums.add(view_of(branch).own)
+                    around.sums.add(scope.own)
                 is_own = is_own and not is_agent
 
-    def _close(self, root: Branch) -> None:
-        head, view = self.head, view_of(root)
-        if self._launched is None:
-            view.status = head.status if head.status in _STATUS_WORDS else "open"  # type: ignore[assignment]  # one of them
-            view.stop_reason = head.stop_reason
+    def _close(self) -> None:
+        head, root = self.head, self._root
+        if self._launch is None:
+            root.status, root.stop_reason = status_in({"status": head.status}), head.stop_reason
             if head.status in ("lost", "ended"):
-                view.status, view.stop_reason = "cancelled", head.status
+                root.status = "cancelled"
+                root.stop_reason = head.status
             return
-        view.status, view.stop_reason = _ENDINGS.get(str(head.outcome), ("error", None))
-        if view.status == "stopped":
-            worst = max(view.limits, key=lambda each: (each.denied, each.fullness), default=None)
-            view.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
+        root.status, root.stop_reason = _ENDINGS.get(str(head.outcome), _ENDINGS[""])
+        if root.status == "stopped":
+            worst = max(root.limits, key=lambda each: (each.denied, each.fullness), default=None)
+            root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
         if head.stop_reason is not None and head.outcome in ("ok", "limited"):  # the program's end is one thing, its run's another
-            told = next((row["status"] for row in self.scopes if row["kind"] == "run" and row["run"] == head.run), None)
-            if told in _STATUS_WORDS and told != "open":
-                view.status, view.stop_reason = cast("Status", told), head.stop_reason
+            told = None if self._own is None else status_in(self._own)
+            if told is not None and told != "open":
+                root.status, root.stop_reason = told, head.stop_reason
 
 
-def view_of(branch: Branch) -> StoredScope:
-    """Return how a stored scope shows itself."""
-    assert isinstance(branch.view, StoredScope)
-    return branch.view
-
-
-def _launch_facts(launch: Json) -> Json:
-    listed = {name: list_in(launch.get(name)) for name in ("argv", "limits", "uncovered", "notes")}
-    known = {name: launch.get(name) for name in ("launch", "name", "outcome", "status", "version", "began", "ended")}
-    return {**known, **listed, "observe": bool(launch.get("observe")), "tags": tags_in(launch.get("tags"))}
+def status_in(row: sqlite3.Row | Json) -> Status:
+    """Read the status of a scope or call; "open" for a word that is none."""
+    return cast("Status", row["status"]) if row["status"] in _STATUS_WORDS else "open"
 
 
 def _scope_facts(row: sqlite3.Row) -> ScopeFacts:
@@ -358,37 +351,48 @@ def _end_of(row: sqlite3.Row) -> int:
 
 
 def _began(node: Branch | Leaf) -> int:
-    return node.started_ns if isinstance(node, Leaf) else view_of(node).began
+    return node.began if isinstance(node, StoredScope) else node.started_ns if isinstance(node, Leaf) else 0
 
 
 def call_leaf(row: sqlite3.Row) -> Leaf:
     """Read a model call."""
-    leaf = _leaf(row, Leaf("call", row["model"], row["operation"] or "", int_in(row["began"]) or 0))
-    leaf.stream = bool(row["stream"])
-    leaf.usage = _usage(row["usage"])
-    leaf.generative = leaf.usage is not None or (leaf.operation != FETCHES and " " not in leaf.operation)
-    leaf.pending = bool(row["pending"])
-    leaf.cost_nano, leaf.cost_source = int_in(row["cost"]), row["cost_source"]
-    leaf.retries = len(list_in(row["retries"]))
-    if leaf.sent and leaf.generative and leaf.status != "open":
-        leaf.sent = leaf.usage is not None or bool(row["requests"])
-    return leaf
+    usage, operation, told = _usage(row["usage"]), row["operation"] or "", _told_in(row)
+    generative = usage is not None or (operation != FETCHES and " " not in operation)
+    if told["sent"] and generative and told["status"] != "open":
+        told["sent"] = usage is not None or bool(row["requests"])
+    return Leaf(
+        "call",
+        row["model"],
+        operation,
+        **told,
+        stream=bool(row["stream"]),
+        generative=generative,
+        usage=usage,
+        pending=bool(row["pending"]),
+        cost_nano=int_in(row["cost"]),
+        cost_source=row["cost_source"],
+        retries=len(list_in(row["retries"])),
+    )
 
 
 def tool_leaf(row: sqlite3.Row) -> Leaf:
     """Read a tool call."""
-    return _leaf(row, Leaf("tool", row["name"], "tool", int_in(row["began"]) or 0))
+    return Leaf("tool", row["name"], "tool", **_told_in(row))
 
 
-def _leaf(row: sqlite3.Row, leaf: Leaf) -> Leaf:
-    leaf.id = row["call"]
-    leaf.status = row["status"] if row["status"] in _STATUS_WORDS else "open"
-    leaf.duration_ns = int_in(row["duration"])
-    leaf.sent = leaf.status != "refused"
-    leaf.decision, leaf.error_type = row["decision"], row["error_type"]
-    leaf.limit_kind, leaf.limit_scope, leaf.reason = row["limit_kind"], row["limit_scope"], row["limit_reason"]
-    leaf.refusal = sentence_in(row["refusal"]) if leaf.status == "refused" else None
-    return leaf
+def _told_in(row: sqlite3.Row) -> dict[str, Any]:
+    """Read what is told of a model call and of a tool call alike."""
+    status = status_in(row)
+    return {
+        "id": row["call"],
+        "started_ns": int_in(row["began"]) or 0,
+        "duration_ns": int_in(row["duration"]),
+        "status": status,
+        "sent": status != "refused",
+        "reason": row["limit_reason"],
+        "refusal": sentence_in(row["refusal"]) if status == "refused" else None,
+        **{name: row[name] for name in ("decision", "error_type", "limit_kind", "limit_scope")},
+    }
 
 
 def _usage(written: Any) -> Usage | None:
@@ -418,7 +422,8 @@ def nodes_of(record: RunRecord) -> Iterator[Node]:
         if isinstance(node, Leaf):
             yield leaf_node(node, parent)
             continue
-        yield _scope_node(node, parent)
+        if isinstance(node, StoredScope):
+            yield _scope_node(node, parent)
         waiting.extend((child, node.facts.scope_id) for child in reversed(node.children))
 
 
@@ -459,25 +464,23 @@ def leaf_node(leaf: Leaf, parent: str | None) -> Node:
     )
 
 
-def _scope_node(branch: Branch, parent: str | None) -> Node:
-    facts, view = branch.facts, view_of(branch)
-    line = scope_line(branch)
-    spent = Spent.of(view.sums)
+def _scope_node(scope: StoredScope, parent: str | None) -> Node:
+    facts, line, spent = scope.facts, scope_line(scope), Spent.of(scope.sums)
     return Node(
         id=facts.scope_id,
         parent=parent,
         kind=facts.kind.value,
         name=facts.name,
         title=line.title,
-        began=view.began,
-        duration=view.ended - view.began if view.ended and view.status != "open" else None,
-        status=view.status,
-        stop_reason=view.stop_reason,
+        began=scope.began,
+        duration=scope.ended - scope.began if scope.ended and scope.status != "open" else None,
+        status=scope.status,
+        stop_reason=scope.stop_reason,
         error_type=None,
         decision=None,
         stream=False,
         priority=None if facts.supervision is None else facts.supervision.priority.name.lower(),
-        attempt=view.attempt,
+        attempt=scope.attempt,
         input_tokens=spent.input_tokens,
         output_tokens=spent.output_tokens,
         cost_nano=spent.cost_nano,

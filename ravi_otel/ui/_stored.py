@@ -10,9 +10,11 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
+from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
-from ravi_otel.local._store import Store, Sums
+from ravi_otel.local._record import tone_of
+from ravi_otel.local._store import Store, Sums, finite
 from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, percent
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
@@ -180,7 +182,7 @@ def what_if(store: Store, asked: api.WhatIfAsk) -> api.WhatIf:
     worked = runs if agent is None else [each for each in agents if each.name == agent]
     told = [_came_to(each.sums, kind) for each in worked]
     known = sorted(value for value in told if value is not None)
-    now = None if counted is None else counted.allowed
+    now = None if counted is None else counted.limit.amount
     at = None if limit is None else float(limit.amount)
     most = max([public_amount(kind, known[-1] if known else 0), at or 0.0, now or 0.0]) * 1.05 or 1.0
     heights = Counter(min(_BINS - 1, int(public_amount(kind, value) / most * _BINS)) for value in known)
@@ -265,7 +267,10 @@ def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
 
 def _glance(known: answers.Glance) -> api.Glance:
     limit = known.limit
-    bar = None if limit is None else _bar(limit).model_copy(update={"title": clean(f"{limit.title} {limit.allowed_text}", _MOST_NAME)})
+    bar = None
+    if limit is not None:
+        title = clean(f"{limit.title} {amount(limit.limit.kind, limit.limit.amount)}", _MOST_NAME)
+        bar = _bar(limit).model_copy(update={"title": title})
     return api.Glance(spent=[round(share * 100, 1) for share in known.spent], limit=bar)
 
 
@@ -291,12 +296,13 @@ def _tone(node: answers.Node) -> api.Tone:
     return _TONES.get(node.status, "paused")
 
 
-def _bar(limit: answers.LimitRow) -> api.Bar:
-    name = clean(f"{limit.scope_name or limit.scope} · {limit.title}", _MOST_NAME)
-    held = f" + {limit.held_text} held" if limit.held else ""
-    text = f"{limit.used_text}{held} of {limit.allowed_text}"
-    tone: api.Tone = "unknown" if limit.ratio is None else _LIMIT_TONES.get(limit.tone, "ok")
-    return _drawn(limit.kind, name, text, limit.share_text, tone, limit.used, limit.held, limit.allowed, limit.denied or 0)
+def _bar(reading: LimitReading) -> api.Bar:
+    limit, used, held = reading.limit, finite(reading.used), finite(reading.held)
+    name = clean(f"{reading.scope_name or reading.scope.value} · {reading.title}", _MOST_NAME)
+    more = f" + {amount(limit.kind, held)} held" if held else ""
+    text = f"{amount(limit.kind, reading.used)}{more} of {amount(limit.kind, limit.amount)}"
+    tone: api.Tone = "unknown" if finite(reading.ratio) is None else _LIMIT_TONES.get(tone_of(reading), "ok")
+    return _drawn(limit.kind, name, text, percent(reading.ratio), tone, used, held, limit.amount, reading.denied)
 
 
 def _drawn(  # noqa: PLR0913, PLR0917 - a bar is as many things

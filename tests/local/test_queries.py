@@ -250,7 +250,7 @@ def test_the_tree_has_every_scope_and_call_with_the_sums_of_each(shelf, ask):
     assert (lines[lead], lines[sub]) == (("r", "agent lead", usd), (lead, "agent sub", 2 * usd))
     assert lines[call] == (lead, "chat m-1", usd)
     assert [(node.status, node.refusal) for node in tree.nodes if node.id == refused] == [("refused", "No more.")]
-    assert [(limit.title, limit.used_text, limit.share_text) for limit in tree.limits] == [("tokens", "90", "90 %")]
+    assert [(limit.title, limit.used, limit.ratio) for limit in tree.limits] == [("tokens", 90, 0.9)]
     json.dumps(dataclasses.asdict(tree))
 
 
@@ -280,8 +280,8 @@ def test_a_run_that_is_too_much_for_a_tree_is_summed_up_whole_and_says_what_is_l
 )
 def test_a_limit_that_begins_anew_is_read_with_its_window_and_whose_it_is(shelf, ask, told, window):
     budget = {"scope": "run", "scope_name": "desk", "limit": "tokens", "threshold": 100, "used": 80, "held": 0, "ratio": 0.8}
-    (limit,) = ask.tree(shelf.add(budgets=[budget | told]).launch).limits
-    assert (limit.used, limit.per, limit.window, limit.by, limit.counted_for) == (80, *window)
+    (read,) = ask.tree(shelf.add(budgets=[budget | told]).launch).limits
+    assert (read.used, read.limit.per, read.window, read.limit.by, read.counted_for) == (80, *window)
 
 
 def test_a_scope_that_stands_in_a_session_or_in_itself_is_in_the_tree(shelf, ask):
@@ -411,7 +411,7 @@ def test_a_row_shows_how_the_cost_of_a_run_grew_and_the_fullest_limit_of_what_is
     rows = [ask.run("r"), ask.run("idle")]
     busy, idle = ask.glances(rows)
     assert busy.spent == (0.25,) * 8 + (0.75,) * 7 + (1.0,)
-    assert (busy.limit.kind, busy.limit.share_text, busy.limit.allowed_text) == ("turns", "75 %", "4")
+    assert (busy.limit.limit.kind, busy.limit.ratio, busy.limit.limit.amount) == ("turns", 0.75, 4)
     assert (idle.spent, idle.limit) == ((), None)
 
 
@@ -434,7 +434,7 @@ def test_the_limit_of_a_run_or_an_agent_that_counted_last_is_known(shelf, ask):
     shelf.run("a")
     shelf.agent("a", "clerk", limits=[reading("turns", 1, 4)])
     shelf.agent("a", "clerk", limits=[reading("turns", 1, 6)])
-    assert ask.limits_of("turns", agent="clerk").allowed == 6
+    assert ask.limits_of("turns", agent="clerk").limit.amount == 6
     assert ask.limits_of("turns") is None
 
 

@@ -123,7 +123,7 @@ def test_a_run_is_shown_with_the_limits_it_shared_as_they_stood_at_its_end(desk)
                 client.chat.completions.create(**CHAT)
     for name, used in (("first", 1), ("second", 2)):
         _, tree = desk.stored(name)
-        assert {(each.scope, each.scope_name, each.used, each.allowed) for each in tree.limits} == {
+        assert {(each.scope, each.scope_name, each.used, each.limit.amount) for each in tree.limits} == {
             ("tenant", "acme", used, 9),
             ("run", name, 1, 5),
         }
