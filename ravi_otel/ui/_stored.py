@@ -405,17 +405,28 @@ def _columns(
         column[place] = column.get(place, 0) + (group.spent.cost_nano or 0)
         if group.spent.unknown_cost:
             unknown.add(at)
-    tallest = max((sum(column.values()) for column in found.values()), default=0)
+    step_nano = _round_step(max((sum(column.values()) for column in found.values()), default=0))
+    top = max((-(-sum(column.values()) // step_nano) * step_nano for column in found.values()), default=0)
     columns = [
         api.SpendColumn(
             at=at,
-            parts=[(place, _percent(nano, tallest)) for place, nano in sorted(column.items()) if nano],
+            parts=[(place, _percent(nano, top)) for place, nano in sorted(column.items()) if nano],
             unknown=at in unknown,
             text=("≥" if at in unknown else "") + money(sum(column.values())),
         )
         for at, column in sorted(found.items())
     ]
-    return columns, [(share * 100.0, money(round(tallest * share))) for share in (0.0, 0.5, 1.0)] if tallest else []
+    return columns, [(_percent(nano, top), amount(Kind.COST, nano / NANO)) for nano in range(0, top + 1, step_nano)] if top else []
+
+
+def _round_step(tallest: int) -> int:
+    """Return how far the lines of a chart are apart, a round sum of which five at most make up the tallest."""
+    size = 1
+    while True:
+        for step in (size, 2 * size, 5 * size):
+            if tallest <= 5 * step:
+                return step
+        size *= 10
 
 
 def _between(names: Sequence[str | None], step: timedelta) -> list[str]:

@@ -21,8 +21,14 @@ export function Typed({ line }: { line: string }) {
   );
 }
 
-/** An empty page: what would fill it, and the lines to type. */
-export function Empty({ children, ways = [] }: { children: ComponentChildren; ways?: readonly (readonly [string, string])[] }) {
+interface EmptyProps {
+  children: ComponentChildren;
+  ways?: readonly (readonly [string, string])[];
+  after?: ComponentChildren;
+}
+
+/** An empty page: what would fill it, the lines to type, and what there is to know before. */
+export function Empty({ children, ways = [], after }: EmptyProps) {
   return (
     <div class="empty">
       {children}
@@ -36,6 +42,7 @@ export function Empty({ children, ways = [] }: { children: ComponentChildren; wa
           ))}
         </div>
       )}
+      {after}
     </div>
   );
 }

@@ -80,7 +80,7 @@ export function AuditPage() {
             </div>
           ))}
           <div class="scroll" tabIndex={0} role="region" aria-label="Entries">
-            <table class="table audit">
+            <table class="table audit stacks" role="table">
               <colgroup>
                 <col class="a-when" />
                 <col class="a-run" />
@@ -90,20 +90,20 @@ export function AuditPage() {
                 <col class="a-who" />
                 <col class="a-hash" />
               </colgroup>
-              <thead>
-                <tr>
-                  <th class="sorted" aria-sort="descending">
+              <thead role="rowgroup">
+                <tr role="row">
+                  <th role="columnheader" class="sorted" aria-sort="descending">
                     When ↓
                   </th>
-                  <th>Run</th>
-                  <th>Tool</th>
-                  <th>What</th>
-                  <th>With</th>
-                  <th>Who</th>
-                  <th>Hash, linked</th>
+                  <th role="columnheader">Run</th>
+                  <th role="columnheader">Tool</th>
+                  <th role="columnheader">What</th>
+                  <th role="columnheader">With</th>
+                  <th role="columnheader">Who</th>
+                  <th role="columnheader">Hash, linked</th>
                 </tr>
               </thead>
-              <tbody>
+              <tbody role="rowgroup">
                 {found.map((entry, row) => (
                   <Entry
                     key={`${entry.file}:${entry.number}`}
@@ -142,22 +142,22 @@ function Entry({ id, entry, above, below, selected, onChoose }: EntryProps) {
   const start = above?.file !== entry.file;
   const tied = `kc${up ? " up" : ""}${down ? " down" : ""}${up && above?.fits === false ? " torn-up" : ""}${down && entry.fits === false ? " torn-down" : ""}`;
   return (
-    <tr id={id} class={start ? "start" : ""} aria-selected={selected} onClick={onChoose}>
-      <td class="n left">{moment(entry.at)}</td>
-      <td title={entry.run}>{start ? entry.run : ""}</td>
-      <td class="mono" title={entry.tool}>
+    <tr id={id} role="row" class={start ? "start" : ""} aria-selected={selected} onClick={onChoose}>
+      <td role="cell" class="n left e-when">{moment(entry.at)}</td>
+      <td role="cell" class="e-run" title={entry.run}>{start ? entry.run : ""}</td>
+      <td role="cell" class="mono e-tool" title={entry.tool}>
         {entry.tool}
       </td>
-      <td>
+      <td role="cell" class="e-what">
         <State tone={entry.tone}>{entry.what}</State>
       </td>
-      <td class={entry.fits === false ? "with refused-words" : "with"} title={entry.says}>
+      <td role="cell" class={entry.fits === false ? "with refused-words" : "with"} title={entry.says}>
         <code>{entry.says}</code>
       </td>
-      <td class={entry.person ? "" : "soft"} title={entry.who}>
+      <td role="cell" class={entry.person ? "e-who" : "e-who soft"} title={entry.who}>
         {entry.person ? <b>{entry.who}</b> : entry.who}
       </td>
-      <td class={tied}>
+      <td role="cell" class={tied}>
         <span class={entry.fits ? "knot hash" : entry.fits === null ? "knot after hash" : "knot bad hash"} title={entry.hash}>
           {entry.hash.slice(0, 8)}
         </span>

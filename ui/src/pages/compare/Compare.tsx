@@ -33,7 +33,7 @@ export function ComparePage() {
       {(error ?? runs.error) !== null && <Failed error={error ?? runs.error ?? ""} />}
       {data && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Two runs">
-          <table class="table">
+          <table class="table narrow">
             <thead>
               <tr>
                 <th>What</th>

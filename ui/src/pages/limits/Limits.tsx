@@ -70,7 +70,7 @@ export function LimitsPage() {
       )}
       {limits.length > 0 && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Limits that count now">
-          <table class="table limits">
+          <table class="table limits stacks" role="table">
             <colgroup>
               <col class="l-lim" />
               <col class="l-for" />
@@ -80,50 +80,50 @@ export function LimitsPage() {
               <col class="l-src" />
               <col class="l-set" />
             </colgroup>
-            <thead>
-              <tr>
-                <th>Limit</th>
-                <th>Counts for</th>
-                <th>Used, held and left</th>
-                <th>
+            <thead role="rowgroup">
+              <tr role="row">
+                <th role="columnheader">Limit</th>
+                <th role="columnheader">Counts for</th>
+                <th role="columnheader">Used, held and left</th>
+                <th role="columnheader">
                   <span class="only-screenreader">Share</span>
                 </th>
-                <th>
+                <th role="columnheader">
                   <span class="only-screenreader">Amounts</span>
                 </th>
-                <th>Written in</th>
-                <th>
+                <th role="columnheader">Written in</th>
+                <th role="columnheader">
                   <span class="only-screenreader">Set</span>
                 </th>
               </tr>
             </thead>
-            <tbody>
+            <tbody role="rowgroup">
               {limits.map((limit, row) => (
-                <tr key={limit.key} id={`limit-${limit.key}`} aria-selected={row === at} onClick={() => setChosen(limit.key)}>
-                  <td class="mono" title={limit.bar.spec ?? limit.bar.title}>
+                <tr key={limit.key} role="row" id={`limit-${limit.key}`} aria-selected={row === at} onClick={() => setChosen(limit.key)}>
+                  <td role="cell" class="l-spec mono" title={limit.bar.spec ?? limit.bar.title}>
                     {limit.bar.spec ?? limit.bar.title}
                   </td>
-                  <td title={`${limit.whose}${limit.of && ` of ${limit.of}`}`}>
+                  <td role="cell" class="l-whose" title={`${limit.whose}${limit.of && ` of ${limit.of}`}`}>
                     {limit.whose} {limit.of && <span class="dim">of {limit.of}</span>}
                   </td>
-                  <td class="has-bar">
+                  <td role="cell" class="has-bar">
                     <Meter bar={limit.bar} />
                   </td>
-                  <td class="limit-share" data-tone={limit.bar.tone}>
+                  <td role="cell" class="limit-share" data-tone={limit.bar.tone}>
                     <Share bar={limit.bar} />
                   </td>
-                  <td>
+                  <td role="cell" class="l-amount">
                     <span class="fig">{limit.bar.text}</span>
                     <span class="dim">
-                      {limit.bar.refused > 0 && ` ${limit.bar.refused.toLocaleString("en-US")} refused`}
+                      {limit.bar.refused > 0 && `  ${limit.bar.refused.toLocaleString("en-US")} refused`}
                       {limit.bar.watched && " only watches"}
                     </span>
                   </td>
-                  <td class="mono" title={limit.written?.[1]}>
+                  <td role="cell" class="mono l-where" title={limit.written?.[1]}>
                     {limit.written?.[0] ?? <span class="dim">?</span>}
                     {limit.since !== null && <span class="dim"> {limit.since} there, set since</span>}
                   </td>
-                  <td class="act">
+                  <td role="cell" class="act">
                     {limit.can.includes("set_limit") && (
                       <button type="button" class="btn" onClick={() => set(limit)} aria-label={`Set ${limit.bar.title} of ${limit.whose}`}>
                         Set…

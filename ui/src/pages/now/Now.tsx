@@ -1,13 +1,13 @@
 import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
-import type { Now, NowRow } from "../../api.ts";
+import { type Bar, type Now, type NowRow, session } from "../../api.ts";
 import { useKeys } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Empty } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, Says, State } from "../../parts/Icon.tsx";
-import { LimitBar } from "../../parts/LimitBar.tsx";
+import { LimitBar, Meter } from "../../parts/LimitBar.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
 import { type Asked, Steering, WORDS } from "./Steering.tsx";
 import "../../parts/Table.css";
@@ -115,10 +115,10 @@ function Board({ known }: { known: Now }) {
     <>
       <div class="head">
         <h1>Now</h1>
-        <Says says={known.says} />
+        {known.rows.length === 0 ? <p class="say">Nothing runs.</p> : <Says says={known.says} />}
       </div>
       {rows.length === 0 ? (
-        <Empty ways={EMPTY}>
+        <Empty ways={EMPTY} after={<Anatomy />}>
           <p>A program shows up here while it runs, with each agent, what it spends and how full its limits are. Start one:</p>
         </Empty>
       ) : (
@@ -146,6 +146,43 @@ function Board({ known }: { known: Now }) {
       )}
       <Refusals known={known} />
       {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
+    </>
+  );
+}
+
+const SAMPLE: Bar = {
+  kind: "cost",
+  title: "An example",
+  text: "$0.31 + $0.05 held of $0.50",
+  share: "62 %",
+  tone: "ok",
+  used: 62,
+  held: 10,
+  warn: 80,
+  value: "0.5",
+  refused: 0,
+  watched: false,
+  spec: null,
+};
+
+/** What the parts of a bar are, and where programs are looked for. */
+function Anatomy() {
+  return (
+    <>
+      <section>
+        <h2>How a limit will look</h2>
+        <div class="anatomy">
+          <span class="lab up used-lab">used $0.31</span>
+          <span class="lab up held-lab">held $0.05 for calls on their way</span>
+          <Meter bar={SAMPLE} />
+          <span class="lab down warn-lab">warns at 80 %</span>
+          <span class="lab down left-lab">left $0.14 of $0.50</span>
+        </div>
+      </section>
+      <p class="dim">
+        Looking in <code>{session.value?.store || ".ravi"}</code>, where nobody listens. A program with <code>RAVI_LIVE=off</code> is not seen here, only under{" "}
+        <Link href="/runs">Runs</Link>.
+      </p>
     </>
   );
 }
@@ -245,6 +282,9 @@ function Line({ row, selected, open, onChoose, onFold }: LineProps) {
   );
 }
 
+/** What ends something stands last. */
+const ORDER: readonly Asked["op"][] = ["resume", "pause", "stop", "set_limit", "close", "cancel"];
+
 /** What may be done to the selected row, below the group that it is in. */
 function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void }) {
   if (row.kind === "process") return null;
@@ -257,9 +297,9 @@ function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void })
         {row.more_bars > 0 && <span class="dim">{row.more_bars} more limits under Limits</span>}
         <span class="set">
           {row.kind !== "run" && <span class="cut">{row.name}</span>}
-          {row.can.map((op) => (
-            <button key={op} type="button" class="btn" onClick={() => onAsk(op as Asked["op"])}>
-              {WORDS[op as Asked["op"]].button}
+          {ORDER.filter((op) => row.can.includes(op)).map((op) => (
+            <button key={op} type="button" class="btn" onClick={() => onAsk(op)}>
+              {WORDS[op].button}
             </button>
           ))}
           {row.facts.length > 0 && <span class="dim cut">{row.facts.join(" · ")}</span>}
@@ -268,6 +308,25 @@ function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void })
     </div>
   );
 }
+
+interface Refused {
+  last: Now["refusals"][number];
+  before: number;
+}
+
+/** Refusals, the newest first; of one agent by one limit in a run, the newest stands for those before it. */
+function together(refusals: Now["refusals"]): Refused[] {
+  const found = new Map<string, Refused>();
+  for (const each of refusals) {
+    const key = `${each.run}/${each.agent}/${each.limit}`;
+    const known = found.get(key);
+    if (known) known.before += 1;
+    else found.set(key, { last: each, before: 0 });
+  }
+  return [...found.values()];
+}
+
+const times = (number: number): string => (number === 1 ? "and once before" : number === 2 ? "and twice before" : `and ${number.toLocaleString("en-US")} times before`);
 
 function Refusals({ known }: { known: Now }) {
   if (known.refusals.length === 0) return null;
@@ -278,15 +337,18 @@ function Refusals({ known }: { known: Now }) {
         <span class="dim">{known.refused} of what still runs</span>
       </div>
       <ul>
-        {known.refusals.map((each) => (
-          <li key={`${each.at}${each.sentence}`}>
+        {together(known.refusals).map(({ last: each, before }) => (
+          <li key={`${each.run}/${each.agent}/${each.limit}`}>
             <span class="fig">{each.at}</span>
             <span class="cut" title={`${each.agent} → ${each.call}`}>
               {each.agent} <span class="dim">→ {each.call}</span>
             </span>
-            <State tone="refused" title={each.sentence}>
-              {each.sentence}
-            </State>
+            <span class="pair">
+              <State tone="refused" title={each.sentence}>
+                {each.sentence}
+              </State>
+              {before > 0 && <span class="dim nowrap">{times(before)}</span>}
+            </span>
             <span class="cut" title={each.run_name}>
               {each.run ? <Link href={runPath(each.run, each.call_id)}>{each.run_name}</Link> : each.run_name}
             </span>

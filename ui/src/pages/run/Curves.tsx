@@ -26,7 +26,7 @@ function pieces(curve: Curve, length: number): (readonly [Tone, string])[] {
 }
 
 /** The share of each limit over the run's time, on the waterfall's scale. */
-export function Curves({ curves, length }: { curves: readonly Curve[]; length: number }) {
+export function Curves({ curves, length, ticks }: { curves: readonly Curve[]; length: number; ticks: readonly (readonly [number, string])[] }) {
   const drawn = curves.slice(0, 4);
   return (
     <>
@@ -48,7 +48,7 @@ export function Curves({ curves, length }: { curves: readonly Curve[]; length: n
       </div>
       <div class="curves">
         <svg viewBox="0 0 100 100" preserveAspectRatio="none" role="img" aria-label={drawn.map((curve) => `${curve.title} ends at ${curve.share}`).join(", ")}>
-          <path class="c-grid" d={`M0 ${BOTTOM}H100M0 ${TOP}H100M25 0V100M50 0V100M75 0V100`} />
+          <path class="c-grid" d={`M0 ${BOTTOM}H100M0 ${TOP}H100${ticks.slice(1).map(([share]) => `M${share.toFixed(2)} 0V100`).join("")}`} />
           <path class="c-warn" d={`M0 ${y(80)}H100`} />
           {drawn.flatMap((curve, at) =>
             pieces(curve, length).map(([tone, path], place) => (

@@ -112,7 +112,7 @@ function CallItem({ id, row }: { id: string; row: TreeRow }) {
       )}
       {data.chain.length > 0 && (
         <div class="chain">
-          <p class="cap">Asked from the outside in; each limit is the fullest of its scope</p>
+          <p class="cap">Asked from the outside in</p>
           <ol>
             {data.chain.map((link, at) => (
               <li key={at} class={link.refused ? "full" : ""}>

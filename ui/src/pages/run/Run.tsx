@@ -1,12 +1,13 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { Link, useLocation, useSearch } from "wouter-preact";
-import { type Find, type Run, told, type TreeRow } from "../../api.ts";
+import { type Bar, type Find, type NowRow, type Run, told, type TreeRow } from "../../api.ts";
 import { useGet, useKeys, useMedia, useTitle } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
+import { Steps } from "../../parts/Tree.tsx";
 import { useVirtual } from "../../virtual.ts";
 import { many, span } from "../../words.ts";
 import { Curves } from "./Curves.tsx";
@@ -79,8 +80,44 @@ function together(turns: readonly TreeRow[]): TreeRow {
   return [`turns/${first[0]}`, first[1], "turns", parts.join(", "), "ok", first[5], last[5] + (last[6] ?? 0) - first[5], "", "", "", ""];
 }
 
+/** For each line, at which levels something follows below it: one bit a level. */
+function followed(lines: readonly Line[]): Uint16Array {
+  const found = new Uint16Array(lines.length);
+  let below = 0;
+  for (let at = lines.length - 1; at >= 0; at--) {
+    const level = Math.min((lines[at] as Line).row[1], MOST_STEPS);
+    const own = 1 << level;
+    found[at] = below & (2 * own - 1);
+    below = (below & (own - 1)) | own;
+  }
+  return found;
+}
+
+const MOST_STEPS = 12;
+const guideOf = (depth: number, mask: number): boolean[] => Array.from({ length: Math.min(depth, MOST_STEPS) }, (_, at) => (mask & (2 << at)) !== 0);
+
+const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+const MOST_TICKS = 6;
+
+/** Round times along a run of that many milliseconds: where each stands, in percent, and what it says. */
+function ticksOf(length: number): (readonly [number, string])[] {
+  const seconds = length / 1000;
+  const step = STEPS_S.find((each) => seconds / each <= MOST_TICKS) ?? Math.ceil(seconds / MOST_TICKS);
+  const number = Math.floor((seconds * 0.97) / step);
+  return Array.from({ length: number + 1 }, (_, at) => [((at * step) / seconds) * 100, at === 0 ? "0" : step < 1 ? `${(at * step).toFixed(step < 0.1 ? 2 : 1)} s` : seconds < 60 ? `${at * step} s` : span(at * step)]);
+}
+
+const MOST_LIMITS = 4;
+
+/** The limits of a run that still runs, and of what is open in it, the fullest first: they are kept where it ends. */
+function limitsNow(rows: readonly NowRow[]): Bar[] {
+  const bars = rows.flatMap((row) => row.bars.map((bar) => ({ ...bar, title: `${row.name} · ${bar.title}` })));
+  return bars.sort((a, b) => b.used - a.used).slice(0, MOST_LIMITS);
+}
+
 export function RunPage({ id }: { id: string }) {
-  const running = now.value?.rows.find((row) => row.run === id && row.kind === "run");
+  const open = (now.value?.rows ?? []).filter((row) => row.run === id);
+  const running = open.find((row) => row.kind === "run");
   const mark = running ? `${running.calls}/${running.cost}` : "over";
   const { data, error } = useGet<Run>(`/api/runs/${encodeURIComponent(id)}`, mark);
   const name = data?.run.name ?? id;
@@ -95,7 +132,7 @@ export function RunPage({ id }: { id: string }) {
           <Elsewhere id={id} />
         </>
       )}
-      {error === null && data && <Whole data={data} name={name} />}
+      {error === null && data && <Whole data={data} name={name} open={open} />}
     </Page>
   );
 }
@@ -133,13 +170,17 @@ export function ExportedRun({ data }: { data: Run }) {
   );
 }
 
-function Whole({ data, name }: { data: Run; name: string }) {
+function Whole({ data, name, open = [] }: { data: Run; name: string; open?: readonly NowRow[] }) {
   const search = useSearch();
   const [, go] = useLocation();
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
   const wanted = new URLSearchParams(search).get("item");
   const [opened, setOpened] = useState<ReadonlySet<string>>(() => new Set(holding(data.rows, wanted)));
   const lines = useMemo(() => shown(data.rows, folded, opened), [data.rows, folded, opened]);
+  const guides = useMemo(() => followed(lines), [lines]);
+  const ticks = useMemo(() => ticksOf(data.length), [data.length]);
+  const limits = data.limits.length > 0 ? data.limits : limitsNow(open);
+  const waits = open.find((row) => row.note?.ask);
   const refused = lines.findIndex(({ row }) => row[4] === "refused" && isCall(row));
   const found = lines.findIndex(({ row }) => row[0] === wanted);
   const [at, setAt] = useState(() => Math.max(0, found >= 0 ? found : refused));
@@ -199,6 +240,11 @@ function Whole({ data, name }: { data: Run; name: string }) {
           <State tone={data.tone} title={data.word}>
             {data.word}
           </State>
+          {waits?.note?.ask && (
+            <Link href={`/approvals/${waits.note.ask}`} title={waits.note.text}>
+              <State tone="wait">waits for approval</State>
+            </Link>
+          )}
           {told === null && (
             <>
               <span class="grow" />
@@ -220,9 +266,9 @@ function Whole({ data, name }: { data: Run; name: string }) {
           ))}
         </div>
       </div>
-      {data.limits.length > 0 && (
+      {limits.length > 0 && (
         <div class="runlimits">
-          {data.limits.map((bar) => (
+          {limits.map((bar) => (
             <span key={bar.title} class="limit" data-tone={bar.tone}>
               <span class="kind cut" title={bar.title}>
                 {bar.title}
@@ -240,15 +286,16 @@ function Whole({ data, name }: { data: Run; name: string }) {
       <div class="runbody">
         <div ref={scroller} class="trace" role="region" aria-label="Tree and waterfall" tabIndex={0}>
           <div class="sticky">
-            {data.curves.length > 0 && <Curves curves={data.curves} length={data.length} />}
+            {data.curves.length > 0 && <Curves curves={data.curves} length={data.length} ticks={ticks} />}
             <div class="treehead">
               <span>Agents, calls, tools</span>
               <span class="n">in → out</span>
               <span class="n">Cost</span>
             </div>
-            <Axis length={data.length} />
+            <Axis ticks={ticks} />
           </div>
           <div role="treegrid" aria-label="Calls" aria-rowcount={lines.length} class="spans" style={{ height: `${virtual.height}px` }}>
+            {!isPhone && <Ticks ticks={ticks} />}
             {virtual.items.map((item) => {
               const line = lines[item.index];
               if (!line) return null;
@@ -256,7 +303,7 @@ function Whole({ data, name }: { data: Run; name: string }) {
               return (
                 <div
                   key={`${item.index}/${id}`}
-                  class={`span ${line.row[2]} ${line.row[4]}`}
+                  class={`span ${line.row[2]} is-${line.row[4]}`}
                   role="row"
                   aria-level={depth + 1}
                   aria-rowindex={item.index + 1}
@@ -265,7 +312,7 @@ function Whole({ data, name }: { data: Run; name: string }) {
                   onClick={() => choose(item.index)}
                   style={{ top: `${item.start - above}px` }}
                 >
-                  <Left line={line} open={isOpen(id)} onFold={() => fold(id, isOpen(id))} />
+                  <Left line={line} guide={guideOf(depth, guides[item.index] ?? 0)} open={isOpen(id)} onFold={() => fold(id, isOpen(id))} />
                   {!isPhone && (line.turns ? <Turns turns={line.turns} length={data.length} /> : <Lane row={line.row} length={data.length} />)}
                 </div>
               );
@@ -297,15 +344,13 @@ function Copied({ what, text }: { what: string; text: () => string }) {
 const isCall = (row: TreeRow) => row[2] === "call" || row[2] === "tool";
 const SHAPES: Record<string, string> = { call: "chat", tool: "tool", agent: "agent", run: "run" };
 
-function Left({ line, open, onFold }: { line: Line; open: boolean; onFold: () => void }) {
-  const [, depth, kind, title, tone, , , given, taken, cost] = line.row;
+function Left({ line, guide, open, onFold }: { line: Line; guide: readonly boolean[]; open: boolean; onFold: () => void }) {
+  const [, , kind, title, tone, , , given, taken, cost] = line.row;
   const isPlain = tone === "ok" || tone === "run";
   return (
     <span class="left" role="gridcell">
       <span class="node">
-        {Array.from({ length: Math.min(depth, 12) }, (_, at) => (
-          <span key={at} class="in" />
-        ))}
+        <Steps guide={guide} />
         {line.folds ? (
           <button type="button" class="tw" tabIndex={-1} aria-label={`${open ? "Fold" : "Unfold"} ${title}`} onClick={(event) => (event.stopPropagation(), onFold())}>
             <Icon name={open ? "down" : "right"} />
@@ -354,6 +399,7 @@ function Lane({ row, length }: { row: TreeRow; length: number }) {
   const left = (begin / length) * 100;
   const width = ((took ?? length - begin) / length) * 100;
   const isScope = !isCall(row);
+  const onLeft = left > 50;
   return (
     <span class="lane" role="gridcell" aria-label={remark || undefined}>
       {tone === "refused" && !isScope ? (
@@ -361,7 +407,7 @@ function Lane({ row, length }: { row: TreeRow; length: number }) {
           <svg class="i at" viewBox="0 0 12 12" aria-hidden="true" style={{ left: `${left}%` }}>
             <rect x="1.5" y="1.5" width="9" height="9" />
           </svg>
-          <span class={left > 60 ? "t refused onleft" : "t refused"} style={{ left: `calc(${left}% ${left > 60 ? "- 10px" : "+ 12px"})` }}>
+          <span class={onLeft ? "t refused onleft" : "t refused"} style={{ left: `calc(${left}% ${onLeft ? "- 10px" : "+ 12px"})`, maxWidth: `calc(${onLeft ? left : 100 - left}% - 20px)` }}>
             {remark}
           </span>
         </>
@@ -372,14 +418,24 @@ function Lane({ row, length }: { row: TreeRow; length: number }) {
   );
 }
 
-function Axis({ length }: { length: number }) {
-  const seconds = length / 1000;
+function Axis({ ticks }: { ticks: readonly (readonly [number, string])[] }) {
   return (
     <div class="axis" aria-hidden="true">
-      {[0, 0.25, 0.5, 0.75].map((share) => (
-        <span key={share} style={{ left: `${share * 100}%` }}>
-          {seconds < 10 ? `${(seconds * share).toFixed(1)} s` : span(seconds * share)}
+      {ticks.map(([share, text]) => (
+        <span key={share} style={{ left: `${share}%` }}>
+          {text}
         </span>
+      ))}
+    </div>
+  );
+}
+
+/** The axis' lines, behind all lanes. */
+function Ticks({ ticks }: { ticks: readonly (readonly [number, string])[] }) {
+  return (
+    <div class="ticks" aria-hidden="true">
+      {ticks.slice(1).map(([share]) => (
+        <i key={share} style={{ left: `${share}%` }} />
       ))}
     </div>
   );

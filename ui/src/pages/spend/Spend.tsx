@@ -25,6 +25,11 @@ const BY = ["user", "model", "agent", "tool", "tenant", "session", "provider", "
 /** What is of no model are tools, and the other way round. */
 const NOBODY: Record<string, string> = { model: "tool calls", tool: "model calls" };
 
+const WAYS = [
+  ["A program that was not written for it", "ravi-otel run -- python my_agent.py"],
+  ["Your own program: one line, and where to keep its runs", "ravi_otel.instrument()   # and RAVI_STORE=.ravi in its environment"],
+] as const;
+
 interface Shown {
   row: SpendRow;
   key: string;
@@ -65,7 +70,12 @@ export function SpendPage() {
         </div>
       </div>
       {error !== null && <Failed error={error} />}
-      <div class="filters">
+      {error !== null && search === "" && (
+        <Empty ways={WAYS}>
+          <p>What a program spends is kept where it has a store. Keep it:</p>
+        </Empty>
+      )}
+      <div class="filters" hidden={error !== null && search === ""}>
         <span class="soft">Rows</span>
         {by.map((each, at) => (
           <span key={each} class="chip">
@@ -89,7 +99,7 @@ export function SpendPage() {
         </span>
       </div>
       {data && data.rows.length === 0 && (
-        <Empty ways={[["What a program spends is kept where it has a store", "ravi-otel run -- python my_agent.py"]]}>
+        <Empty ways={WAYS}>
           <p>Nothing was spent in that time, as far as this store knows.</p>
         </Empty>
       )}
@@ -139,9 +149,14 @@ function Chart({ data }: { data: Spend }) {
             <span class="fig">{cost}</span>
           </span>
         ))}
+        {data.columns.some((column) => column.parts.some(([series]) => series === data.series.length)) && (
+          <span class="k">
+            <i class="sw s5" /> all others
+          </span>
+        )}
         {data.columns.some((column) => column.unknown) && (
           <span class="k">
-            <i class="sw s5" /> calls without a price
+            <i class="sw unpriced" /> calls without a price
           </span>
         )}
       </figcaption>
@@ -149,7 +164,7 @@ function Chart({ data }: { data: Spend }) {
         <div class="stack" role="img" aria-label={data.columns.map((column) => `${column.at}: ${column.text}`).join(", ")}>
           {data.ticks.map(([share, text]) => (
             <span key={text} class="y" style={{ bottom: `${share}%` }}>
-              {text}
+              <span>{text}</span>
             </span>
           ))}
           {data.columns.map((column, at) => {
@@ -161,7 +176,7 @@ function Chart({ data }: { data: Spend }) {
                   bottom += share;
                   return <i key={series} class={`s${series + 1}`} style={{ bottom: `${from}%`, height: `${share}%` }} />;
                 })}
-                {column.unknown && <i class="s5 cap" style={{ bottom: `${bottom}%` }} />}
+                {column.unknown && <i class="unpriced cap" style={{ bottom: `${bottom}%` }} />}
                 {at % each === 0 && <span class="x">{column.at.slice(-5)}</span>}
               </div>
             );
@@ -219,7 +234,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
   });
   return (
     <div class="scroll" tabIndex={0} role="region" aria-label="Who spent what">
-      <table class="table spend">
+      <table class="table spend stacks" role="table">
         <colgroup>
           <col class="s-name" />
           <col />
@@ -232,30 +247,30 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
           <col class="s-n" />
           <col class="s-n" />
         </colgroup>
-        <thead>
-          <tr>
-            <th>{by.join(", ")}</th>
-            <th>Share</th>
-            <th class="n sorted" aria-sort="descending">
+        <thead role="rowgroup">
+          <tr role="row">
+            <th role="columnheader" class="s-by">{by.join(", ")}</th>
+            <th role="columnheader">Share</th>
+            <th role="columnheader" class="n sorted" aria-sort="descending">
               Cost ↓
             </th>
-            <th class="n">of all</th>
-            <th class="n">Calls</th>
-            <th class="n">Input</th>
-            <th class="n">Cached</th>
-            <th class="n">Output</th>
-            <th class="n">A call</th>
-            <th>Refused</th>
+            <th role="columnheader" class="n">of all</th>
+            <th role="columnheader" class="n">Calls</th>
+            <th role="columnheader" class="n">Input</th>
+            <th role="columnheader" class="n">Cached</th>
+            <th role="columnheader" class="n">Output</th>
+            <th role="columnheader" class="n">A call</th>
+            <th role="columnheader">Refused</th>
           </tr>
         </thead>
-        <tbody>
+        <tbody role="rowgroup">
           {lines.map((shown, place) => {
             const { row, key, depth } = shown;
             const name = row.key ?? NOBODY[by[depth] ?? ""] ?? `no ${by[depth] ?? "name"} named`;
             const address = to(shown);
             return (
-              <tr key={key} aria-selected={place === at} onClick={() => setAt(place)}>
-                <td>
+              <tr key={key} role="row" class={depth === 1 ? "inside" : ""} aria-selected={place === at} onClick={() => setAt(place)}>
+                <td role="cell" class="s-who">
                   <span class="node">
                     {depth === 1 && <Steps guide={[!shown.last]} />}
                     {row.inside.length > 0 && <Twist open={open.has(key)} name={name} onClick={() => fold(key, !open.has(key))} />}
@@ -270,21 +285,21 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
                     </span>
                   </span>
                 </td>
-                <td>
+                <td role="cell" class="s-bar">
                   <span class="share">
                     {row.parts.map(([series, width], part) => (
                       <i key={part} class={`s${series + 1}`} style={{ width: `${width}%` }} />
                     ))}
                   </span>
                 </td>
-                <td class="n">{row.cost}</td>
-                <td class="n">{row.share}</td>
-                <td class="n">{row.calls}</td>
-                <td class="n">{row.input}</td>
-                <td class="n">{row.cached}</td>
-                <td class="n">{row.output}</td>
-                <td class="n">{row.each}</td>
-                <td>{row.refused > 0 ? <State tone="refused">{row.refused.toLocaleString("en-US")}</State> : <span class="dim">none</span>}</td>
+                <td role="cell" class="n s-money">{row.cost}</td>
+                <td role="cell" class="n s-share">{row.share}</td>
+                <td role="cell" class="n s-part" data-label="calls">{row.calls}</td>
+                <td role="cell" class="n s-part" data-label="in">{row.input}</td>
+                <td role="cell" class="n s-part" data-label="cached">{row.cached}</td>
+                <td role="cell" class="n s-part" data-label="out">{row.output}</td>
+                <td role="cell" class="n s-part" data-label="a call">{row.each}</td>
+                <td role="cell" class="s-refused">{row.refused > 0 ? <State tone="refused">{row.refused.toLocaleString("en-US")}</State> : <span class="dim">none</span>}</td>
               </tr>
             );
           })}
