@@ -99,8 +99,8 @@ names: $(READY)  ## write what is made from code: every name, the schema of poli
 dashboards: $(READY)  ## write the dashboards and the runbooks' pages from their source
 	@$(PY) -m dashboards.source
 
-pictures: servers  ## draw the pictures of docs/incident.md, from a run on the stack's servers
-	@$(PY) tests/stack/live/incident_pictures.py
+pictures: $(READY)  ## take every picture of the docs from what really runs: KINDS="page terminal incident dashboards", or some of them
+	@sh scripts/pictures.sh $(or $(KINDS),page terminal incident dashboards)
 
 coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
 	@sh scripts/coexistence.sh

@@ -1,0 +1,31 @@
+"""Have the programs of `scenes.py` work in a store while pictures of it are taken."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SCENES = ("support_desk", "nightly", "closure", "contacts", "faq")
+REFUNDS = "refunds"
+
+
+def environment(store: Path) -> dict[str, str]:
+    """Return what has a program keep its runs in the store, with what was said."""
+    known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
+    return known | {"RAVI_STORE": str(store), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+
+
+@contextlib.contextmanager
+def playing(store: Path, *names: str) -> Iterator[None]:
+    """Have scenes played until the end of the block."""
+    command = [sys.executable, str(Path(__file__).parent / "scenes.py")]
+    with contextlib.ExitStack() as ends:
+        for name in names:
+            started = subprocess.Popen([*command, name], stdin=subprocess.PIPE, env=environment(store), cwd=store.parent)
+            ends.callback(started.wait)
+            ends.callback(started.stdin.close)
+        yield
