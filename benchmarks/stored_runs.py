@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -262,14 +263,34 @@ ROLLED_UP, ELSE = 200, 1_000
 """Milliseconds that a question may take: one of what is kept by the hour or of a page of runs, and any other."""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Be a question, the milliseconds that it may take, and the medians of five of those that passed, and that the processor worked."""
+
+    most: int
+    name: str
+    passed: float
+    worked: float
+
+
 def measure(store: Store) -> bool:
-    """Print how long the processor works for each question, the median of five, beside what it may."""
+    """Print how long the processor works for each question beside what it may; return whether all do."""
+    slow = False
+    for each in questions(store):
+        slow = slow or each.worked > each.most
+        late = "TOO SLOW" if each.worked > each.most else "        "
+        print(f"{each.worked:9.1f} ms of {each.most:5,} {late}  {each.name}  ({each.passed:,.1f} ms passed)")
+    return not slow
+
+
+def questions(store: Store) -> Iterator[Asked]:
+    """Ask each question five times."""
     with Queries(store) as ask:
         latest = ask.runs(most=1).rows[0].run
         call = next(node.id for node in ask.tree(latest).nodes if node.kind == "call")
         other = ask.runs(most=2).rows[1].run
         week, middle = time.time_ns() - 7 * DAY_NS, time.time_ns() - 3 * DAY_NS - 17
-        questions: list[tuple[int, str, Callable[[], object]]] = [
+        asked: list[tuple[int, str, Callable[[], object]]] = [
             (ROLLED_UP, "a page of runs", ask.runs),
             (ROLLED_UP, "a page of runs, with counts to filter by", lambda: ask.runs(facets=True)),
             (ROLLED_UP, "what is seen of each in a page of 100 runs", lambda: ask.glances(ask.runs(most=100).rows)),
@@ -298,12 +319,9 @@ def measure(store: Store) -> bool:
             (ELSE, "two runs compared", lambda: ask.compare(latest, other)),
             (ELSE, "what limits are learnt from", ask.worked),
         ]
-        slow = False
-        for most, name, question in questions:
+        for most, name, question in asked:
             passed, worked = (statistics.median(each) for each in zip(*(_took(question) for _ in range(5)), strict=True))
-            slow = slow or worked > most
-            print(f"{worked:9.1f} ms of {most:5,} {'TOO SLOW' if worked > most else '        '}  {name}  ({passed:,.1f} ms passed)")
-    return not slow
+            yield Asked(most, name, passed, worked)
 
 
 BY = (("model",), ("agent",), ("tool",), ("user",), ("tenant",), ("day",), ("day", "user"), ("hour", "model"), ("month", "tenant", "model"))
