@@ -109,6 +109,7 @@ class Actor:
             self._may_speak.wait()
             request = read_line(line) if line else {}
             while request.get("op") == "follow" and not self._left:
+                self._may_speak.wait()
                 with self._news:
                     connection.sendall(self._state())
                     self._news.wait(1)

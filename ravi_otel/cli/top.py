@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +17,9 @@ from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import ANSWER_S, DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
+from ravi_otel.local.live import DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
 
+_PATIENCE_S: Final = 2.0
 _MOST_LINES: Final = 2_000
 _MOST_NAMED: Final = 5
 _MOST_SENTENCE: Final = 400
@@ -47,9 +49,8 @@ def top(*, once: bool, as_json: bool, place: Path | None) -> None:
         load("ravi_otel.cli.top_screen.screen").show(root)
         return
     left = _left_behind(root)
-    watch = Watch(root)
-    seen = watch.look(2 * ANSWER_S)
-    watch.close()
+    with closing(Watch(root)) as watch:
+        seen = watch.look(_PATIENCE_S)
     if as_json:
         click.echo(json.dumps([_fields(each) for each in seen], indent=2, allow_nan=False))
     elif seen:

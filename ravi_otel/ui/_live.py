@@ -7,7 +7,7 @@ import hashlib
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,7 @@ from anyio import to_thread
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import amount, clean, count
-from ravi_otel.local.live import Following, LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
+from ravi_otel.local.live import LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
 from ravi_otel.policy._limits import Kind
 from ravi_otel.supervisor.approval.store import QueueError
 from ravi_otel.ui import _api as api
@@ -45,7 +45,7 @@ class Feed:
         self.root = root
         self.is_over = False
         self._lock = threading.Lock()
-        self._following: Following | None = None
+        self._watch: Watch | None = None
         self._listening: set[Callable[[], object]] = set()
         self._news = 0
         self._telling = threading.Lock()
@@ -58,23 +58,20 @@ class Feed:
         self._changed()
 
     def look(self) -> list[Watched]:
-        """Return what the processes said last; one that is followed and was not heard yet is asked."""
-        following = self._following
-        if following is not None and following.is_settled:
-            return following.seen()
-        watch = Watch(self.root)
-        try:
+        """Return what the processes said last; one that was not heard yet is waited for."""
+        watch = self._watch
+        if watch is not None:
             return watch.look(_PATIENCE_S)
-        finally:
-            watch.close()
+        with closing(Watch(self.root)) as alone:
+            return alone.look(_PATIENCE_S)
 
     @contextmanager
     def listen(self, wake: Callable[[], object]) -> Generator[None]:
         """Have `wake` called, in any thread, when there is something new; the processes are told nothing where nobody listens."""
         with self._lock:
             self._listening.add(wake)
-            if self._following is None:
-                self._following = Following(self.root, self._changed)
+            if self._watch is None:
+                self._watch = Watch(self.root, self._changed)
         try:
             yield
         finally:
@@ -83,11 +80,11 @@ class Feed:
     def _leave(self, wake: Callable[[], object]) -> None:
         with self._lock:
             self._listening.discard(wake)
-            following = self._following
-            if self._listening or following is None:
+            watch = self._watch
+            if self._listening or watch is None:
                 return
-            self._following = None
-        following.close()
+            self._watch = None
+        watch.close()
 
     def _changed(self) -> None:
         with self._lock:

@@ -6,6 +6,7 @@ import asyncio
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -278,11 +279,8 @@ class TopScreen(App[None]):
 
 def show(store: Path) -> None:
     """Show the screen until it is left."""
-    watch = Watch(store)
-    try:
+    with closing(Watch(store)) as watch:
         screen = TopScreen(store, watch, ascii_only=console().options.ascii_only)
         screen.run(mouse=False)
-    finally:
-        watch.close()
     if screen.return_code:
         sys.exit(screen.return_code)

@@ -9,7 +9,7 @@ from ravi_otel._extras import load
 
 if TYPE_CHECKING:
     from ravi_otel.local.live import _figures as figures
-    from ravi_otel.local.live._client import ANSWER_S, DIRECTORY, Following, Row, Session, Watch, Watched, check_directory, entries, rows
+    from ravi_otel.local.live._client import DIRECTORY, Row, Session, Watch, Watched, check_directory, entries, rows
     from ravi_otel.local.live._protocol import (
         CommandError,
         Happened,
@@ -22,14 +22,12 @@ if TYPE_CHECKING:
         as_fields,
     )
 
-_CLIENT = ("ANSWER_S", "DIRECTORY", "Following", "Row", "Session", "Watch", "Watched", "check_directory", "entries", "rows")
+_CLIENT = ("DIRECTORY", "Row", "Session", "Watch", "Watched", "check_directory", "entries", "rows")
 """The names that are in `_client`; all others are in `_protocol`."""
 
 __all__ = [
-    "ANSWER_S",
     "DIRECTORY",
     "CommandError",
-    "Following",
     "Happened",
     "LimitState",
     "LiveError",

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -24,11 +25,9 @@ import struct
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -38,13 +37,11 @@ from ravi_otel.local._store import is_alive, this_process
 from ravi_otel.local._wording import clean
 from ravi_otel.local.live._protocol import (
     MOST_ANSWER,
-    MOST_EVENTS,
     MOST_SENTENCE,
     VERSION,
     CommandError,
     Happened,
     LiveError,
-    LiveEvent,
     NonsenseError,
     ProcessState,
     RunState,
@@ -64,11 +61,14 @@ MOST_ENTRIES: Final = 1_000
 """Processes of one store that are looked at, the newest."""
 
 TIMEOUT_S: Final = 2.0
-ANSWER_S: Final = 1.0
-"""How long a process is waited for before it is asked anew."""
-
 SILENCE_S: Final = 10.0
-"""How long a process that is followed may say nothing: it says every other second how it is."""
+"""How long a process that is followed may say nothing before it is asked anew: it says every other second how it is."""
+
+LATE_S: Final = 3.0
+"""How long it may, before that is told."""
+
+SEEK_S: Final = 0.25
+"""How soon processes are looked for again."""
 
 _NAME: Final = re.compile(r"[0-9]{1,10}-[0-9a-f]{6}\.json")
 _APART: Final = "ravi-live-"
@@ -77,9 +77,6 @@ _YOUNG_S: Final = 10.0
 _MOST_TOLD: Final = 4_096
 _PIECE: Final = 64 * 1024
 _PAUSE_S: Final = 0.01
-_AT_ONCE: Final = 16
-_REST_S: Final = 2.0
-_LOOK_S: Final = 1.0
 _MOST_SAID: Final = 300
 _LINUX: Final = struct.Struct("3i")
 _NOBODY: Final = (ConnectionRefusedError, FileNotFoundError)
@@ -404,191 +401,123 @@ class Watched:
         return str(self.session.path)
 
 
-@dataclass(slots=True)
-class _Question:
-    """What is under way with one process, since when it owes an answer, what it said last, and whether nobody listens there."""
+@dataclass(eq=False, slots=True)
+class _Followed:
+    """One process that is followed: what it told last, when, and why it cannot be followed now.
 
-    last: Watched
+    `is_settled` says that nobody waits for its first word any more. `connection` is there to be shut down, `thread` reads from it.
+    """
+
     entry: Entry
-    answer: Future[ProcessState] | None = None
-    asked_at: float = 0.0
-    owing_since: float | None = None
-    not_before: float = 0.0
-    absent: bool = False
+    session: Session
+    process: ProcessState | None = None
+    heard_at: float = field(default_factory=time.monotonic)
+    trouble: str | None = None
+    is_settled: bool = False
+    connection: socket.socket | None = None
+    thread: threading.Thread | None = None
 
-    def tidy(self) -> None:
-        """Remove what a process has left that is gone; one that only does not listen yet, or any more, is asked again."""
-        self.owing_since, self.absent = None, True
-        if self.entry.is_left_over():
-            self.entry.remove()
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody listens to it."""
+        return self.thread is not None and self.thread.is_alive()
+
+    def seen(self) -> Watched:
+        """Return it as it was seen last; one that says nothing for longer than it may is told to be silent."""
+        silent_s, trouble = time.monotonic() - self.heard_at, self.trouble
+        if trouble is None and (self.process is None or silent_s > LATE_S):
+            trouble = f"has not answered for {int(silent_s)} s"
+        return Watched(self.session, self.process, trouble)
 
 
 class Watch:
-    """Ask every process of a store for its state, all at once; for one thread at a time.
+    """Follow every process of a store, each in a thread of ours; one that is slow holds up nobody.
 
-    One that is slow holds up nobody. A process that does not answer is asked every other second only, so that many of them do not take
-    the threads from others.
-    """
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        self._questions: dict[Path, _Question] = {}
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="ravi-otel-top")
-
-    def look(self, patience_s: float) -> list[Watched]:
-        """Ask all, wait so long at most for the ones that are not known to be slow, and return what is known of each, by number."""
-        found = sorted(entries(self._store), key=lambda entry: entry.pid)
-        for gone in self._questions.keys() - {entry.socket for entry in found}:
-            del self._questions[gone]
-        asked = [self._questions.setdefault(entry.socket, _question(entry)) for entry in found]
-        for question in asked:
-            self._begin(question)
-        wait([each.answer for each in asked if each.answer is not None and each.owing_since is None], patience_s)
-        return [seen for question in asked if (seen := self._seen(question)) is not None]
-
-    def close(self) -> None:
-        """Ask no more; what is under way ends by itself."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, question: _Question) -> None:
-        if question.answer is None and time.monotonic() >= question.not_before:
-            question.asked_at = time.monotonic()
-            question.answer = self._threads.submit(question.last.session.state)
-
-    def _seen(self, question: _Question) -> Watched | None:
-        answer = question.answer
-        if question.absent and (answer is None or not answer.done()):
-            return None
-        if answer is None or not answer.done():
-            return self._owing(question, marked=answer is None or question.last.process is None)
-        question.answer, question.absent = None, False
-        try:
-            question.last = Watched(question.last.session, answer.result())
-        except LiveError as error:
-            if isinstance(error.__cause__, _NOBODY):
-                question.tidy()
-                return None
-            if isinstance(error.__cause__, TimeoutError):
-                question.not_before = time.monotonic() + _REST_S
-                return self._owing(question, marked=True)
-            question.last = replace(question.last, trouble=clean(str(error), _MOST_SAID))
-        question.owing_since = None
-        return question.last
-
-    def _owing(self, question: _Question, *, marked: bool) -> Watched:
-        """Return what was known of a process that has not answered; one that needs a moment longer is not marked yet."""
-        if question.owing_since is None:
-            if not marked:
-                return question.last
-            question.owing_since = question.asked_at
-        question.last = replace(question.last, trouble=f"has not answered for {int(time.monotonic() - question.owing_since)} s")
-        return question.last
-
-
-def _question(entry: Entry) -> _Question:
-    return _Question(Watched(Session(entry.socket, entry.pid, ANSWER_S)), entry)
-
-
-class Following:
-    """Follow every process of a store, each in a thread of ours; `changed()` is called, in any of them, when there is something new.
-
-    `seen()` and `events()` wait for nothing. Processes that begin are found within a second.
+    `changed()` is called, in any of those threads, when there is something new. Nobody is followed before the first `look`, and
+    processes that begin are found when it is asked again.
     """
 
     def __init__(self, store: Path, changed: Callable[[], object] = lambda: None) -> None:
         self._store = store
         self._changed = changed
-        self._lock = threading.Lock()
-        self._known: dict[Path, Watched] = {}
-        self._connections: dict[Path, socket.socket] = {}
-        self._events: deque[tuple[int, str, LiveEvent]] = deque(maxlen=MOST_EVENTS)
-        self._number = 0
-        self._unheard: set[Path] | None = None
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._find, name="ravi-otel-follow", daemon=True)
-        self._thread.start()
+        self._news = threading.Condition()
+        self._followed: dict[Path, _Followed] = {}
+        self._sought_at = -math.inf
+        self._is_over = False
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether each process was heard that was there at the beginning, or is known not to answer."""
-        with self._lock:
-            return self._unheard is not None and not self._unheard
-
-    def seen(self) -> list[Watched]:
-        """Return what is known of each process, by number."""
-        with self._lock:
-            return sorted(self._known.values(), key=lambda each: each.session.pid)
-
-    def events(self, after: int = 0) -> list[tuple[int, str, LiveEvent]]:
-        """Return what happened after the event of that number, of at most the last 250: its number, its process's key, and the event."""
-        with self._lock:
-            return [each for each in self._events if each[0] > after]
+    def look(self, patience_s: float = 0.0) -> list[Watched]:
+        """Return what is known of each process, by number; those that are new are waited for, so long at most, and once."""
+        self._seek()
+        with self._news:
+            self._news.wait_for(lambda: all(each.is_settled for each in self._followed.values()), patience_s)
+            for each in self._followed.values():
+                each.is_settled = True
+            return [each.seen() for each in sorted(self._followed.values(), key=lambda each: each.session.pid)]
 
     def close(self) -> None:
         """Follow nobody any more."""
-        self._over.set()
-        with self._lock:
-            connections = list(self._connections.values())
-        for each in connections:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+        with self._news:
+            self._is_over = True
+            for each in self._followed.values():
+                self._hang_up(each)
 
-    def _find(self) -> None:
-        following: dict[Path, threading.Thread] = {}
-        while not self._over.is_set():
-            there = entries(self._store)
-            with self._lock:
-                if self._unheard is None:
-                    self._unheard = {entry.socket for entry in there}
-                for gone in self._known.keys() - {entry.socket for entry in there} - self._connections.keys():
-                    del self._known[gone]
-            for entry in there:
-                if entry.socket not in following or not following[entry.socket].is_alive():
-                    thread = threading.Thread(target=self._follow, args=(entry,), name="ravi-otel-follow", daemon=True)
-                    following[entry.socket] = thread
-                    thread.start()
-            self._over.wait(_LOOK_S)
+    def _seek(self) -> None:
+        """Follow the processes that are not followed, and forget those that are gone."""
+        with self._news:
+            if self._is_over or time.monotonic() - self._sought_at < SEEK_S:
+                return
+            self._sought_at = time.monotonic()
+        there = {entry.socket: entry for entry in entries(self._store)}
+        with self._news:
+            for place in [place for place, each in self._followed.items() if place not in there and not each.is_read]:
+                del self._followed[place]
+            for place, entry in there.items():
+                one = self._followed.setdefault(place, _Followed(entry, Session(place, entry.pid)))
+                if not one.is_read:
+                    one.thread = threading.Thread(target=self._follow, args=(one,), name="ravi-otel-follow", daemon=True)
+                    one.thread.start()
 
-    def _follow(self, entry: Entry) -> None:
-        session = Session(entry.socket, entry.pid)
-        trouble: str | None = None
+    def _follow(self, one: _Followed) -> None:
         try:
-            with contextlib.closing(session.follow(partial(self._connected, entry.socket))) as told:
+            with contextlib.closing(one.session.follow(partial(self._connected, one))) as told:
                 for each in told:
-                    self._take(session, each)
+                    self._hear(one, each)
         except LiveError as error:
-            trouble = None if isinstance(error.__cause__, _NOBODY) or is_alive(entry.process) is False else clean(str(error), _MOST_SAID)
-        with self._lock:
-            self._connections.pop(entry.socket, None)
-            self._hear(entry.socket)
-            if trouble is None:
-                self._known.pop(entry.socket, None)
-            else:
-                self._known[entry.socket] = replace(self._known.get(entry.socket, Watched(session)), trouble=trouble)
-        if trouble is None and entry.is_left_over():
-            entry.remove()
+            self._lose(one, error)
         self._changed()
 
-    def _connected(self, place: Path, connection: socket.socket) -> None:
-        with self._lock:
-            self._connections[place] = connection
-            if self._over.is_set():
-                connection.shutdown(socket.SHUT_RDWR)
+    def _connected(self, one: _Followed, connection: socket.socket) -> None:
+        with self._news:
+            one.connection = connection
+            if self._is_over:
+                self._hang_up(one)
 
-    def _hear(self, place: Path) -> None:
-        if self._unheard is not None:
-            self._unheard.discard(place)
-
-    def _take(self, session: Session, told: ProcessState | Happened) -> None:
-        with self._lock:
-            self._hear(session.path)
+    def _hear(self, one: _Followed, told: ProcessState | Happened) -> None:
+        with self._news:
+            one.heard_at, one.trouble = time.monotonic(), None
             if isinstance(told, ProcessState):
-                self._known[session.path] = Watched(session, told)
-            else:
-                for event in told.events:
-                    self._number += 1
-                    self._events.append((self._number, str(session.path), event))
+                one.process, one.is_settled = told, True
+                self._news.notify_all()
         self._changed()
+
+    def _lose(self, one: _Followed, error: LiveError) -> None:
+        """Note why a process is followed no more; one that has ended is forgotten, and what it left removed."""
+        is_gone = isinstance(error.__cause__, _NOBODY) or is_alive(one.entry.process) is False
+        if is_gone and one.entry.is_left_over():
+            one.entry.remove()
+        with self._news:
+            one.connection, one.is_settled = None, True
+            if is_gone:
+                self._followed.pop(one.session.path, None)
+            elif not isinstance(error.__cause__, TimeoutError):
+                one.trouble = clean(str(error), _MOST_SAID)
+            self._news.notify_all()
+
+    @staticmethod
+    def _hang_up(one: _Followed) -> None:
+        if one.connection is not None:
+            with contextlib.suppress(OSError):
+                one.connection.shutdown(socket.SHUT_RDWR)
 
 
 # -- in rows ------------------------------------------------------------------------------------------------------

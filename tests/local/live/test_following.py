@@ -14,7 +14,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, SpawnBudget
-from ravi_otel.local.live import Following, Happened, LiveError, ProcessState, Session, _server
+from ravi_otel.local.live import Happened, LiveError, ProcessState, Session, Watch, _server
 from ravi_otel.local.live._watch import OpenScopes
 from ravi_otel.policy._limits import place_of
 
@@ -185,22 +185,17 @@ def test_an_event_takes_the_program_microseconds_when_it_is_followed():
     assert best < 20e-6  # 1 to 3 on a machine that is quiet
 
 
-def test_following_a_store_finds_its_processes_and_tells_of_news(store, live, client, until):
+def test_watching_a_store_finds_its_processes_and_tells_of_news(store, live, client, until):
     news = threading.Event()
-    following = Following(store, news.set)
-    try:
-        with ravi_otel.run("r"):
-            (watched,) = until(following.seen)
-            assert watched.process.runs[0].name == "r"
-            client()
-            ended = until(lambda: [each for each in following.events() if each[2].event == "llm_end"])
-            assert ended[0][1] == watched.key
-            assert following.events(after=ended[0][0]) == [each for each in following.events() if each[0] > ended[0][0]]
-            assert news.is_set()
-            live.stop()
-            until(lambda: not following.seen())
-    finally:
-        following.close()
+    with contextlib.closing(Watch(store, news.set)) as watch, ravi_otel.run("r"):
+        (watched,) = until(lambda: watch.look(patience_s=20))
+        assert watched.process.runs[0].name == "r"
+        news.clear()
+        client()
+        assert until(lambda: watch.look()[0].process.runs[0].scopes[0].requests) == 1
+        assert news.is_set()
+        live.stop()
+        until(lambda: not watch.look())
     until(lambda: not any(thread.name == "ravi-otel-follow" for thread in threading.enumerate()))
 
 
