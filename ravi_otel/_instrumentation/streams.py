@@ -720,9 +720,29 @@ def _detached_iterator(stream: Any) -> Any:
         or frame.f_lineno != make.__code__.co_firstlineno
     ):
         return source  # another iterator than a stream of these clients makes, or one that was read already
-    reader = copy.copy(stream)
+    reader = _copied(stream)
     reader._iterator = None  # noqa: SLF001 - the generator that is left, and which holds the stream
     return reader.__stream__()
+
+
+_COPYING: Final = ("__copy__", "__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__getnewargs_ex__", "__getnewargs__")
+_plain: Final[set[type]] = set()
+"""Classes of streams whose objects are nothing but their fields."""
+
+
+def _copied(stream: Any) -> Any:
+    """Return what `copy.copy` would, at a fifth of its cost for what has fields alone."""
+    kind = class_of(stream)
+    if kind not in _plain:
+        known = {name for each in kind.__mro__ for name in vars(each) if each is not object}
+        if not known.isdisjoint(_COPYING) or any(vars(each).get("__slots__") for each in kind.__mro__):
+            return copy.copy(stream)
+        if len(_plain) < _MOST_KEPT:
+            _plain.add(kind)
+    found = object.__new__(kind)
+    fields = cast("dict[str, Any]", vars(stream))
+    vars(found).update(fields)
+    return found
 
 
 # -- what the client returned -------------------------------------------------------------------------------------------

@@ -253,7 +253,9 @@ FIRST_STEP: Final = 64
 """Output tokens that a stream asks for when it has used up what was held; small, so that parallel streams share what is left."""
 
 LONGEST_STEP: Final = 512
-"""Output tokens it asks for when it has done so several times."""
+"""Output tokens it asks for when it has done so several times, or where `_PARTS` times as much is left."""
+
+_PARTS: Final = 64
 
 MOST_TEXT: Final = 1024 * 1024
 """Characters of a limited stream that are kept for the error it may end with, counted from its beginning."""
@@ -296,6 +298,11 @@ class StreamHold:
     def covers(self) -> int:
         """Return how many output tokens the hold is enough for."""
         return (self.held * self.unit - self.base) // self.each
+
+    def left(self) -> int:
+        """Return how many output tokens what nobody uses or holds of the account is enough for, by what was last seen of it."""
+        account = self.account
+        return (account.value - account.used - account.held) * self.unit // self.each
 
     def price(self, tokens: int) -> int:
         """Return what so many further output tokens take of the account."""
@@ -412,7 +419,9 @@ class StreamLimits:
 
     def _ask(self, produced: int) -> Denied | None:
         """Ask for a step more of each kind that does not reach as far; return what stood in the way."""
-        goal = max(produced, min(produced + self._step, self._most))
+        left = min((hold.left() for hold in self._holds), default=0)
+        step = max(self._step, min(LONGEST_STEP, left // _PARTS))
+        goal = max(produced, min(produced + step, self._most))
         self._step = min(2 * self._step, LONGEST_STEP)
         more: dict[str, int] = {}
         for hold in self._holds:

@@ -304,7 +304,6 @@ class ChatCollector(TextCollector):
                 and content
                 and ended["finish_reason"] is None
                 and told["usage"] is None
-                and self._waits
                 and not (self._numbered and ended["index"])
                 and not (said["tool_calls"] or said["function_call"] or said["refusal"])
                 and not ((besides := delta.__pydantic_extra__) and any(besides.values()))  # such as thoughts
@@ -314,7 +313,8 @@ class ChatCollector(TextCollector):
                     self._may_wait -= heaviest
                     self._pieces.append(content)
                     return True
-                return self._wait(content) or self._add_text(content)
+                if self._waits:
+                    return self._wait(content) or self._add_text(content)
         except Exception:  # noqa: BLE001, S110 - none of those: read with care below
             pass
         self._add(as_mapping(event))
