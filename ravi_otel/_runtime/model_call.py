@@ -166,7 +166,10 @@ class ModelCall(UnderWay):
 
     @classmethod
     def start(cls, call: Call) -> Self | None:
-        """Begin a call of the running code's scope, before any event of it; None when even that fails, and it goes out unseen."""
+        """Begin a call of the running code's scope, before any event of it; None when even that fails, and it goes out unseen.
+
+        Raises what a signal's handler raises meanwhile.
+        """
         try:
             drain()
             give_way = GIVE_WAY.get()
@@ -182,8 +185,10 @@ class ModelCall(UnderWay):
                 started._infer_tools()
             if not scoped and call.generative:
                 scope.engine.listeners.counted(_UNSCOPED)
-        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
-            swallow("begin", bug)
+        except Exception as bug:
+            if from_signal(bug):
+                raise
+            swallow("begin", bug)  # our own bug never reaches the user's call
             return None
         return started
 

@@ -78,7 +78,10 @@ def swallow(place: str, error: Exception) -> None:
 
 
 class Guarded:
-    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant."""
+    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant.
+
+    A block that lets some pass lets pass what a signal's handler raises in it, too: it may keep a call from being made.
+    """
 
     __slots__ = ("_passing", "_place")
 
@@ -90,7 +93,7 @@ class Guarded:
         """Begin to keep it away."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, self._passing):
+        if not isinstance(error, Exception) or isinstance(error, self._passing) or (self._passing and from_signal(error)):
             return False
         swallow(self._place, error)
         return True
