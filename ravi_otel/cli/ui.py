@@ -30,6 +30,12 @@ _MOST_PORT: Final = 65_535
 @click.option("--read-only", is_flag=True, help="Only show; nothing can be changed or answered.")
 @click.option("--queue", type=click.Path(path_type=Path), metavar="PATH", help="The queue of approvals; otherwise as `approvals` finds it.")
 @click.option("--audit", type=click.Path(path_type=Path), metavar="DIR", default=Path("audit"), show_default=True, help="The audit logs.")
+@click.option(
+    "--jaeger-url",
+    envvar="RAVI_JAEGER_URL",
+    metavar="URL",
+    help="Jaeger, such as http://127.0.0.1:16686: runs link to their traces.",
+)
 @store_option
 def ui(  # noqa: PLR0913 - one parameter an option
     *,
@@ -42,6 +48,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     read_only: bool,
     queue: Path | None,
     audit: Path,
+    jaeger_url: str | None,
     place: Path | None,
 ) -> None:
     """Serve a page that shows what runs now, its limits, what waits for your approval, and what was decided.
@@ -63,7 +70,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     app = load("ravi_otel.ui.app")
     store = Store.place() if place is None else place.expanduser().absolute()
     inbox = load("ravi_otel.ui._decisions").Inbox(queue_place() if queue is None else queue.expanduser().absolute())
-    desk = app.Desk(access, store, inbox, audit.expanduser().absolute())
+    desk = app.Desk(access, store, inbox, audit.expanduser().absolute(), jaeger_url)
     _see_that_it_is_free(host, port)
     click.echo(f"Open {access.url}")
     click.echo(f"It shows the store {store}. Ctrl-C ends it.", err=True)

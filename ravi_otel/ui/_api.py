@@ -302,7 +302,10 @@ class Curve(Model):
 
 
 class Run(Model):
-    """Be one run whole: its head, its limits the fullest first, its tree outer ones first, and its limits over time."""
+    """Be one run whole: its head, its limits the fullest first, its tree outer ones first, and its limits over time.
+
+    `ids` are what other programs call it, to be copied, and `jaeger` is the address of its trace there.
+    """
 
     run: RunRow
     tone: Tone
@@ -314,6 +317,8 @@ class Run(Model):
     length: float
     curves: list[Curve]
     notes: list[tuple[float, str, str]]
+    ids: list[tuple[str, str]]
+    jaeger: str | None
 
 
 class RunsAsk(Model):
@@ -361,12 +366,17 @@ class Runs(Model):
 
 
 class Link(Model):
-    """Be one scope of the chain that a refused call asked, with the fullest limit of it at that instant; `refused` said no."""
+    """Be one scope of the chain that a refused call asked, with the fullest limit of it at that instant; `refused` said no.
 
+    `id` is the scope's, by which it is found while it is open, and `written` where the limit was, short and in full.
+    """
+
+    id: str
     scope: str
     name: str
     refused: bool
     bar: Bar
+    written: tuple[str, str] | None
 
 
 class Message(Model):
@@ -377,7 +387,7 @@ class Message(Model):
 
 
 class Call(Model):
-    """Be one model call or tool call as a person reads it, and `raw` as a program does."""
+    """Be one model call or tool call as a person reads it, `raw` as a program does, `curl` as a terminal sends it again."""
 
     id: str
     run: str
@@ -393,6 +403,9 @@ class Call(Model):
     reservation: list[tuple[str, str]]
     attributes: list[tuple[str, str]]
     raw: str
+    curl: str | None
+    ids: list[tuple[str, str]]
+    jaeger: str | None
 
 
 class Exported(Model):

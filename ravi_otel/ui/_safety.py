@@ -182,7 +182,7 @@ def access(
         if known is None:
             raise ConfigurationError(f"--trusted-proxy {checks.show(each)} is no address; write one such as 127.0.0.1.")
         proxies.add(known)
-    if public_url is not None and not _is_site(public_url):
+    if public_url is not None and not is_site(public_url):
         raise ConfigurationError(
             f"--public-url {checks.show(public_url)} is no address of a site; write one such as https://ravi.example.com."
         )
@@ -206,7 +206,7 @@ def _address(text: str) -> str | None:
     return str(known if mapped is None else mapped)
 
 
-def _is_site(url: str) -> bool:
+def is_site(url: str) -> bool:
     """Whether it names a site and nothing within it."""
     try:
         known = urlsplit(url)

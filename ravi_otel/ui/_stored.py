@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,8 +20,11 @@ from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, perce
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.ui import _api as api
+from ravi_otel.ui._curl import sent_again
+from ravi_otel.ui._live import place
 
 _MS: Final = 1_000_000
+_HEX: Final = re.compile(r"[0-9a-f]{16,32}")
 _MOST_NODES: Final = 100_000
 _MOST_RUNS: Final = 100
 _MOST_EXPORTED: Final = 2_000
@@ -69,8 +73,8 @@ def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
     return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
 
 
-def run(store: Store, run_id: str) -> api.Run:
-    """Return one run whole."""
+def run(store: Store, run_id: str, jaeger: str | None = None) -> api.Run:
+    """Return one run whole; `jaeger` is where its trace can be looked at."""
     with queries.Queries(store) as ask:
         tree, curves = ask.tree(run_id, most=_MOST_NODES), ask.curves(run_id)
     head = tree.run
@@ -96,24 +100,37 @@ def run(store: Store, run_id: str) -> api.Run:
         length=max(1.0, (max(ends) - head.began) / _MS),
         curves=drawn[:_MOST_CURVES],
         notes=[((note.at - head.began) / _MS, note.kind, clean(note.text, _MOST_NAME)) for note in tree.notes if note.text],
+        ids=_ids(run=head.run, trace=head.trace, span=head.span),
+        jaeger=_in_jaeger(jaeger, head.trace, head.span) if head.sampled else None,
     )
 
 
-def export(store: Store, run_id: str) -> api.Exported:
+def export(store: Store, run_id: str, jaeger: str | None = None) -> api.Exported:
     """Return one run whole, with its calls: what a page in one file shows."""
-    whole = run(store, run_id)
+    whole = run(store, run_id, jaeger)
     ids = [row[0] for row in whole.rows if row[2] in ("call", "tool")][:_MOST_EXPORTED]
     with queries.Queries(store) as ask:
-        return api.Exported(run=whole, calls={each: _call(ask.call(each)) for each in ids})
+        return api.Exported(run=whole, calls={each: _call(ask.call(each), jaeger) for each in ids})
 
 
-def call(store: Store, call_id: str) -> api.Call:
-    """Return one model call or tool call."""
+def call(store: Store, call_id: str, jaeger: str | None = None) -> api.Call:
+    """Return one model call or tool call; `jaeger` is where its span can be looked at."""
     with queries.Queries(store) as ask:
-        return _call(ask.call(call_id))
+        return _call(ask.call(call_id), jaeger)
 
 
-def _call(view: answers.CallView) -> api.Call:
+def _ids(**known: str | None) -> list[tuple[str, str]]:
+    return [(name, clean(value, _MOST_NAME)) for name, value in known.items() if value]
+
+
+def _in_jaeger(jaeger: str | None, trace: str | None, span: str | None) -> str | None:
+    """Return the address of a span there, or of the trace it is in."""
+    if jaeger is None or not trace or not _HEX.fullmatch(trace):
+        return None
+    return f"{jaeger}/trace/{trace}" + (f"?uiFind={span}" if span and _HEX.fullmatch(span) else "")
+
+
+def _call(view: answers.CallView, jaeger: str | None) -> api.Call:
     node, refusal = view.node, view.refusal or {}
     facts = [("began", time.strftime("%H:%M:%S", time.localtime(node.began / NANO))), ("took", f"{node.ms_text} ms")]
     facts += [("in", node.in_text), ("out", node.out_text), ("cost", node.cost_text)]
@@ -134,6 +151,9 @@ def _call(view: answers.CallView) -> api.Call:
         reservation=_reservation(view),
         attributes=[(clean(name), _text(value)) for name, value in sorted(attributes.items()) if value not in (None, [], {})],
         raw=json.dumps(asdict(view), indent=2, default=str),
+        curl=sent_again(view),
+        ids=_ids(call=node.id, response=view.facts.get("response_id"), trace=view.trace, span=view.span),
+        jaeger=_in_jaeger(jaeger, view.trace, view.span) if view.sampled else None,
     )
 
 
@@ -338,7 +358,29 @@ def _link(link: Mapping[str, Any]) -> api.Link:
     share = percent(used / value) if value else UNKNOWN
     text = f"{amount(kind, used)}{f' + {amount(kind, held)} held' if held else ''} of {amount(kind, value)}"
     bar = _drawn(kind, clean(str(link.get("limit"))), text, share, "refused" if refused else "ok", used, held, value, 0)
-    return api.Link(scope=clean(str(link.get("scope"))), name=clean(link.get("name") or ""), refused=refused, bar=bar)
+    written = link.get("written") or link.get("origin")
+    return api.Link(
+        id=str(link.get("scope_id")),
+        scope=clean(str(link.get("scope"))),
+        name=clean(link.get("name") or ""),
+        refused=refused,
+        bar=bar,
+        written=place(written) if isinstance(written, str) else None,
+    )
+
+
+_SOURCES: Final = {
+    "response_model": "the table, by the model that answered",
+    "request_model": "the table, by the model that was asked for",
+    "assumed": "the table, of a provider that is only assumed",
+    "override": "the program's own prices",
+}
+
+
+def _price_from(facts: Mapping[str, Any]) -> str:
+    """Say where a price came from, and of when it is."""
+    source, date = str(facts.get("cost_source") or ""), str(facts.get("price_date") or "")
+    return clean(", ".join(each for each in (_SOURCES.get(source, source), date) if each), _MOST_NAME)
 
 
 def _reservation(view: answers.CallView) -> list[tuple[str, str]]:
@@ -357,10 +399,16 @@ def _reservation(view: answers.CallView) -> list[tuple[str, str]]:
                     amount(str(each.get("kind")), held),
                 )
             )
-    told.append(("settled", view.node.cost_text or UNKNOWN))
-    if view.node.cost_source:
-        told.append(("price from", clean(view.node.cost_source)))
+    refused = view.node.status == "refused"
+    told.append(("settled", "nothing: it was not sent" if refused and not view.facts.get("requests") else _settled(view.node)))
+    if _price_from(view.facts):
+        told.append(("price from", _price_from(view.facts)))
     return told
+
+
+def _settled(node: answers.Node) -> str:
+    tokens = [f"{text} {name}" for name, text in (("in", node.in_text), ("out", node.out_text)) if text]
+    return ", ".join([*tokens, node.cost_text or UNKNOWN])
 
 
 def _messages(view: answers.CallView) -> list[api.Message]:

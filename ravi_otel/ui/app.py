@@ -23,12 +23,13 @@ from ravi_otel import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
+from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.store import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui import _stored
 from ravi_otel.ui._decisions import Inbox, audit
 from ravi_otel.ui._live import Feed, events
-from ravi_otel.ui._safety import Access, Guard, peer_of
+from ravi_otel.ui._safety import Access, Guard, is_site, peer_of
 
 _FILES: Final = ("index.html", "app.js", "style.css")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -46,17 +47,26 @@ router = APIRouter()
 
 @dataclass(slots=True)
 class Desk:
-    """Hold what the routes read: the store, the queue of approvals and the audit logs, and the files of the page."""
+    """Hold what the routes read: the store, the queue of approvals and the audit logs, and the files of the page.
+
+    `jaeger` is where traces can be looked at, None where nobody said.
+    """
 
     access: Access
     store: Path
     inbox: Inbox
     audit: Path
+    jaeger: str | None = None
     feed: Feed = field(init=False)
     files: dict[str, tuple[bytes, str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Read the page's files once: what is not among them cannot be asked for, whatever a URL says."""
+        if self.jaeger is not None and not is_site(self.jaeger):
+            raise ConfigurationError(
+                f"--jaeger-url {checks.show(self.jaeger)} is no address of a site; write one such as http://127.0.0.1:16686."
+            )
+        self.jaeger = None if self.jaeger is None else self.jaeger.rstrip("/")
         self.feed = Feed(self.store)
         folder = resources.files("ravi_otel.ui") / "static"
         self.files = {each.name: _file(each.name, each.read_bytes()) for each in folder.iterdir() if each.is_file()}
@@ -199,20 +209,20 @@ def runs(desk: At, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
 @router.get("/api/runs/{run_id}")
 def run(desk: At, run_id: str) -> api.Run:
     """Return one run whole."""
-    return _stored.run(desk.stored(), run_id)
+    return _stored.run(desk.stored(), run_id, desk.jaeger)
 
 
 @router.get("/api/runs/{run_id}/export", include_in_schema=False)
 def export(desk: At, run_id: str) -> Response:
     """Return one run as a page in one file, which asks nobody for anything."""
-    content = _in_one_file(desk, _stored.export(desk.stored(), run_id).model_dump_json())
+    content = _in_one_file(desk, _stored.export(desk.stored(), run_id, desk.jaeger).model_dump_json())
     return Response(content, media_type="text/html", headers={"content-disposition": 'attachment; filename="run.html"'})
 
 
 @router.get("/api/calls/{call_id}")
 def call(desk: At, call_id: str) -> api.Call:
     """Return one model call or tool call."""
-    return _stored.call(desk.stored(), call_id)
+    return _stored.call(desk.stored(), call_id, desk.jaeger)
 
 
 @router.get("/api/compare")

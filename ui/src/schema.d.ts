@@ -588,7 +588,7 @@ export interface components {
         };
         /**
          * Call
-         * @description Be one model call or tool call as a person reads it, and `raw` as a program does.
+         * @description Be one model call or tool call as a person reads it, `raw` as a program does, and `curl` as a terminal sends it again, where known.
          */
         Call: {
             /** Agent */
@@ -602,6 +602,8 @@ export interface components {
             captured: boolean;
             /** Chain */
             chain: components["schemas"]["Link"][];
+            /** Curl */
+            curl: string | null;
             /** Facts */
             facts: [
                 string,
@@ -609,6 +611,13 @@ export interface components {
             ][];
             /** Id */
             id: string;
+            /** Ids */
+            ids: [
+                string,
+                string
+            ][];
+            /** Jaeger */
+            jaeger: string | null;
             /** Messages */
             messages: components["schemas"]["Message"][];
             /** Raw */
@@ -807,15 +816,24 @@ export interface components {
         /**
          * Link
          * @description Be one scope of the chain that a refused call asked, with the fullest limit of it at that instant; `refused` said no.
+         *
+         *     `id` is the scope's, by which it is found while it is open, and `written` where the limit was, short and in full.
          */
         Link: {
             bar: components["schemas"]["Bar"];
+            /** Id */
+            id: string;
             /** Name */
             name: string;
             /** Refused */
             refused: boolean;
             /** Scope */
             scope: string;
+            /** Written */
+            written: [
+                string,
+                string
+            ] | null;
         };
         /**
          * Linked
@@ -952,6 +970,8 @@ export interface components {
         /**
          * Run
          * @description Be one run whole: its head, its limits the fullest first, its tree outer ones first, and its limits over time.
+         *
+         *     `ids` are what other programs call it, to be copied, and `jaeger` is the address of its trace there.
          */
         Run: {
             /** Curves */
@@ -961,6 +981,13 @@ export interface components {
                 string,
                 string
             ][];
+            /** Ids */
+            ids: [
+                string,
+                string
+            ][];
+            /** Jaeger */
+            jaeger: string | null;
             /** Left Out */
             left_out: number;
             /** Length */

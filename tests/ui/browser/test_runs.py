@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
+from live_actors import limit, run, scope
 from page_stage import HOSTILE
 from playwright.sync_api import expect
 from stored_runs import Shelf
@@ -21,8 +23,11 @@ REFUSED = "Turn limit exceeded: 20 + 1 > 20 in agent 'researcher' of run 'triage
 CHAIN = [
     {"scope": "tenant", "name": "acme", "limit": "cost", "kind": "cost", "value": 200.0, "used": 61.2, "held": 0.02, "refused": False},
     {"scope": "run", "name": "triage-42", "limit": "cost", "kind": "cost", "value": 0.5, "used": 0.38, "held": 0.02, "refused": False},
-    {"scope": "agent", "name": "researcher", "limit": "turns", "kind": "turns", "value": 20, "used": 20, "held": 0, "refused": True},
-]
+    {
+        "scope": "agent", "scope_id": "researcher", "name": "researcher", "limit": "turns", "kind": "turns", "value": 20, "used": 20,
+        "held": 0, "written": "/srv/desk/agents.py:31", "refused": True,
+    },
+]  # fmt: skip
 LIMITS = [
     {
         "limit": "cost",
@@ -125,6 +130,52 @@ def test_a_run_is_shown_whole_with_the_refused_call_its_chain_and_its_last_promp
     page.keyboard.press("k")
     page.reload()
     expect(panel.get_by_text(REFUSED)).to_have_count(0)
+
+
+def test_a_run_that_is_open_is_steered_from_its_own_page(served, looking):
+    kept(served)
+    turns = limit("turns", 20, 20)
+    actor = served.actor(run("triage-42", scope("researcher", "triage-42", limits=(turns,)), limits=(limit("cost", 0.4, 0.5),)))
+    page = looking.open("/runs/triage-42")
+    panel = page.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text("agents.py:31")).to_have_attribute("title", "/srv/desk/agents.py:31")
+    panel.get_by_role("button", name="Set limit…").click()
+    page.get_by_label("New value").fill("30")
+    page.get_by_role("button", name="Set turns to 30").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("x")
+    page.get_by_role("button", name="Cancel it").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [(each["op"], each["scope_id"]) for each in actor.heard] == [("set_limit", "researcher"), ("cancel", "triage-42")]
+
+
+def test_a_call_leads_to_jaeger_and_is_copied_as_curl_and_so_are_its_ids(served, looking):
+    shelf = Shelf(served.store)
+    served.desk.jaeger = "http://127.0.0.1:16686"
+    trace, span = "ab" * 16, "cd" * 8
+    shelf.run("r", trace=trace, span="ef" * 8)
+    call = shelf.call(
+        "r", cost_source="response_model", price_date="2026-11-01", trace=trace, span=span, sampled=1,
+        estimated={"input_tokens": 9, "output_tokens": 99, "cost": 2_000_000}, held=[{**CHAIN[1], "held": 0.002}],
+    )  # fmt: skip
+    shelf.say("r", call, "it's broken")
+    shelf.call("r", trace=trace, span=span, sampled=0)
+    looking.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = looking.open(f"/runs/r?item={call}")
+    panel = page.get_by_role("complementary", name="The open item")
+    there = panel.get_by_role("link", name="See its span in Jaeger")
+    expect(there).to_have_attribute("href", f"http://127.0.0.1:16686/trace/{trace}?uiFind={span}")
+    panel.get_by_role("button", name=f"Copy trace {trace}").or_(panel.get_by_title(f"Copy trace {trace}")).first.click()
+    assert page.evaluate("navigator.clipboard.readText()") == trace
+    panel.get_by_role("button", name="Copy it as curl").click()
+    words = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+    assert json.loads(words[words.index("-d") + 1]) == {"model": "m-1", "messages": [{"role": "user", "content": "it's broken"}]}
+    page.keyboard.press("2")
+    told = panel.get_by_role("tabpanel")
+    for words in ("9 in, 99 out, $0.002000", "$0.002", "30 in, 10 out, $0.001000", "the table, by the model that answered, 2026-11-01"):
+        expect(told.get_by_text(words, exact=True)).to_be_visible()
+    page.keyboard.press("j")
+    expect(there).to_have_count(0)
 
 
 def test_a_tree_is_folded_and_walked_by_keys(served, looking):

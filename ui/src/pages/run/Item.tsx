@@ -1,25 +1,34 @@
 import { useEffect, useState } from "preact/hooks";
-import type { Call, TreeRow } from "../../api.ts";
+import { type Call, type NowRow, told, type TreeRow } from "../../api.ts";
 import { useGet, useKeys } from "../../hooks.ts";
+import { now } from "../../live.ts";
 import { Conversation } from "../../parts/Conversation.tsx";
 import { Failed } from "../../parts/Empty.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { Meter } from "../../parts/LimitBar.tsx";
 import { span } from "../../words.ts";
+import { type Asked, WORDS } from "../now/Steering.tsx";
+import { Ids } from "./Ids.tsx";
+
+type Notes = readonly (readonly [number, string, string])[];
+
+/** A scope while it is open, by its id. */
+const openScope = (id: string | null | undefined): NowRow | undefined => (told === null && id ? now.value?.rows.find((row) => row.scope === id) : undefined);
 
 const TABS = ["Conversation", "Reservation", "Attributes", "JSON"] as const;
 
 /** The open item: a call whole, or a scope's own line. */
-export function Item({ row, notes }: { row: TreeRow | undefined; notes: readonly (readonly [number, string, string])[] }) {
+export function Item({ row, notes, onAsk }: { row: TreeRow | undefined; notes: Notes; onAsk: (asked: Asked) => void }) {
   const isCall = row?.[2] === "call" || row?.[2] === "tool";
   return (
     <aside class="item" aria-label="The open item" tabIndex={0}>
-      {row === undefined ? null : isCall && row[0] ? <CallItem key={row[0]} id={row[0]} row={row} /> : <ScopeItem row={row} notes={notes} />}
+      {row === undefined ? null : isCall && row[0] ? <CallItem key={row[0]} id={row[0]} row={row} onAsk={onAsk} /> : <ScopeItem row={row} notes={notes} onAsk={onAsk} />}
     </aside>
   );
 }
 
-function ScopeItem({ row, notes }: { row: TreeRow; notes: readonly (readonly [number, string, string])[] }) {
+function ScopeItem({ row, notes, onAsk }: { row: TreeRow; notes: Notes; onAsk: (asked: Asked) => void }) {
+  const open = row[2] === "run" ? undefined : openScope(row[0]);
   const [, depth, kind, title, tone, , , given, taken, cost, remark] = row;
   return (
     <>
@@ -45,6 +54,15 @@ function ScopeItem({ row, notes }: { row: TreeRow; notes: readonly (readonly [nu
           )}
         </p>
         {remark && <p>{remark}</p>}
+        {open && (
+          <p class="set">
+            {open.can.map((op) => (
+              <button key={op} type="button" class="btn" onClick={() => onAsk({ op: op as Asked["op"], row: open })}>
+                {WORDS[op as Asked["op"]].button}
+              </button>
+            ))}
+          </p>
+        )}
       </div>
       {depth === 0 && notes.length > 0 && (
         <div class="panel">
@@ -62,7 +80,7 @@ function ScopeItem({ row, notes }: { row: TreeRow; notes: readonly (readonly [nu
   );
 }
 
-function CallItem({ id, row }: { id: string; row: TreeRow }) {
+function CallItem({ id, row, onAsk }: { id: string; row: TreeRow; onAsk: (asked: Asked) => void }) {
   const { data, error } = useGet<Call>(`/api/calls/${encodeURIComponent(id)}`, row[6]);
   const [tab, setTab] = useState(0);
   const [copied, setCopied] = useState("");
@@ -77,6 +95,9 @@ function CallItem({ id, row }: { id: string; row: TreeRow }) {
     await navigator.clipboard.writeText(text);
     setCopied(what);
   };
+  const refused = data.chain.find((link) => link.refused);
+  const open = openScope(refused?.id);
+  const bar = open?.bars.find((each) => each.kind === refused?.bar.title);
   return (
     <>
       <div class="title">
@@ -87,6 +108,16 @@ function CallItem({ id, row }: { id: string; row: TreeRow }) {
           </h2>
           <span class="dim">{data.agent}</span>
           <span class="grow" />
+          {data.curl !== null && (
+            <button type="button" class="btn bare" aria-label="Copy it as curl" onClick={() => copy("curl", data.curl ?? "")}>
+              curl
+            </button>
+          )}
+          {data.jaeger !== null && (
+            <a class="btn bare" href={data.jaeger} target="_blank" rel="noreferrer" aria-label="See its span in Jaeger">
+              Jaeger ↗
+            </a>
+          )}
           <button type="button" class="btn bare icon" aria-label="Copy the link to it" onClick={() => copy("link", location.href)}>
             <Icon name="link" />
           </button>
@@ -103,11 +134,27 @@ function CallItem({ id, row }: { id: string; row: TreeRow }) {
               {label} <span class="fig">{text}</span>
             </span>
           ))}
+          <Ids ids={data.ids} />
         </p>
       </div>
       {data.sentence !== null && (
         <div class="verdict">
           <p class="sentence">{data.sentence}</p>
+          {(refused?.written || open) && (
+            <p class="where">
+              {refused?.written && (
+                <span>
+                  written <code title={refused.written[1]}>{refused.written[0]}</code>
+                </span>
+              )}
+              <span class="grow" />
+              {open?.can.includes("set_limit") && (
+                <button type="button" class="btn" onClick={() => onAsk(bar ? { op: "set_limit", row: open, bar } : { op: "set_limit", row: open })}>
+                  Set limit…
+                </button>
+              )}
+            </p>
+          )}
         </div>
       )}
       {data.chain.length > 0 && (
@@ -122,7 +169,7 @@ function CallItem({ id, row }: { id: string; row: TreeRow }) {
                 <span class="scope">{link.scope}</span>
                 <div>
                   <p class="who">
-                    <span class="cut" title={link.name}>
+                    <span class="cut" title={[link.name, link.written?.[1]].filter(Boolean).join(", written ")}>
                       {[link.name, link.bar.title].filter(Boolean).join(" · ")}
                       {link.refused && " · said no"}
                     </span>

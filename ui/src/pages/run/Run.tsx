@@ -10,7 +10,9 @@ import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { Steps } from "../../parts/Tree.tsx";
 import { useVirtual } from "../../virtual.ts";
 import { many, span } from "../../words.ts";
+import { type Asked, Steering, WORDS } from "../now/Steering.tsx";
 import { Curves } from "./Curves.tsx";
+import { Ids } from "./Ids.tsx";
 import { Item } from "./Item.tsx";
 import "../../parts/Table.css";
 import "./run.css";
@@ -19,6 +21,9 @@ const KEYS: readonly Key[] = [
   { keys: ["j", "k"], does: "move" },
   { keys: ["←", "→"], does: "fold" },
   { keys: ["1", "–", "4"], does: "tabs" },
+  { keys: ["p"], does: "pause" },
+  { keys: ["l"], does: "limit" },
+  { keys: ["x"], does: "cancel" },
 ];
 const ROW = 24;
 
@@ -170,6 +175,8 @@ export function ExportedRun({ data }: { data: Run }) {
   );
 }
 
+const KEYS_OF: Record<string, readonly Asked["op"][]> = { p: ["resume", "stop", "pause"], l: ["set_limit"], x: ["close", "cancel"] };
+
 function Whole({ data, name, open = [] }: { data: Run; name: string; open?: readonly NowRow[] }) {
   const search = useSearch();
   const [, go] = useLocation();
@@ -213,6 +220,12 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
     };
     (turns ? setOpened : setFolded)(change);
   };
+  const top = open.find((row) => row.kind === "run");
+  const [asking, setAsking] = useState<Asked | null>(null);
+  const press = (key: string) => {
+    const op = KEYS_OF[key]?.find((each) => top?.can.includes(each));
+    if (top && op) setAsking({ op, row: top });
+  };
   const isOpen = (id: string) => (id.startsWith("turns/") ? opened.has(id.slice(6)) : !folded.has(id));
   useKeys({
     j: () => move(1),
@@ -221,6 +234,9 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
     ArrowUp: () => move(-1),
     ArrowLeft: () => selected && fold(selected[0], true),
     ArrowRight: () => selected && fold(selected[0], false),
+    p: () => press("p"),
+    l: () => press("l"),
+    x: () => press("x"),
   });
   return (
     <>
@@ -255,6 +271,16 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
               <a class="btn" href={`/api/runs/${encodeURIComponent(data.run.run)}/export`} download={`${data.run.run}.html`}>
                 Export HTML
               </a>
+              {data.jaeger && (
+                <a class="btn" href={data.jaeger} target="_blank" rel="noreferrer">
+                  Jaeger ↗
+                </a>
+              )}
+              {top?.can.map((op) => (
+                <button key={op} type="button" class="btn" onClick={() => setAsking({ op: op as Asked["op"], row: top })}>
+                  {WORDS[op as Asked["op"]].button}
+                </button>
+              ))}
             </>
           )}
         </div>
@@ -264,6 +290,7 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
               {label} <span class="fig">{text}</span>
             </span>
           ))}
+          <Ids ids={data.ids} />
         </div>
       </div>
       {limits.length > 0 && (
@@ -320,8 +347,9 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
           </div>
           {data.left_out > 0 && <p class="failed dim">{data.left_out.toLocaleString("en-US")} more calls are kept than can be shown.</p>}
         </div>
-        <Item row={selected} notes={data.notes} />
+        <Item row={selected} notes={data.notes} onAsk={setAsking} />
       </div>
+      {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
     </>
   );
 }
