@@ -588,7 +588,7 @@ export interface components {
         };
         /**
          * Call
-         * @description Be one model call or tool call as a person reads it, `raw` as a program does, and `curl` as a terminal sends it again, where known.
+         * @description Be one model call or tool call as a person reads it, `raw` as a program does, `curl` as a terminal sends it again.
          */
         Call: {
             /** Agent */
