@@ -13,10 +13,10 @@ import click
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local._answers import Found, RunRow
-from ravi_otel.local._queries import Queries, moment
+from ravi_otel.local._queries import Queries
 from ravi_otel.local._record import explained
 from ravi_otel.local._store import Store
-from ravi_otel.local._wording import clean, plain
+from ravi_otel.local._wording import clean, moment, plain
 from ravi_otel.policy import _checks as checks
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import RaviError
@@ -140,6 +141,12 @@ class Glance:
 
     spent: tuple[float, ...]
     limit: LimitReading | None
+
+    @classmethod
+    def of(cls, parts: Sequence[int], written: Any) -> Glance:
+        """Return it of what each part of the time cost, and of the fullest limit as JSON."""
+        whole = sum(parts)
+        return cls(tuple(reached / whole for reached in accumulate(parts)), reading_of(object_in(written) or {}))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import date, datetime, timedelta
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
@@ -57,7 +56,7 @@ from ravi_otel.local._answers import (
 from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
 from ravi_otel.local._store import REPORTED, SUMS, Store, Sums, is_alive
 from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, leaf_node, nodes_of, tool_leaf
-from ravi_otel.local._wording import clean, count
+from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
@@ -156,9 +155,7 @@ class Queries:
         for row in self._rows(_GROWTH, {"times": json.dumps(times)}):
             parts[row["top"]][min(DRAWN - 1, max(0, row["part"]))] += row["cost"]
         fullest = {row["top"]: row["limit_json"] for row in self._rows(_FULLEST, {"runs": json.dumps([row.run for row in rows])})}
-        return tuple(
-            Glance(_shares(parts[row.run]) if row.run in parts else (), reading_of(object_in(fullest.get(row.run)) or {})) for row in rows
-        )
+        return tuple(Glance.of(parts.get(row.run, ()), fullest.get(row.run)) for row in rows)
 
     def run(self, run: str) -> RunRow:
         """Give one run by its whole id; ConfigurationError where there is none."""
@@ -182,7 +179,7 @@ class Queries:
         if where.inside is not None:
             values["inside"] = json.dumps(self._inside(where.inside)[1:])
         if where.text is not None:
-            values |= {"words": matching(where.text), "text": _like(where.text)}
+            values |= {"words": matching(where.text), "text": like(where.text)}
         return conditions, values
 
     def _gone(self) -> list[str]:
@@ -369,7 +366,7 @@ class Queries:
         last = max(first, min(last, first + _MOST_HOURS * HOUR_NS))
         changes: list[tuple[int, int]] = []
         for hour in range(first, last + 1, HOUR_NS):
-            offset = _offset(hour)
+            offset = offset_at(hour)
             if not changes or changes[-1][1] != offset:
                 changes.append((hour, offset))
         return [*changes, (last + HOUR_NS, changes[-1][1])]
@@ -429,7 +426,7 @@ class Queries:
         found: _Groups = {}
         for row in self._rows(statement, values):
             if row["calls"] is not None:
-                key = tuple(_named_time(each, row[at]) if each in _TIMES else row[at] or None for at, each in enumerate(by))
+                key = tuple(named_time(each, row[at]) if each in _TIMES else row[at] or None for at, each in enumerate(by))
                 sums, before = sums_in(row), found.get(key)
                 if before is not None:  # another day of the same week
                     sums.add(before[2])
@@ -774,67 +771,7 @@ _NAMED: Final = (
 """Where an id may stand, in the order in which it is looked for: kind, table, columns, the run's column, and what is called by it."""
 
 
-# -- times and words ----------------------------------------------------------------------------------------------
-
-_AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
-_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
-_EPOCH: Final = re.compile(r"\d{9,11}(?:\.\d{1,9})?", re.ASCII)
-_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
-_WORD: Final = re.compile(r'"([^"]*)"|(\S+)')
-_MOST_WORDS: Final = 32
-_MOST_TEXT: Final = 1_000
-
-
-def moment(parameter: str, written: str, *, now: float | None = None) -> int:
-    """Read a time: `yesterday`, `7d` (ago), `2026-11-28`, `2026-11-28T14:00`, with `Z` or `+01:00`; local time where no zone is said.
-
-    Raises ConfigurationError naming `parameter`.
-    """
-    text, clock = written.strip(), time.time() if now is None else now
-    today = datetime.fromtimestamp(clock).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006 - local on purpose
-    named = {"now": clock, "today": today.timestamp(), "yesterday": (today - timedelta(days=1)).timestamp()}
-    ago = _AGO.fullmatch(text)
-    try:
-        if text.lower() in named:
-            return round(named[text.lower()] * NANO)
-        if ago is not None:
-            return max(0, round((clock - float(ago[1]) * _UNITS[ago[2]]) * NANO))
-        if _EPOCH.fullmatch(text):
-            return round(float(text) * NANO)
-        if _DATE.fullmatch(text):
-            return round(datetime.fromisoformat(text).timestamp() * NANO)
-    except (ValueError, OverflowError, OSError):
-        pass  # a thirtieth of February
-    raise ConfigurationError(
-        f"{parameter} {clean(written, 40)!r} is no time. Write now, today, yesterday, how long ago such as 7d, 24h or 90m, "
-        "or a date such as 2026-11-28 or 2026-11-28T14:00."
-    )
-
-
-def matching(text: str) -> str:
-    """Write what is looked for as the full-text index wants it: every word, and "several in quotes" as they stand."""
-    found = [(quoted or word).replace('"', " ").replace("\0", " ") for quoted, word in _WORD.findall(text[:_MOST_TEXT])]
-    words = [f'"{each}"' for each in found if any(char.isalnum() for char in each)]
-    return " ".join(words[:_MOST_WORDS]) or '""'
-
-
-def _like(text: str) -> str | None:
-    """Write what a name has to have in it; None where nothing is looked for."""
-    wanted = re.sub(r"([\\%_])", r"\\\1", text[:_MOST_TEXT].replace("\0", ""))
-    return f"%{wanted}%" if wanted else None
-
-
-def _named_time(unit: str, number: Any) -> str | None:
-    """Name an hour by its nanoseconds, or a day, and the week and month that it is of, by its number since 1970."""
-    if not isinstance(number, int):
-        return None
-    try:
-        if unit == "hour":
-            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - local on purpose
-        day = date(1970, 1, 1) + timedelta(days=number)
-        return day.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}[unit])
-    except (ValueError, OverflowError, OSError):
-        return None
+# -- times ---------------------------------------------------------------------------------------------------------
 
 
 def _day(changes: Sequence[tuple[int, int]]) -> str:
@@ -851,15 +788,6 @@ def _midnights(changes: Sequence[tuple[int, int]]) -> Iterator[int]:
         if offset % HOUR_NS:
             midnight = -(-(start + offset) // _DAY_NS) * _DAY_NS - offset
             yield from range(midnight - midnight % HOUR_NS, end, _DAY_NS)
-
-
-def _offset(hour: int) -> int:
-    """Return how much local time is ahead of UTC at that time, in nanoseconds."""
-    try:
-        offset = datetime.fromtimestamp(hour // NANO).astimezone().utcoffset()
-    except (ValueError, OverflowError, OSError):
-        return 0
-    return 0 if offset is None else round(offset.total_seconds()) * NANO
 
 
 def _int(value: Any) -> int:
@@ -889,12 +817,6 @@ def _cursor(after: str) -> tuple[int, str]:
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
-
-
-def _shares(parts: Sequence[int]) -> tuple[float, ...]:
-    """Return how much of a sum was reached by the end of each part, from 0 to 1."""
-    whole = sum(parts)
-    return tuple(reached / whole for reached in accumulate(parts))
 
 
 def _cost_of(spent: Spent | None) -> int:

@@ -1,12 +1,15 @@
-"""Write names and amounts for people: no name can move a cursor, and what is unknown is shown as unknown."""
+"""Write names, amounts and times for people, and read what they write: no name can move a cursor, what is unknown is shown as unknown."""
 
 from __future__ import annotations
 
 import math
 import re
+import time
 import unicodedata
-from typing import Final
+from datetime import date, datetime, timedelta
+from typing import Any, Final
 
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind
 
 UNKNOWN: Final = "?"
@@ -97,3 +100,75 @@ def plain(text: str) -> str:
     for char, spelled in (("…", "..."), ("≥", ">="), ("·", "-")):
         text = text.replace(char, spelled)
     return text.encode("ascii", "replace").decode("ascii")
+
+
+# -- times and words ----------------------------------------------------------------------------------------------
+
+_AGO: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_EPOCH: Final = re.compile(r"\d{9,11}(?:\.\d{1,9})?", re.ASCII)
+_DATE: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,6})?)?(?:Z|[+-]\d{2}:\d{2})?)?", re.ASCII)
+_WORD: Final = re.compile(r'"([^"]*)"|(\S+)')
+_MOST_WORDS: Final = 32
+_MOST_TEXT: Final = 1_000
+
+
+def moment(parameter: str, written: str, *, now: float | None = None) -> int:
+    """Read a time: `yesterday`, `7d` (ago), `2026-11-28`, `2026-11-28T14:00`, with `Z` or `+01:00`; local time where no zone is said.
+
+    Raises ConfigurationError naming `parameter`.
+    """
+    text, clock = written.strip(), time.time() if now is None else now
+    today = datetime.fromtimestamp(clock).replace(hour=0, minute=0, second=0, microsecond=0)  # noqa: DTZ006 - local on purpose
+    named = {"now": clock, "today": today.timestamp(), "yesterday": (today - timedelta(days=1)).timestamp()}
+    ago = _AGO.fullmatch(text)
+    try:
+        if text.lower() in named:
+            return round(named[text.lower()] * NANO)
+        if ago is not None:
+            return max(0, round((clock - float(ago[1]) * _UNITS[ago[2]]) * NANO))
+        if _EPOCH.fullmatch(text):
+            return round(float(text) * NANO)
+        if _DATE.fullmatch(text):
+            return round(datetime.fromisoformat(text).timestamp() * NANO)
+    except (ValueError, OverflowError, OSError):
+        pass  # a thirtieth of February
+    raise ConfigurationError(
+        f"{parameter} {clean(written, 40)!r} is no time. Write now, today, yesterday, how long ago such as 7d, 24h or 90m, "
+        "or a date such as 2026-11-28 or 2026-11-28T14:00."
+    )
+
+
+def matching(text: str) -> str:
+    """Write what is looked for as the full-text index wants it: every word, and "several in quotes" as they stand."""
+    found = [(quoted or word).replace('"', " ").replace("\0", " ") for quoted, word in _WORD.findall(text[:_MOST_TEXT])]
+    words = [f'"{each}"' for each in found if any(char.isalnum() for char in each)]
+    return " ".join(words[:_MOST_WORDS]) or '""'
+
+
+def like(text: str) -> str | None:
+    """Write what a name has to have in it; None where nothing is looked for."""
+    wanted = re.sub(r"([\\%_])", r"\\\1", text[:_MOST_TEXT].replace("\0", ""))
+    return f"%{wanted}%" if wanted else None
+
+
+def named_time(unit: str, number: Any) -> str | None:
+    """Name an hour by its nanoseconds, or a day, and the week and month that it is of, by its number since 1970."""
+    if not isinstance(number, int):
+        return None
+    try:
+        if unit == "hour":
+            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - local on purpose
+        day = date(1970, 1, 1) + timedelta(days=number)
+        return day.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}[unit])
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def offset_at(hour: int) -> int:
+    """Return how much local time is ahead of UTC at that time, in nanoseconds."""
+    try:
+        offset = datetime.fromtimestamp(hour // NANO).astimezone().utcoffset()
+    except (ValueError, OverflowError, OSError):
+        return 0
+    return 0 if offset is None else round(offset.total_seconds()) * NANO

@@ -16,7 +16,7 @@ from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._record import tone_of
 from ravi_otel.local._store import Store, Sums, finite
-from ravi_otel.local._wording import UNKNOWN, amount, clean, count, money, percent
+from ravi_otel.local._wording import UNKNOWN, amount, clean, count, moment, money, percent
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.ui import _api as api
@@ -268,7 +268,7 @@ def find(store: Store, text: str) -> api.Find:
 
 
 def _moment(name: str, written: str) -> int | None:
-    return queries.moment(name, written) if written else None
+    return moment(name, written) if written else None
 
 
 # -- runs ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from stored_runs import HOUR_NS, Shelf
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import RunFilter, SpendFilter
-from ravi_otel.local._queries import Queries, matching, moment
+from ravi_otel.local._queries import Queries
+from ravi_otel.local._wording import matching, moment
 
 NOW = time.time_ns()
 
