@@ -6,7 +6,6 @@ estimate, `≥` for a lower bound and `?` for what nobody told. Anybody may have
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase
-from ravi_otel.local._store import SUMS, Sums
+from ravi_otel.local._store import SUMS, Sums, read_json
 from ravi_otel.local._wording import count, money
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 
@@ -466,7 +465,7 @@ def float_in(value: Any) -> float | None:
 def json_in(written: Any) -> Any:
     """Read JSON; None for what is none."""
     try:
-        return json.loads(written) if isinstance(written, str) else None
+        return read_json(written) if isinstance(written, str) else None
     except (ValueError, RecursionError):
         return None
 

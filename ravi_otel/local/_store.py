@@ -22,7 +22,7 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -214,6 +214,14 @@ def written(value: Any) -> Any:
         return value
     text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
     return text if text.isascii() else text.encode("utf-8", "replace").decode()  # half a surrogate pair has no bytes
+
+
+def read_json(text: str, parse_constant: Callable[[str], Any] | None = None) -> Any:
+    """Read JSON, with `?` for half a surrogate pair, which nobody can write down; ValueError or RecursionError for what is none."""
+    found = json.loads(text, parse_constant=parse_constant)
+    if "\\ud" not in text and "\\uD" not in text:
+        return found
+    return json.loads(json.dumps(found, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def limit_fields(facts: ScopeFacts, reading: LimitReading) -> dict[str, Any]:

@@ -64,7 +64,8 @@ class Inbox:
     def all(self) -> api.Inbox:
         """Return the whole queue: what waits, and the newest of what is over."""
         over = [each for each in self._all(pending=False) if each.state != "pending"]
-        return api.Inbox(where=str(self.path), waiting=self.waiting(), answered=[_ask(each) for each in over[:_MOST_ANSWERED]])
+        where = clean(str(self.path), _MOST_SENTENCE)
+        return api.Inbox(where=where, waiting=self.waiting(), answered=[_ask(each) for each in over[:_MOST_ANSWERED]])
 
     def find(self, request_id: str) -> StoredRequest:
         """Return one request; ConfigurationError where there is none."""
@@ -206,7 +207,7 @@ def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
     every = newest_first([entry for each in verified for entry in entries(each, clean)])
     fitting = [entry for entry in every if entry.is_of(**asked.model_dump())]
     return api.Audit(
-        where=str(directory),
+        where=clean(str(directory), _MOST_SENTENCE),
         verified_at=time.strftime("%H:%M:%S"),
         files=len(verified),
         entries=len(every),
@@ -222,7 +223,7 @@ def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
 
 def _file(each: Verified) -> api.AuditFile:
     problems = [clean(problem, _MOST_SENTENCE) for problem in each.problems]
-    return api.AuditFile(name=each.path.name, entries=each.entries, line=each.bad_line, problems=problems)
+    return api.AuditFile(name=clean(each.path.name, _MOST_CALL), entries=each.entries, line=each.bad_line, problems=problems)
 
 
 def _names(found: Iterable[str]) -> list[str]:

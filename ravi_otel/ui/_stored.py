@@ -421,7 +421,10 @@ def _messages(view: answers.CallView) -> list[api.Message]:
     return [api.Message(role=clean(role), parts=[_part(part) for part in parts]) for role, parts in told]
 
 
-def _part(part: Mapping[str, Any]) -> tuple[str, str]:
+def _part(part: object) -> tuple[str, str]:
+    if not isinstance(part, Mapping):
+        return "other", _text(part)
+    part = cast("Mapping[str, Any]", part)
     kind = _KINDS.get(str(part.get("type")), "other")
     if kind == "calls":
         return kind, f"{part.get('name')}({_text(part.get('arguments'))})"[:_MOST_PART]

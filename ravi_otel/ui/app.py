@@ -23,6 +23,7 @@ from ravi_otel import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
+from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.store import QueueError
 from ravi_otel.ui import _api as api
@@ -39,6 +40,7 @@ _NONSENSE: Final = "That is not what is asked for here."
 _SAID: Final = {400: _NONSENSE, 404: "There is no such thing to ask for.", 405: "That cannot be asked for in this way."}
 _HEAD_S: Final = 10.0
 _STOP_S: Final = 1
+_MOST_PATH: Final = 400
 _LINK_S: Final = 86_400
 _HOLDER: Final = "whoever has the link"
 
@@ -103,10 +105,8 @@ Who = Annotated[str, Depends(_who)]
 @router.get("/api/session")
 def session(desk: At, who: Who) -> api.Session:
     """Tell the page who looks, and the token that a change must bring."""
-    access = desk.access
-    return api.Session(
-        user=who or None, token=access.derived("change"), read_only=access.read_only, store=str(desk.store), version=__version__
-    )
+    access, store = desk.access, clean(str(desk.store), _MOST_PATH)
+    return api.Session(user=who or None, token=access.derived("change"), read_only=access.read_only, store=store, version=__version__)
 
 
 @router.get("/api/events", response_class=StreamingResponse)

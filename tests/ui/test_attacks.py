@@ -7,12 +7,14 @@ import os
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 from approval_desk import desk, requested
-from live_actors import run
+from live_actors import run, scope
 from page_client import JSON, Client, raw
 from page_stage import serving
+from stored_runs import Shelf
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.approval import rows
@@ -336,3 +338,33 @@ def test_a_server_that_ends_lets_its_pages_go_at_once_and_says_nothing(tmp_path,
             each.next()
         each.close()
     assert caplog.records == []
+
+
+# -- text that nobody should have written -------------------------------------------------------------------------
+
+HALF = "\ud800"
+
+
+def test_half_a_character_of_a_model_takes_nothing_of_the_page_away(inside, served):
+    served.actor(replace(run("r1", scope(f"s{HALF}", "r1", name=HALF)), name=HALF, user=HALF, run_id=f"r{HALF}"))
+    assert "r?" in inside("/api/now")[2]
+    assert inside("/api/limits")[0] == 200
+    shelf = Shelf(served.store)
+    stored = shelf.run("r2", tags={HALF: HALF})
+    call = shelf.call(stored, (100, 20), 0.1)
+    shelf.put("messages", id=901, run=stored, data={"role": HALF, "parts": [{"type": "text", "content": f"said {HALF}"}, HALF, None]})
+    shelf.put("content", item=call, run=stored, kind="call", messages=[901], data={"output": []})
+    tool = shelf.tool(stored, "search")
+    shelf.put("content", item=tool, run=stored, kind="tool", messages=[], data={"arguments": {HALF: HALF}, "result": HALF})
+    for path in ("/api/runs", "/api/runs/r2", f"/api/calls/{tool}", "/api/runs/r2/export", "/api/compare?a=r2&b=r2", "/api/find?text=r2"):
+        assert inside(path)[0] == 200, path
+    assert json.loads(inside(f"/api/calls/{call}")[2])["messages"][0]["parts"][0][1] == "said ?"
+
+
+def test_a_directory_whose_name_is_no_text_is_shown_all_the_same(tmp_path):
+    with serving(tmp_path / "a\udcff\u202eb") as served:
+        client = Client(served)
+        client.arrive()
+        assert json.loads(client("/api/session")[2])["store"] == f"{tmp_path}/ab/.ravi"
+        for path in ("/api/approvals", "/api/audit", "/api/runs"):
+            assert client(path)[0] in {200, 400}, path

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ravi_otel.errors import RaviError
+from ravi_otel.local._store import read_json
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._runs import Priority
 
@@ -268,7 +269,7 @@ def cut(text: object, most: int = MOST_TEXT) -> str | None:
 def read_line(line: bytes) -> dict[str, Any]:
     """Read one line of JSON; LiveError for what is no object of version 1."""
     try:
-        said = json.loads(line, parse_constant=_refuse)
+        said = read_json(line.decode(), _refuse)
     except (ValueError, RecursionError) as error:
         raise LiveError("what was sent is not a line of JSON.") from error
     if not isinstance(said, dict):
