@@ -1,4 +1,5 @@
 import { useEffect, useRef, useState } from "preact/hooks";
+import { useSearch as useWrittenSearch } from "wouter-preact/use-browser-location";
 import { get, sentence } from "./api.ts";
 
 export interface Loaded<T> {
@@ -28,6 +29,9 @@ export function useGet<T>(path: string | null, mark: unknown = 0): Loaded<T> {
   }, [path, mark, turn]);
   return { data, error, again: () => setTurn((before) => before + 1) };
 }
+
+/** What the address asks for, as it is written: the router's own is decoded before it is taken apart, and a name may have `&` or `+` in it. */
+export const useSearch = (): string => useWrittenSearch().replace(/^\?/, "");
 
 const isTyping = (target: EventTarget | null): boolean =>
   target instanceof Element && target.closest("input, textarea, select, [role=tab], dialog") !== null;

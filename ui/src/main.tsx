@@ -16,7 +16,16 @@ import { Nowhere } from "./pages/Nowhere.tsx";
 import "./tokens.css";
 import "./base.css";
 
-const link = location.pathname.startsWith("/a/") ? decodeURIComponent(location.pathname.slice(3)) : null;
+const link = location.pathname.startsWith("/a/") ? decoded(location.pathname.slice(3)) : null;
+
+function decoded(written: string): string {
+  try {
+    return decodeURIComponent(written);
+  } catch {
+    return written; // no address of ours: the server says so
+  }
+}
+
 if (told === null) holdTheme();
 if (told === null && link === null) {
   listen();

@@ -12,12 +12,22 @@ const isToday = (at: Date, now: Date) => at.toDateString() === now.toDateString(
 
 /** `14:02:34` today, else `4 Nov 14:02`. */
 export function moment(unix: number | null, now: Date = new Date()): string {
-  if (unix === null) return "?";
-  const at = new Date(unix * 1000);
+  const at = new Date((unix ?? NaN) * 1000);
+  if (Number.isNaN(at.getTime())) return "?";
   const time = at.toLocaleTimeString("en-GB", { hour12: false });
   if (isToday(at, now)) return time;
   return `${at.getDate()} ${at.toLocaleDateString("en-GB", { month: "short" })} ${time.slice(0, 5)}`;
 }
+
+/** A text from outside as one line of visible characters: nothing in it turns round what stands beside it. */
+export const visible = (text: string): string => text.replace(/[\p{C}\p{Zl}\p{Zp}]+/gu, " ").trim();
+
+/** A word of a command line that can be copied: quoted where a shell would read more into it. */
+export const quoted = (text: string): string => (/^[\w.,:=@%+/-]+$/.test(text) ? text : `'${visible(text).replaceAll("'", `'\\''`)}'`);
+
+/** The command that shows the same, with the options that it has a name for. */
+export const command = (name: string, asked: URLSearchParams, options: Readonly<Record<string, string>>): string =>
+  [`ravi-otel ${name}`, ...[...asked].flatMap(([each, value]) => (options[each] && value ? [`--${options[each]} ${quoted(value)}`] : []))].join(" ");
 
 /** `1 run`, `2 runs`. */
 export const many = (number: number, thing: string): string => `${number.toLocaleString("en-US")} ${thing}${number === 1 ? "" : "s"}`;

@@ -1,5 +1,6 @@
 import { useRef, useState } from "preact/hooks";
 import { useKeys } from "../hooks.ts";
+import { visible } from "../words.ts";
 
 interface FiltersProps {
   path: string;
@@ -45,7 +46,7 @@ export function Filters({ path, search, kinds, placeholder, onGo }: FiltersProps
           return (
             <span key={name} class="chip">
               <span class="k">{name}</span>
-              <span class="cut">{value}</span>
+              <span class="cut">{visible(value)}</span>
               <button type="button" class="x" aria-label={`Take out ${name}`} onClick={() => set(name, "")}>
                 ×
               </button>
@@ -57,7 +58,7 @@ export function Filters({ path, search, kinds, placeholder, onGo }: FiltersProps
               <option value="">{name}…</option>
               {values.map((each) => (
                 <option key={each} value={each}>
-                  {each}
+                  {visible(each)}
                 </option>
               ))}
             </select>

@@ -1,7 +1,7 @@
 import { useState } from "preact/hooks";
-import { useSearch, useLocation } from "wouter-preact";
+import { useLocation } from "wouter-preact";
 import type { Audit, AuditEntry } from "../../api.ts";
-import { useGet, useKeys } from "../../hooks.ts";
+import { useGet, useKeys, useSearch } from "../../hooks.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
 import { Filters } from "../../parts/Filters.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";

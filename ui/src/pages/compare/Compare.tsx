@@ -1,10 +1,10 @@
-import { Link, useLocation, useSearch } from "wouter-preact";
+import { Link, useLocation } from "wouter-preact";
 import type { Runs } from "../../api.ts";
-import { useGet } from "../../hooks.ts";
+import { useGet, useSearch } from "../../hooks.ts";
 import { Failed } from "../../parts/Empty.tsx";
 import { Page } from "../../parts/Frame.tsx";
 import type { components } from "../../schema.d.ts";
-import { moment } from "../../words.ts";
+import { moment, quoted, visible } from "../../words.ts";
 import "../../parts/Table.css";
 
 type Comparison = components["schemas"]["Comparison"];
@@ -24,7 +24,7 @@ export function ComparePage() {
     go(`/compare?${asked}`, { replace: true });
   };
   return (
-    <Page name="Compare" looks="two runs of the store" cli={`ravi-otel diff ${a || "RUN"} ${b || "RUN"}`}>
+    <Page name="Compare" looks="two runs of the store" cli={`ravi-otel diff ${quoted(a || "RUN")} ${quoted(b || "RUN")}`}>
       <div class="head">
         <h1>Compare</h1>
         <Pick label="This run" value={a} rows={rows} onPick={(value) => pick("a", value)} />
@@ -39,7 +39,7 @@ export function ComparePage() {
                 <th>What</th>
                 {[data.a, data.b].map((run, at) => (
                   <th key={at} class="n">
-                    <Link href={`/runs/${encodeURIComponent(run.run)}`}>{run.name ?? run.run}</Link>
+                    <Link href={`/runs/${encodeURIComponent(run.run)}`}>{visible(run.name ?? run.run)}</Link>
                   </th>
                 ))}
               </tr>
@@ -69,7 +69,7 @@ function Pick({ label, value, rows, onPick }: { label: string; value: string; ro
         {!rows.some((row) => row.run === value) && <option value={value}>{value || "…"}</option>}
         {rows.map((row) => (
           <option key={row.run} value={row.run}>
-            {row.name ?? row.run}, {moment(row.began / 1e9)}
+            {visible(row.name ?? row.run)}, {moment(row.began / 1e9)}
           </option>
         ))}
       </select>

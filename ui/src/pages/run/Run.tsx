@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Link, useLocation, useSearch } from "wouter-preact";
+import { Link, useLocation } from "wouter-preact";
 import { type Bar, type Find, type NowRow, type Run, told, type TreeRow } from "../../api.ts";
-import { useGet, useKeys, useMedia, useTitle } from "../../hooks.ts";
+import { useGet, useKeys, useMedia, useSearch, useTitle } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
@@ -9,7 +9,7 @@ import { Icon, State } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { Steps } from "../../parts/Tree.tsx";
 import { useVirtual } from "../../virtual.ts";
-import { many, span } from "../../words.ts";
+import { many, quoted, span, visible } from "../../words.ts";
 import { type Asked, Steering, WORDS } from "../now/Steering.tsx";
 import { Curves } from "./Curves.tsx";
 import { Ids } from "./Ids.tsx";
@@ -125,9 +125,9 @@ export function RunPage({ id }: { id: string }) {
   const running = open.find((row) => row.kind === "run");
   const mark = running ? `${running.calls}/${running.cost}` : "over";
   const { data, error } = useGet<Run>(`/api/runs/${encodeURIComponent(id)}`, mark);
-  const name = data?.run.name ?? id;
+  const name = visible(data?.run.name ?? id);
   return (
-    <Page name={name} looks="one run of the store" cli={`ravi-otel show ${id} --content`} keys={KEYS} fixed>
+    <Page name={name} looks="one run of the store" cli={`ravi-otel show ${quoted(id)} --content`} keys={KEYS} fixed>
       {error !== null && (
         <>
           <div class="head">
@@ -160,7 +160,7 @@ function Elsewhere({ id }: { id: string }) {
 
 /** A run in a file of its own: no other page, and nothing that changes. */
 export function ExportedRun({ data }: { data: Run }) {
-  const name = data.run.name ?? data.run.run;
+  const name = visible(data.run.name ?? data.run.run);
   useTitle(name);
   return (
     <div class="frame fixed">

@@ -1,7 +1,7 @@
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { Link, useLocation, useSearch } from "wouter-preact";
+import { Link, useLocation } from "wouter-preact";
 import { type Bar, get, type RunRow, type Runs, sentence, type Tone } from "../../api.ts";
-import { useKeys, useMedia } from "../../hooks.ts";
+import { useKeys, useMedia, useSearch } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
 import { Filters } from "../../parts/Filters.tsx";
@@ -9,7 +9,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { State } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { useVirtual } from "../../virtual.ts";
-import { moment } from "../../words.ts";
+import { command, moment, visible } from "../../words.ts";
 import "../../parts/Table.css";
 import "./runs.css";
 
@@ -19,6 +19,8 @@ const KEYS: readonly Key[] = [
   { keys: ["/"], does: "search" },
 ];
 const RAIL = ["status", "tenant", "user", "model", "tag", "stop_reason"] as const;
+/** What the command line calls what the address says. */
+const OPTIONS = { since: "since", until: "until", status: "status", user: "user", tenant: "tenant", agent: "agent", model: "model", tag: "tag", stop_reason: "stop-reason", text: "text", order: "sort" };
 const SINCE = ["today", "yesterday", "1h", "24h", "7d", "30d"] as const;
 const ROW = 28;
 
@@ -87,7 +89,7 @@ export function RunsPage() {
   const { known, error, more } = useRuns(search, mark);
   const asked = new URLSearchParams(search);
   const kinds = [["since", SINCE] as const, ...RAIL.map((name) => [name, (known?.facets[name] ?? []).map(([value]) => value)] as const)];
-  const cli = `ravi-otel runs${[...asked].map(([name, value]) => (name === "text" ? "" : ` --${name.replace("_", "-")} ${value}`)).join("")}`;
+  const cli = command("runs", asked, OPTIONS);
   const isEmpty = known !== null && known.total === 0;
   return (
     <Page name="Runs" looks={known ? `${known.rows.length.toLocaleString("en-US")} of ${known.total.toLocaleString("en-US")}` : "the store"} cli={cli} keys={KEYS} fixed>
@@ -176,9 +178,9 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
                   <span class="n left r-when" role="cell">
                     {moment(each.began / 1e9)}
                   </span>
-                  <span class="r-name cut" role="cell" title={each.name ?? each.run}>
+                  <span class="r-name cut" role="cell" title={visible(each.name ?? each.run)}>
                     <Link class="row" href={`/runs/${encodeURIComponent(each.run)}`}>
-                      {each.name || each.run}
+                      {visible(each.name || each.run)}
                     </Link>
                   </span>
                   <span class="r-end" role="cell">
@@ -205,11 +207,11 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
                   <span class="r-refused" role="cell">
                     {each.spent.refused > 0 ? <State tone="refused">{each.spent.refused.toLocaleString("en-US")} refused</State> : <span class="dim">none</span>}
                   </span>
-                  <span class="cut soft r-user" role="cell" title={each.user ?? ""}>
-                    {each.user ?? "—"}
+                  <span class="cut soft r-user" role="cell" title={visible(each.user ?? "")}>
+                    {visible(each.user ?? "—")}
                   </span>
-                  <span class="cut soft r-tenant" role="cell" title={each.tenant ?? ""}>
-                    {each.tenant ?? "—"}
+                  <span class="cut soft r-tenant" role="cell" title={visible(each.tenant ?? "")}>
+                    {visible(each.tenant ?? "—")}
                   </span>
                 </div>
               );
@@ -294,8 +296,8 @@ function Rail({ known, search }: { known: Known; search: string }) {
                 return (
                   <li key={value}>
                     <Link href={asking(search, name, on ? null : value)} aria-current={on ? "true" : undefined}>
-                      <span class="cut" title={value}>
-                        {value || "none"}
+                      <span class="cut" title={visible(value)}>
+                        {visible(value) || "none"}
                       </span>
                       <span class="fig">{runs.toLocaleString("en-US")}</span>
                     </Link>

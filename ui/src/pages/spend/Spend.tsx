@@ -1,11 +1,12 @@
 import { useMemo, useState } from "preact/hooks";
-import { Link, useLocation, useSearch } from "wouter-preact";
+import { Link, useLocation } from "wouter-preact";
 import type { Spend, SpendRow } from "../../api.ts";
-import { useGet, useKeys } from "../../hooks.ts";
+import { useGet, useKeys, useSearch } from "../../hooks.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { State } from "../../parts/Icon.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
+import { command } from "../../words.ts";
 import "../../parts/Table.css";
 import "./spend.css";
 
@@ -21,6 +22,8 @@ const TIMES = [
   ["30 days", "30d", ""],
 ] as const;
 const BY = ["user", "model", "agent", "tool", "tenant", "session", "provider", "run"] as const;
+
+const OPTIONS = { since: "from", until: "to", user: "user", tenant: "tenant", model: "model", agent: "agent", by: "by" };
 
 /** What is of no model are tools, and the other way round. */
 const NOBODY: Record<string, string> = { model: "tool calls", tool: "model calls" };
@@ -42,6 +45,7 @@ export function SpendPage() {
   const [, go] = useLocation();
   const asked = new URLSearchParams(search);
   const since = asked.get("since") ?? "today";
+  const until = asked.get("until") ?? "";
   const by = (asked.get("by") ?? "user,model").split(",");
   const { data, error } = useGet<Spend>(`/api/spend${search && `?${search}`}`);
   const set = (changes: Record<string, string>) => {
@@ -52,7 +56,7 @@ export function SpendPage() {
     }
     go(`/spend${after.size > 0 ? `?${after}` : ""}`, { replace: true });
   };
-  const cli = `ravi-otel cost --from ${since}${asked.get("until") ? ` --to ${asked.get("until")}` : ""} --by ${by.join(",")}`;
+  const cli = command("cost", new URLSearchParams([["since", since], ...[...asked].filter(([name]) => !["since", "by"].includes(name)), ["by", by.join(",")]]), OPTIONS);
   return (
     <Page name="Spend" looks="what was spent" cli={cli} keys={KEYS}>
       <div class="head">
@@ -106,7 +110,7 @@ export function SpendPage() {
       {data && data.rows.length > 0 && (
         <>
           <Chart data={data} />
-          <Rows data={data} by={by} since={since} until={asked.get("until") ?? ""} />
+          <Rows data={data} by={by} since={since} until={until} />
         </>
       )}
     </Page>
@@ -116,13 +120,16 @@ export function SpendPage() {
 /** What is shown as a file that a spreadsheet opens; no cell of it can be taken for a formula. */
 function Csv({ data }: { data: Spend }) {
   const save = () => {
-    const cell = (text: string) => `"${(/^[=+\-@\t\r]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
-    const line = (row: SpendRow, outer: string) =>
-      [outer, outer === "" ? (row.key ?? "") : "", outer === "" ? "" : (row.key ?? ""), row.cost, row.calls, row.input, row.output, String(row.refused)].slice(1).map(cell).join(",");
-    const lines = data.rows.flatMap((row) => [line(row, ""), ...row.inside.map((each) => line(each, row.key ?? "none"))]);
+    const cell = (text: string) => `"${(/^\s*[=+\-@＝＋－＠]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
+    const line = (outer: SpendRow, inner: SpendRow | null) => {
+      const row = inner ?? outer;
+      const inside = inner === null ? "" : (inner.key ?? "none");
+      return [outer.key ?? "none", inside, row.cost, row.calls, row.input, row.output, String(row.refused)].map(cell).join(",");
+    };
+    const lines = data.rows.flatMap((row) => [line(row, null), ...row.inside.map((each) => line(row, each))]);
     const head = [data.by[0] ?? "", data.by[1] ?? "", "cost", "calls", "input", "output", "refused"].map(cell).join(",");
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([[head, ...lines].join("\r\n"), "\r\n"], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob(["\ufeff", [head, ...lines].join("\r\n"), "\r\n"], { type: "text/csv" }));
     link.download = "spend.csv";
     link.click();
     URL.revokeObjectURL(link.href);
