@@ -32,9 +32,9 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
         return
     kept, run = result.kept.store, result.kept.launch
     with load("ravi_otel.local._queries").Queries(kept) as queries:
-        tree, record = queries.tree(run), queries.record(run)
+        head, launch, record = queries.run(run), queries.launch(run), queries.record(run)
     if as_json:
-        facts = _facts(result, run_facts(kept, tree))
+        facts = _facts(result, run_facts(kept, head, launch))
         to.write(json.dumps({**facts, **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
         return
     drawing = load("ravi_otel.local._render")

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any, Final
 
 from ravi_otel.launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT
-from ravi_otel.local._answers import RunTree
+from ravi_otel.local._answers import Json, RunRow
 from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import NANO
 
 _OF_OUTCOME: Final = {"limited": STOPPED, "store_failed": UNKEPT}
 
 
-def run_facts(store: Store, tree: RunTree) -> dict[str, Any]:
+def run_facts(store: Store, run: RunRow, launched: Json | None) -> dict[str, Any]:
     """Give what is known of a run; null is not known.
 
     `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal. `directory` is where
     the processes of a launch keep what they share.
     """
-    run, launch = tree.run, tree.launch or {}
+    launch = launched or {}
     limits, observe = launch.get("limits"), bool(launch.get("observe"))
     unheld = run.outcome in ("unattached", "uncovered") and bool(limits) and not observe
     return {
@@ -31,7 +31,7 @@ def run_facts(store: Store, tree: RunTree) -> dict[str, Any]:
         "started": run.began / NANO,
         "ended": None if run.ended is None else run.ended / NANO,
         "observe": observe,
-        "directory": str(store.launches / run.run) if tree.launch is not None else None,
+        "directory": str(store.launches / run.run) if launched is not None else None,
         "uncovered": launch.get("uncovered", []),
         "said": launch.get("notes", []),
         "user": run.user,

@@ -14,8 +14,9 @@ from ravi_otel.cli.facts import run_facts
 from ravi_otel.cli.runs import outcome
 from ravi_otel.cli.stored import NO_CONTENT, asking, explain, lost, named, say, store_option, tell
 from ravi_otel.local import as_json, console, render
-from ravi_otel.local._answers import CallView, RunRow, RunTree, objects_of
+from ravi_otel.local._answers import CallView, Json, RunRow, objects_of
 from ravi_otel.local._queries import Queries
+from ravi_otel.local._stored_tree import nodes_of
 from ravi_otel.local._wording import amount, clean, count, money
 
 _MOST_NOTES: Final = 20
@@ -47,16 +48,16 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
 
 
 def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, json_too: bool) -> None:
-    tree, record = queries.tree(run), queries.record(run, scope=scope)
-    lost([tree.run])
-    calls = [node.id for node in tree.nodes if node.kind in ("call", "tool")] if content else []
+    head, launch, record = queries.run(run), queries.launch(run), queries.record(run, scope=scope)
+    lost([head])
+    calls = [node.id for node in nodes_of(record) if node.kind in ("call", "tool")] if content else []
     said = {call: view for call in calls[:_MOST_CALLS] if (view := queries.call(call)).captured}
     if json_too:
-        document = {**run_facts(queries.store, tree), **json.loads(as_json(record))}
+        document = {**run_facts(queries.store, head, launch), **json.loads(as_json(record))}
         document |= {"content": {call: _said(view) for call, view in said.items()}} if content else {}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    _head(tree)
+    _head(head, launch)
     render(record, console())
     for view in said.values():
         tell("")
@@ -68,9 +69,8 @@ def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, j
         say(f"Of {len(calls):,} calls the first {_MOST_CALLS} are looked at. `ravi-otel show CALL --content` shows any other.")
 
 
-def _head(tree: RunTree) -> None:
-    run, launch = tree.run, tree.launch or {}
-    if tree.launch is None:
+def _head(run: RunRow, launch: Json | None) -> None:
+    if launch is None:
         tell(f"{clean(run.run, 200)}  {clean(run.name)}  {_ended(run)}", "bold", wrap=True)
         told = [("user", run.user), ("tenant", run.tenant), ("session", run.session), ("trace", run.trace), *run.tags.items()]
         words = [f"{clean(name, 40)} {clean(value, 60)}" for name, value in told if value]

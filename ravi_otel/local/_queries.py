@@ -55,7 +55,7 @@ from ravi_otel.local._answers import (
 )
 from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
 from ravi_otel.local._store import REPORTED, SUMS, Store, Sums, is_alive
-from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, leaf_node, nodes_of, tool_leaf
+from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, launch_facts, leaf_node, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
@@ -219,6 +219,11 @@ class Queries:
     def record(self, run: str, *, most: int = MOST, scope: str | None = None) -> RunRecord:
         """Give a run's tree as the live record of the same run has it, for the terminal; with `scope` only what is in that one."""
         return self._tree(run, most).record(scope)
+
+    def launch(self, run: str) -> Json | None:
+        """Give what is known of the `ravi-otel run` of that id; None where it is none."""
+        rows = self._rows("SELECT * FROM launches WHERE launch = :run", {"run": run})
+        return launch_facts(dict(rows[0])) if rows else None
 
     def tree(self, run: str, *, most: int = 100_000) -> RunTree:
         """Give one run whole, up to so many nodes."""

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
@@ -80,8 +81,9 @@ class Sums:
 
     def add(self, other: Sums) -> None:
         """Add what another one counted."""
-        for name in SUMS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, more in zip(SUMS, _COUNTED(other), strict=True):
+            if more:
+                setattr(self, name, getattr(self, name) + more)
 
     @property
     def total_tokens(self) -> int:
@@ -109,6 +111,7 @@ class Sums:
 
 
 SUMS: Final = tuple(Sums.__slots__)
+_COUNTED: Final = attrgetter(*SUMS)
 
 _FACTS: Final = ("run", "process", "agent", "agent_id", "user", "tenant", "session", "tags", "trace", "span", "sampled")
 """Whose something is: `tags` is JSON, `trace` and `span` are hexadecimal, `sampled` 1 where a backend has the span."""

@@ -146,12 +146,7 @@ class Tree:
     @property
     def launch(self) -> Json | None:
         """Return what is known of the launch that the run is; None of another run."""
-        launch = self._launch
-        if launch is None:
-            return None
-        listed = {name: list_in(launch[name]) for name in ("argv", "limits", "uncovered", "notes")}
-        known = {name: launch[name] for name in ("launch", "name", "outcome", "status", "version", "began", "ended")}
-        return {**known, **listed, "observe": bool(launch["observe"]), "tags": tags_in(launch["tags"])}
+        return None if self._launch is None else launch_facts(self._launch)
 
     def record(self, scope: str | None) -> RunRecord:
         """Give the record of the whole run, or of one scope in it."""
@@ -310,6 +305,13 @@ class Tree:
 def status_in(row: sqlite3.Row | Json) -> Status:
     """Read the status of a scope or call; "open" for a word that is none."""
     return cast("Status", row["status"]) if row["status"] in _STATUS_WORDS else "open"
+
+
+def launch_facts(launch: Json) -> Json:
+    """Read what was launched."""
+    listed = {name: list_in(launch[name]) for name in ("argv", "limits", "uncovered", "notes")}
+    known = {name: launch[name] for name in ("launch", "name", "outcome", "status", "version", "began", "ended")}
+    return {**known, **listed, "observe": bool(launch["observe"]), "tags": tags_in(launch["tags"])}
 
 
 def _scope_facts(row: sqlite3.Row) -> ScopeFacts:

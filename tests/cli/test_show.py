@@ -198,3 +198,14 @@ def test_the_id_of_an_agent_shows_that_agent_alone(shelf, call):
     shown = shelf("show", scope).stdout
     assert "agent clerk" in shown
     assert "agent other" not in shown
+
+
+def test_of_an_agent_only_what_was_said_in_it_is_shown(shelf):
+    run = shelf.add("desk")
+    for agent, words in (("planner", "where is the plan"), ("writer", "write it down")):
+        scope = shelf.agent(run, agent)
+        shelf.say(run, shelf.call(run, agent=agent, parent=scope), words)
+    out = shelf("show", scope, "--content").stdout
+    assert "write it down" in out
+    assert "where is the plan" not in out
+    assert "where is the plan" in shelf("show", run.launch, "--content").stdout
