@@ -36,6 +36,22 @@ _LEAVES: Final = (
     ("otlp", "at"),
 )
 
+_NAMED_IN: Final = (
+    *(("scopes", column) for column in ("limits", "refusal")),
+    *(("calls", column) for column in ("held", "refusal")),
+    *(("tools", "refusal"), ("runs", "refusal"), ("notes", "data"), ("launches", "budgets")),
+)
+"""Columns of JSON that may name somebody else than whose the row is."""
+
+_ERASED: Final = '"(erased)"'
+_SESSIONS_OF: Final = (
+    "SELECT session FROM (SELECT session, {0} FROM calls UNION ALL SELECT session, {0} FROM tools UNION ALL SELECT session, {0} FROM runs)"
+    " WHERE session IS NOT NULL GROUP BY session HAVING min({0} = ?) = 1 AND count({0}) = count(*)"
+)
+"""The sessions that are one user's or tenant's alone."""
+
+_SCOPED: Final = "({0} = 'session' AND {1} IN (SELECT value FROM json_each(:sessions))) OR ({0} = 'tenant' AND {1} = :value)"
+
 Whose = Literal["user", "tenant", "session"]
 
 
@@ -176,7 +192,7 @@ class _Pruning:
         return True
 
     def _tidy(self) -> None:
-        """Give free pages back to the disk, and remove the files of launches whose row is gone or has ended."""
+        """Give free pages back to the disk, and remove rows and files that nothing refers to."""
         self._connection.execute("PRAGMA incremental_vacuum")
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -186,6 +202,10 @@ class _Pruning:
                 " AND process NOT IN (SELECT process FROM calls UNION SELECT process FROM scopes)",
                 (self._clock - _QUIET_S * 10**9,),
             )
+        self.remove_files()
+
+    def remove_files(self) -> None:
+        """Remove what the processes of launches shared, of those whose row is gone or has ended."""
         kept = {row[0] for row in self._connection.execute("SELECT launch FROM launches WHERE ended IS NULL")} | self._alive()
         with contextlib.suppress(OSError):
             for path in self._store.launches.iterdir():
@@ -229,28 +249,41 @@ def erase(
     """Erase what is of one user, tenant or session from the store, from its queue of approvals and from histories, over the bytes on disk.
 
     Of a run that is theirs all goes; of another's run the scopes, calls and tools that were for them. Sums by the hour lose what was of
-    a user or tenant; those of a session stay, since they name none. Raises ConfigurationError for what cannot be changed.
+    a user or tenant; those of a session stay, since they name none. Each file is then written anew: what SQLite had moved about in it
+    before would stay in its gaps. Raises ConfigurationError for what cannot be changed.
     """
+    files = [store.root / "approvals.db" if approvals is None else approvals, *histories]
     try:
-        connection = store.connect()
-        try:
-            connection.execute("PRAGMA secure_delete=ON")
+        with contextlib.closing(store.connect()) as connection:
             with _transaction(connection, dry_run=dry_run):
                 runs, sessions, calls = _erase_rows(connection, whose, value)
             if not dry_run:
                 connection.execute("INSERT INTO messages_text (messages_text) VALUES ('optimize')")  # else words of what is gone stay in it
-                connection.execute("PRAGMA incremental_vacuum")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            connection.close()
-        queue = store.root / "approvals.db" if approvals is None else approvals
-        requests = _erase_elsewhere(queue, "requests", _ids_of(whose, value, runs, sessions, queue=True), dry_run=dry_run)
-        turns = sum(
-            _erase_elsewhere(path, "appends", _ids_of(whose, value, runs, sessions, queue=False), dry_run=dry_run) for path in histories
-        )
+                _write_anew(connection, store.file)
+                _Pruning(store, connection, time.time_ns()).remove_files()
+        counted = [
+            _erase_elsewhere(path, table, _ids_of(whose, value, runs, sessions, queue=table == "requests"), dry_run=dry_run)
+            for path, table in zip(files, ("requests", *("appends" for _ in histories)), strict=True)
+        ]
     except sqlite3.Error as error:
         raise ConfigurationError(f"what is of {whose} {checks.show(value)} cannot be erased: {error}.") from error
-    return Erased(len(runs), calls, requests, turns)
+    return Erased(len(runs), calls, counted[0], sum(counted[1:]))
+
+
+def _write_anew(connection: sqlite3.Connection, path: Path) -> None:
+    """Write a file anew, and empty its log; ConfigurationError where that cannot be done, and bytes of what was deleted may be left."""
+    why: object
+    try:
+        connection.execute("PRAGMA temp_store=FILE")  # it may be of gigabytes
+        connection.execute("VACUUM")
+        why = "another program reads it" if connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] else None
+    except sqlite3.Error as error:
+        why = error
+    if why is not None:
+        raise ConfigurationError(
+            f"the rows are deleted, but their bytes may still be in {checks.show(str(path))}: {why}. "
+            "End what uses it or make room, and run this again."
+        )
 
 
 @contextlib.contextmanager
@@ -273,26 +306,46 @@ def _erase_rows(connection: sqlite3.Connection, whose: Whose, value: str) -> tup
         return [row[0] for row in connection.execute(question, values)]
 
     before = ask("SELECT count(*) FROM calls")[0]
-    theirs = ask(f"SELECT run FROM runs WHERE {whose} = ?", value)  # noqa: S608 - one of three names of ours
-    sessions = ask(
-        f"SELECT session FROM calls WHERE session IS NOT NULL GROUP BY session HAVING min({whose} = ?) = 1 AND count({whose}) = count(*)",  # noqa: S608 - the same
-        value,
-    )
-    gone = [run for at in range(0, len(theirs), _MOST_AT_ONCE) for run in _remove_runs(connection, theirs[at : at + _MOST_AT_ONCE])]
-    items = f"SELECT call FROM calls WHERE {whose} = ?1 UNION ALL SELECT call FROM tools WHERE {whose} = ?1"  # noqa: S608 - the same
-    said = [number for row in ask(f"SELECT messages FROM content WHERE item IN ({items})", value) for number in _numbers(row)]  # noqa: S608 - the same
-    said += [number for row in ask(f"SELECT data FROM content WHERE item IN ({items})", value) for number in _outputs(row)]  # noqa: S608 - the same
-    for number in said:
-        connection.execute("DELETE FROM messages_text WHERE rowid = ?", (number,))
-        connection.execute("DELETE FROM messages WHERE id = ?", (number,))
-    connection.execute(f"DELETE FROM content WHERE item IN ({items})", (value,))  # noqa: S608 - the same
+    sessions = [value] if whose == "session" else ask(_SESSIONS_OF.format(whose), value)
+    told = {"value": value, "sessions": json.dumps(sessions)}
+    theirs = f"({whose} = :value OR session IN (SELECT value FROM json_each(:sessions)))"  # noqa: S608 - one of three names of ours
+    runs = [row[0] for row in connection.execute(f"SELECT run FROM runs WHERE {theirs}", told)]  # noqa: S608 - the same
+    gone = [run for at in range(0, len(runs), _MOST_AT_ONCE) for run in _remove_runs(connection, runs[at : at + _MOST_AT_ONCE])]
+    items = f"SELECT call FROM calls WHERE {theirs} UNION ALL SELECT call FROM tools WHERE {theirs}"  # noqa: S608 - the same
+    for messages, data in connection.execute(f"SELECT messages, data FROM content WHERE item IN ({items})", told).fetchall():  # noqa: S608 - the same
+        for number in (*_numbers(messages), *_outputs(data)):
+            connection.execute("DELETE FROM messages_text WHERE rowid = ?", (number,))
+            connection.execute("DELETE FROM messages WHERE id = ?", (number,))
+    connection.execute(f"DELETE FROM content WHERE item IN ({items})", told)  # noqa: S608 - the same
     for table in (*_WITH_FACTS, "otlp"):
-        connection.execute(f"DELETE FROM {table} WHERE {whose} = ?", (value,))  # noqa: S608 - the same
-    for table in ("samples", "events"):
-        connection.execute(f"DELETE FROM {table} WHERE counted_for = ?", (value,))  # noqa: S608 - the same
+        connection.execute(f"DELETE FROM {table} WHERE {theirs}", told)  # noqa: S608 - the same
+    for table, kind, name in (("samples", "scope_kind", "scope_name"), ("events", "limit_scope", "limit_scope_name")):
+        scoped = _SCOPED.format(kind, name)
+        connection.execute(f"DELETE FROM {table} WHERE counted_for = :value OR {scoped}", told)  # noqa: S608 - the same
     if whose != "session":
         connection.execute(f"DELETE FROM hourly WHERE {whose} = ?", (value,))  # noqa: S608 - the same
+    for name in {json.dumps(value), json.dumps(value, ensure_ascii=False)}:
+        _erase_name(connection, name)
     return gone, sessions, before - ask("SELECT count(*) FROM calls")[0]
+
+
+def _erase_name(connection: sqlite3.Connection, name: str) -> None:
+    """Take a name, as JSON has it, out of what is told of others: of a limit that counts by it, or in a batch with spans of theirs."""
+    for table, column in _NAMED_IN:
+        update = f"UPDATE {table} SET {column} = replace({column}, ?1, ?2) WHERE instr({column}, ?1)"  # noqa: S608 - the names are ours
+        connection.execute(update, (name, _ERASED))
+    for row, signal, data in connection.execute("SELECT rowid, signal, data FROM otlp WHERE instr(data, ?)", (name,)).fetchall():
+        if signal == "metrics":  # one point tells of many
+            left, records = data.replace(name, _ERASED), None
+        else:
+            groups = [[*about, [each for each in found if name not in _json(each, name)]] for *about, found in json.loads(data)]
+            left, records = json.dumps(groups, separators=(",", ":")), sum(len(found) for *_, found in groups)
+        connection.execute("UPDATE otlp SET data = ?, records = coalesce(?, records) WHERE rowid = ?", (left, records, row))
+    connection.execute("DELETE FROM otlp WHERE records = 0")
+
+
+def _json(value: Any, name: str) -> str:
+    return json.dumps(value, ensure_ascii=name.isascii())
 
 
 def _numbers(written: str | None) -> list[int]:
@@ -321,12 +374,13 @@ def _erase_elsewhere(path: Path, table: str, ids: Mapping[str, Sequence[str]], *
         return 0
     connection = connect(path, timeout_s=5.0)
     try:
-        connection.execute("PRAGMA secure_delete=ON")
         erased = 0
         with _transaction(connection, dry_run=dry_run):
             for column, values in ids.items():
                 for each in values:
                     erased += connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - the names are ours
+        if not dry_run:
+            _write_anew(connection, path)
         return erased
     finally:
         connection.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import time
@@ -9,6 +10,7 @@ import time
 import pytest
 from kept_by import rows, run
 
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import erase, prune
 from ravi_otel.local._store import Store
 
@@ -79,6 +81,55 @@ def test_what_is_of_one_is_erased_from_everywhere(store, whose, value, gone, lef
     assert all(f"in {session}".encode() in kept for session in left)
     if whose != "session":
         assert not rows(store.root, "hourly", f"{whose} = '{value}'")
+
+
+CROWD = """
+def answer(request):
+    return Text("an answer to " + request.body["messages"][-1]["content"], usage=(30, 10))
+ravi_otel.instrument(limits=["requests=5:per=day:by=user", "tokens=1M:per=day:by=tenant"])
+@ravi_otel.tool
+def look(what):
+    return what
+with ScriptedLLM(answer) as server:
+    client = openai.OpenAI(base_url=server.base_url, api_key="any", max_retries=0)
+    for number in range(120):
+        user = f"Ünser{number % 20:02d}@example.com"
+        try:
+            with ravi_otel.run("desk", user_id=user, tenant_id=f"tenant-{number % 3}", session_id=f"session of {user}"):
+                ask(f"a secret of {user}: " + "blah " * (number * 7 % 300))
+                look(user)
+        except ravi_otel.BudgetExhaustedError:
+            pass
+"""
+
+
+def test_no_byte_is_left_of_whom_limits_counted_by_and_sessions_were_named_after(tmp_path):
+    store = tmp_path / "store"
+    run(store, CROWD, OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT="SPAN_ONLY")
+    gone, left = (b"nser07@example.com", b"nser08@example.com")
+    assert gone in on_disk(Store.find(store))
+    done = erase(Store.find(store), "user", "Ünser07@example.com")
+    assert (done.runs, done.calls) == (6, 6)
+    kept = on_disk(Store.find(store))
+    assert gone not in kept
+    assert left in kept
+    others = rows(store, "otlp", "signal != 'metrics' AND user IS NULL")
+    assert others
+    assert all(each["records"] == sum(len(group[-1]) for group in json.loads(each["data"])) for each in others)
+
+
+def test_while_somebody_reads_the_file_it_is_said_that_bytes_may_be_left(store, monkeypatch):
+    monkeypatch.setattr("ravi_otel.local._store._PATIENCE_S", 0.1)
+    reader = store.connect()
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM runs").fetchone()
+    try:
+        with pytest.raises(ConfigurationError, match="another program reads it"):
+            erase(store, "user", "ann")
+    finally:
+        reader.close()
+    erase(store, "user", "ann")
+    assert b"secret of ann" not in on_disk(store)
 
 
 def test_what_waits_for_a_person_is_erased_too(store):
