@@ -189,6 +189,21 @@ def test_a_server_that_is_silent_is_given_up_after_three_calls(linked, run):
             assert why(client, run) == "because it has not answered lately"
 
 
+@COLOURS
+def test_a_call_waits_for_a_server_that_was_late_until_it_answers_again(linked, run):
+    clock = ManualClock()  # it stands still: no pause is ever over
+    with redis_servers.server() as server:
+        client = linked(server.quick_url, timeout_s=30, clock=clock)
+        assert count(client, run=run) == 1
+        client.timeout_s = 0.02
+        with server.paused():
+            assert [why(client, run) for _ in range(3)] == ["because it does not answer in time"] * 3
+            assert client.failing
+        client.timeout_s = 30
+        assert count(client, run=run) > 0
+        assert not client.failing
+
+
 def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
     clock = ManualClock()
     with redis_servers.server() as server:

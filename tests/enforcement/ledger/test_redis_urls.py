@@ -105,3 +105,20 @@ def test_a_breaker_lets_one_probe_through_after_each_pause_and_closes_with_an_an
     assert breaker.succeeded()
     assert breaker.look() == "ask"
     assert not breaker.succeeded()
+
+
+def test_a_server_that_was_late_is_probed_at_once_and_waited_for_until_that_fails():
+    clock = ManualClock()
+    breaker = Breaker(clock)
+    for _ in range(3):
+        breaker.failed(late=True)
+    assert breaker.is_worth_waiting
+    assert [breaker.look(), breaker.look()] == ["probe", "refuse"]
+    breaker.failed(probe=True)
+    assert not breaker.is_worth_waiting
+    assert breaker.look() == "refuse"
+    clock.advance(0.5)
+    assert breaker.look() == "probe"
+    breaker.succeeded()
+    breaker.failed(probe=True)
+    assert breaker.look() == "ask", "somebody else was answered before that probe failed"

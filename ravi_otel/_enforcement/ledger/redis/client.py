@@ -122,6 +122,10 @@ def _late() -> ServerError:
     return ServerError("because it does not answer in time", "late")
 
 
+def _given_up() -> ServerError:
+    return ServerError("because it has not answered lately", "given_up")
+
+
 def server_error(error: Exception) -> ServerError:
     """Return what an error means, whoever raised it. A server's own words are shown only where they hold no name and no secret."""
     if isinstance(error, ServerError):
@@ -386,10 +390,11 @@ _LONGEST_PAUSE_NS: Final = 10_000_000_000
 class Breaker:
     """Count failures in a row: after three of them nothing is asked, except for one probe after each pause.
 
-    A pause is a quarter of a second at first, and twice as long after each probe that fails, up to ten seconds. Any answer closes it.
+    A pause is a quarter of a second at first, and twice as long after each probe that fails, up to ten seconds. There is none before the
+    first probe of a server that was `late`: it lives, and is busy, and what that probe finds is worth waiting for. Any answer closes it.
     """
 
-    __slots__ = ("_clock", "_failures", "_lock", "_pause_ns", "_probe_at_ns", "_probing")
+    __slots__ = ("_clock", "_failures", "_lock", "_pause_ns", "_probe_at_ns", "_probing", "is_worth_waiting")
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = SystemClock() if clock is None else clock
@@ -402,6 +407,7 @@ class Breaker:
         self._pause_ns = _FIRST_PAUSE_NS
         self._probe_at_ns = 0
         self._probing = False
+        self.is_worth_waiting = False
 
     @property
     def is_open(self) -> bool:
@@ -423,22 +429,25 @@ class Breaker:
         with self._lock:
             was_open = self.is_open
             self._failures = 0
-            self._probing = False
+            self._probing = self.is_worth_waiting = False
             self._pause_ns = _FIRST_PAUSE_NS
             return was_open
 
-    def failed(self, *, probe: bool = False) -> bool:
+    def failed(self, *, probe: bool = False, late: bool = False) -> bool:
         """Take note that there was no answer; True when that opened it. Only a probe's failure makes the pause longer."""
         with self._lock:
             if self.is_open and not probe:
                 return False  # asked before it opened
+            if probe and not self._probing:
+                return False  # somebody else was answered meanwhile
             was_open = self.is_open
             self._failures = _FAILURES if probe else self._failures + 1
             if probe:
                 self._probing = False
                 self._pause_ns = min(self._pause_ns * 2, _LONGEST_PAUSE_NS)
             if self.is_open:
-                self._probe_at_ns = self._clock.monotonic_ns() + self._pause_ns
+                self.is_worth_waiting = late and not probe
+                self._probe_at_ns = self._clock.monotonic_ns() + (0 if self.is_worth_waiting else self._pause_ns)
             return self.is_open and not was_open
 
 
@@ -507,13 +516,16 @@ class Server:
         """Return a connection, an idle one or one that is opened or given back meanwhile, and until when to use it.
 
         ServerError when there is none in time, or the server is not asked now. Where a task finds all of them lent, `until` moves on:
-        that is not the server's doing, and ends when the server is given up.
+        that is not the server's doing, and ends when the server is given up. It moves on, too, once a server that was late answers again.
         """
         verdict = self.breaker.look()
         if verdict != "ask":
             if verdict == "probe" and not start_thread(self._probe):
                 self.breaker.failed(probe=True)
-            raise ServerError("because it has not answered lately", "given_up")
+            if not self.breaker.is_worth_waiting:
+                raise _given_up()
+            found: tuple[Connection, float] = yield Step(partial(self._await_probe, until), partial(self._await_probe_in_task, until))
+            return found
         self._closed = False
         try:
             return self._idle.pop(), until
@@ -546,9 +558,12 @@ class Server:
 
         One that does not let this user in, from Redis 8 on when it is connected to, is not given up: each call is to say so.
         """
-        if not trouble.is_login and self.breaker.failed():
-            while self._turns:
-                self._hand_over(trouble)
+        if not trouble.is_login and self.breaker.failed(late=trouble.kind == "late"):
+            self._send_away(trouble)
+
+    def _send_away(self, trouble: ServerError) -> None:
+        while self._turns:
+            self._hand_over(trouble)
 
     def close(self) -> None:
         """Close what nobody uses, and what is being opened or in use as soon as it comes back; until somebody asks again."""
@@ -612,10 +627,10 @@ class Server:
             self._forget(outcome)
 
     @contextlib.contextmanager
-    def _standing(self, *, task: bool) -> Generator[Turn]:
+    def _standing(self, *, task: bool, opens: bool = True) -> Generator[Turn]:
         """Stand in line for a connection, and have a thread open one, unless tasks have all that there may be."""
         with self._lock:
-            turn = Turn(full=task and len(self._open) + self._opening >= MOST_FOR_TASKS)
+            turn = Turn(full=not opens or (task and len(self._open) + self._opening >= MOST_FOR_TASKS))
             if task and self._idle:  # given back meanwhile
                 turn.outcome, turn.full = self._idle.pop(), True
                 turn.wake()
@@ -647,6 +662,26 @@ class Server:
             await turn.wait(_LONGEST_QUEUE_S if turn.full else left_s)
             return self._take(turn), time.monotonic() + left_s if turn.full else until
 
+    def _await_probe(self, until: float) -> tuple[Connection, float]:
+        """Wait for the connection over which a server that was late answers again, or for another that is given back."""
+        left_s = until - time.monotonic()
+        with self._standing(task=False, opens=False) as turn:
+            turn.block(left_s)
+            return self._taken(turn), time.monotonic() + left_s
+
+    async def _await_probe_in_task(self, until: float) -> tuple[Connection, float]:
+        left_s = until - time.monotonic()
+        with self._standing(task=True, opens=False) as turn:
+            await turn.wait(left_s)
+            return self._taken(turn), time.monotonic() + left_s
+
+    def _taken(self, turn: Turn) -> Connection:
+        with self._lock:
+            outcome, turn.outcome = turn.outcome, None
+        if isinstance(outcome, Connection):
+            return outcome
+        raise _given_up()
+
     def _take(self, turn: Turn) -> Connection:
         with self._lock:
             outcome, turn.outcome = turn.outcome, None
@@ -668,6 +703,7 @@ class Server:
             self.breaker.succeeded()
         else:
             self.breaker.failed(probe=True)
+            self._send_away(_given_up())
             self._lost()
 
     def _answers(self, connection: Connection) -> bool:
@@ -712,7 +748,8 @@ class RedisClient:
     """The way to one store. `timeout_s` bounds what a call adds when the store does not answer; None: as the URL says, else 50 ms.
 
     The first call of a process opens the connection, and may take a second (`FIRST_S`).
-    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered.
+    After three failures in a row nothing is asked, and a call fails at once, until a probe in the background is answered. Where the server
+    was late, and not out of reach, the first probe is made at once, and calls wait for its answer as long as they would for their own.
     A command that a dropped connection may have lost is sent once more: each has an operation's id.
     """
 
