@@ -11,7 +11,7 @@ import anyio
 import anyio.to_thread
 
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor.approval.opening import open_store
 from ravi_otel.supervisor.hashing import fingerprint
 
 COLOURS = ["sync", "asyncio", "trio"]
@@ -54,13 +54,13 @@ def until(condition, seconds=20.0):
     return found
 
 
-def desk(path, clock=lambda: NOW):
-    """Be another process at the same file."""
-    return QueueFile(path, clock)
+def desk(where, clock=lambda: NOW):
+    """Be another process at the same queue, a file or a Redis."""
+    return open_store(where, clock=clock, create=True)
 
 
-def pending(path, clock=lambda: NOW):
-    return until(lambda: path.exists() and patiently(path, clock, lambda at: at.all(pending=True, most=9)))
+def pending(where, clock=lambda: NOW):
+    return until(lambda: desk(where).exists() and patiently(where, clock, lambda at: at.all(pending=True, most=9)))
 
 
 def patiently(path, clock, act):

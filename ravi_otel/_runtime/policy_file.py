@@ -290,7 +290,7 @@ GENERAL: Final = ("admission", "warn_at")
 """Options that a file, or its part of an agent, can state for all limits there that say nothing themselves."""
 AGENT_KEYS: Final = ("limits", *GENERAL)
 _TOKENS: Final = 'kind = "tokens"'
-GATE_KEYS: Final = ("default", "rules")
+GATE_KEYS: Final = ("default", "rules", "approvers", "requester_may_approve")
 
 
 # -- where a limit was written -----------------------------------------------------------------------------------------
@@ -566,11 +566,16 @@ def _amount(part: FilePart, shape: Limit, value: object) -> int:
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
-    """What a policy file says of the gate; `default` is "approve" where it says nothing."""
+    """What a policy file says of the gate; `default` is "approve" where it says nothing.
+
+    `approvers` are names as they were written, None where nothing was; who reads the rules reads them.
+    """
 
     part: FilePart
     default: str
     rules: tuple[Mapping[str, Any], ...]
+    approvers: object = None
+    requester_may_approve: bool = True
 
 
 def read_gate(part: FilePart, given: object) -> GateSection:
@@ -581,7 +586,14 @@ def read_gate(part: FilePart, given: object) -> GateSection:
     said, rules = table.get("default"), table.get("rules")
     default = gate.checked(_word, "approve" if said is None else said, "default")
     listed = [] if rules is None else gate.listed(rules, 'rules = [{ rule = "allow", tool = "search" }]', "rules")
-    return GateSection(gate, default, tuple(_rule(gate, index, each) for index, each in enumerate(listed)))
+    flag = table.get("requester_may_approve")
+    return GateSection(
+        gate,
+        default,
+        tuple(_rule(gate, index, each) for index, each in enumerate(listed)),
+        table.get("approvers"),
+        gate.checked(checks.flag, True if flag is None else flag, "requester_may_approve"),
+    )
 
 
 def _rule(gate: FilePart, index: int, given: object) -> Mapping[str, Any]:

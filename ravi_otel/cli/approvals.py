@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -23,10 +22,10 @@ from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.editing import alike, changed
-from ravi_otel.supervisor.approval.place import VARIABLE, place
+from ravi_otel.supervisor.approval.opening import RequestStore, open_store
+from ravi_otel.supervisor.approval.place import VARIABLE, place, read_place
 from ravi_otel.supervisor.approval.rows import StoredRequest
-from ravi_otel.supervisor.approval.sentences import by, login, moment, not_pending
-from ravi_otel.supervisor.approval.store import OUT, QueueFile
+from ravi_otel.supervisor.approval.sentences import by, login, moment, not_pending, not_waiting, who_may
 
 _HEADS: Final = ("id", "state", "asked", "expires", "agent", "tool", "arguments")
 _DROPS: Final = ("agent", "asked", "state", "expires")
@@ -38,7 +37,6 @@ _AT: Final = "name the queue's file with --queue"
 _AGAIN: Final = "They are validated and reviewed again before anything runs."
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 @click.group(short_help="List what waits for your approval, and answer it.")
@@ -50,8 +48,8 @@ def approvals() -> None:
 
 
 def _queue_option(command: F) -> F:
-    text = f"The queue's file; otherwise {VARIABLE}, else approvals.db in RAVI_STORE, else in .ravi of this directory."
-    return click.option("--queue", "where", type=click.Path(path_type=Path), metavar="PATH", help=text)(command)
+    text = f"The queue: a file, or a Redis's URL; otherwise {VARIABLE}, else approvals.db in RAVI_STORE, else in .ravi of this directory."
+    return click.option("--queue", "where", metavar="PATH|URL", help=text)(command)
 
 
 def _answer_options(command: F) -> F:
@@ -68,11 +66,10 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmat
 @click.option("--all", "everything", is_flag=True, help="Also what was answered or has expired, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_queue_option
-def list_(*, number: int, everything: bool, as_json: bool, where: Path | None) -> None:
+def list_(*, number: int, everything: bool, as_json: bool, where: str | None) -> None:
     """List the requests that wait for an answer: id, who asks, the tool, and the arguments as far as there is room."""
-    path = _path(where)
-    queue = _queue(where, path)
-    rows = _done(queue, partial(queue.all, pending=not everything, most=number)) if path.exists() else []
+    queue = _queue(where)
+    rows = queue.patiently(partial(queue.all, pending=not everything, most=number)) if queue.exists() else []
     if as_json:
         click.echo(json.dumps([_fields(row) for row in rows], indent=2, allow_nan=False))
     elif not rows:
@@ -85,7 +82,7 @@ def list_(*, number: int, everything: bool, as_json: bool, where: Path | None) -
 @click.argument("request_id", metavar="ID")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_queue_option
-def show(*, request_id: str, as_json: bool, where: Path | None) -> None:
+def show(*, request_id: str, as_json: bool, where: str | None) -> None:
     """Show a request: who asks, why, exactly the arguments that would run, and how far it is.
 
     Everything but plain ASCII is shown as its escape, so that different arguments never look alike.
@@ -95,19 +92,25 @@ def show(*, request_id: str, as_json: bool, where: Path | None) -> None:
         click.echo(json.dumps(_fields(stored), indent=2, allow_nan=False))
         return
     _describe(stored)
-    for earlier in _done(queue, partial(queue.earlier, stored)):
+    for earlier in queue.patiently(partial(queue.earlier, stored)):
         tell(
             f"The same was asked before: {not_pending(earlier) if earlier.state != 'pending' else _short(earlier) + ' waits too.'}",
             "yellow",
         )
-    tell("It waits for an answer." if stored.state == "pending" and stored.flaw is None else f"{not_pending(stored)}")
+    if stored.state == "pending" and stored.flaw is None:
+        silent = not_waiting(stored, time.time())
+        tell("It waits for an answer.")
+        if silent:
+            tell(silent, "yellow")
+    else:
+        tell(not_pending(stored))
 
 
 @approvals.command(short_help="Approve one request, for one execution.")
 @click.argument("request_id", metavar="ID")
 @_yes_option
 @_answer_options
-def approve(*, request_id: str, yes: bool, who: str | None, comment: str, where: Path | None) -> None:
+def approve(*, request_id: str, yes: bool, who: str | None, comment: str, where: str | None) -> None:
     """Approve a request: exactly its arguments, once, until it expires.
 
     On a terminal they are shown and you are asked whether you mean it.
@@ -121,7 +124,7 @@ def approve(*, request_id: str, yes: bool, who: str | None, comment: str, where:
 @approvals.command(short_help="Reject one request, or take back an approval: the call is not run.")
 @click.argument("request_id", metavar="ID")
 @_answer_options
-def reject(*, request_id: str, who: str | None, comment: str, where: Path | None) -> None:
+def reject(*, request_id: str, who: str | None, comment: str, where: str | None) -> None:
     """Reject a request: the call is not run, and its program is told why.
 
     One that was approved is rejected too, as long as no call has taken the approval. Nothing takes back a rejection.
@@ -139,7 +142,7 @@ def reject(*, request_id: str, who: str | None, comment: str, where: Path | None
 @_yes_option
 @_answer_options
 def edit(
-    *, request_id: str, changes: tuple[str, ...], whole: str | None, yes: bool, who: str | None, comment: str, where: Path | None
+    *, request_id: str, changes: tuple[str, ...], whole: str | None, yes: bool, who: str | None, comment: str, where: str | None
 ) -> None:
     """Approve a request with other arguments: with --set or --args, else in $EDITOR.
 
@@ -166,10 +169,10 @@ def edit(
 @click.option("--older-than", callback=duration, required=True, metavar="DURATION", help="Delete what was over before that, such as 30d.")
 @click.option("--dry-run", is_flag=True, help="Only say how many would go.")
 @_queue_option
-def prune(*, older_than: float, dry_run: bool, where: Path | None) -> None:
+def prune(*, older_than: float, dry_run: bool, where: str | None) -> None:
     """Delete requests that were used, rejected or have expired long ago; nothing else ever deletes one."""
-    queue = _queue(where, _existing(where))
-    number = _done(queue, partial(queue.prune, older_than, dry_run=dry_run))
+    queue = _existing(where)
+    number = queue.patiently(partial(queue.prune, older_than, dry_run=dry_run))
     what = "1 request" if number == 1 else f"{number:,} requests"
     tell(f"{what} would be deleted." if dry_run else f"{what} deleted.")
 
@@ -177,41 +180,35 @@ def prune(*, older_than: float, dry_run: bool, where: Path | None) -> None:
 # -- the queue --------------------------------------------------------------------------------------------------------
 
 
-def _path(where: Path | None) -> Path:
-    return place() if where is None else where.expanduser().absolute()
+def _queue(where: str | None) -> RequestStore:
+    if where is None:
+        return open_store(place())
+    return open_store(read_place(where), out=_AT, named="--queue")
 
 
-def _existing(where: Path | None) -> Path:
-    path = _path(where)
-    if not path.exists():
-        raise ConfigurationError(f"there is no queue of approvals at {checks.show(str(path))}. Name it with --queue, or set {VARIABLE}.")
-    return path
+def _existing(where: str | None) -> RequestStore:
+    queue = _queue(where)
+    if not queue.exists():
+        raise ConfigurationError(f"there is no queue of approvals at {checks.show(queue.shown)}. Name it with --queue, or set {VARIABLE}.")
+    return queue
 
 
-def _queue(where: Path | None, path: Path) -> QueueFile:
-    return QueueFile(path, create=False, out=OUT if where is None else _AT)
+def _found(where: str | None, request_id: str) -> tuple[RequestStore, StoredRequest]:
+    queue = _existing(where)
+    return queue, queue.patiently(partial(queue.find, request_id))
 
 
-def _done(queue: QueueFile, act: Callable[[], T]) -> T:
-    return queue.patiently(act)
-
-
-def _found(where: Path | None, request_id: str) -> tuple[QueueFile, StoredRequest]:
-    queue = _queue(where, _existing(where))
-    return queue, _done(queue, partial(queue.find, request_id))
-
-
-def _pending(where: Path | None, request_id: str, *, or_approved: bool = False) -> tuple[QueueFile, StoredRequest]:
+def _pending(where: str | None, request_id: str, *, or_approved: bool = False) -> tuple[RequestStore, StoredRequest]:
     queue, stored = _found(where, request_id)
     if stored.state not in ("pending", "approved" if or_approved else "pending") or stored.flaw is not None:
         raise click.ClickException(not_pending(stored))
     return queue, stored
 
 
-def _answer(queue: QueueFile, stored: StoredRequest, answer: ApprovalAnswer) -> None:
+def _answer(queue: RequestStore, stored: StoredRequest, answer: ApprovalAnswer) -> None:
     known = login()
     who = known if answer.who is None else checks.name("--as", answer.who, "anna")
-    done = _done(queue, partial(queue.answer, stored, replace(answer, who=who), login=known))
+    done = queue.patiently(partial(queue.answer, stored, replace(answer, who=who), login=known))
     what = "approved" if answer.approved else "rejected"
     tell(f"{what} {_short(done)} by {by(done)}: {frozen.escaped(done.request.tool)}")
 
@@ -236,7 +233,10 @@ def _edited_whole(whole: str | None, asked: JsonObject) -> JsonObject:
 def _describe(stored: StoredRequest) -> None:
     asked = stored.request
     tell(f"{clean(stored.id, 64)}  {frozen.escaped(asked.tool)}  {_state(stored)}", "bold")
-    names = (("agent", asked.agent_name), ("run", asked.run_id), ("session", asked.session_id), ("tenant", asked.tenant_id))
+    names = (
+        *(("agent", asked.agent_name), ("run", asked.run_id), ("session", asked.session_id), ("tenant", asked.tenant_id)),
+        *(("user", asked.user_id), ("approvers", who_may(asked))),
+    )
     for name, value in (("reason", asked.reason), *names):
         if value:
             tell(f"{name:<9} {frozen.escaped(value)}")
@@ -299,10 +299,15 @@ def _fields(row: StoredRequest) -> dict[str, Any]:
         "run_id": asked.run_id,
         "session_id": asked.session_id,
         "tenant_id": asked.tenant_id,
+        "user_id": asked.user_id,
+        "approvers": None if asked.approvers is None else list(asked.approvers),
+        "requester_may_approve": asked.requester_may_approve,
+        "op_id": asked.op_id,
         "requested_at": asked.requested_at,
         "expires_at": asked.expires_at,
         "who": row.who,
         "login": row.login,
+        "identity": row.identity,
         "comment": row.comment,
         "answered_at": row.answered_at,
         "edited": None if row.edited is None else frozen.plain(row.edited),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,8 @@ from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Whose
 from ravi_otel.local._prune import prune as remove
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
+from ravi_otel.supervisor.approval.place import VARIABLE
+from ravi_otel.supervisor.approval.place import place as queue_place
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1_024
@@ -65,7 +68,9 @@ def prune(
     missing = [path for path in histories if not path.is_file()]
     if missing:
         raise ConfigurationError(f"--history {clean(str(missing[0]), 200)!r} is no file. Name one of histories, or leave it out.")
-    _tell_erased(erase(found(place), whose, value, histories=histories, dry_run=dry_run), whose, value, dry_run=dry_run)
+    named = queue_place() if os.environ.get(VARIABLE) else None
+    done = erase(found(place), whose, value, approvals=named, histories=histories, dry_run=dry_run)
+    _tell_erased(done, whose, value, dry_run=dry_run)
 
 
 def _prune(store: Store, older_than: float | None, keep_bytes: int | None, *, dry_run: bool) -> None:

@@ -15,6 +15,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.place import place as queue_place
+from ravi_otel.supervisor.approval.place import read_place
 
 _PORT: Final = 8411
 _MOST_PORT: Final = 65_535
@@ -28,7 +29,7 @@ _MOST_PORT: Final = 65_535
 @click.option("--user-header", metavar="NAME", help="The header in which a proxy names who is signed in.")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="ADDRESS", help="From whom that header is believed; repeatable.")
 @click.option("--read-only", is_flag=True, help="Only show; nothing can be changed or answered.")
-@click.option("--queue", type=click.Path(path_type=Path), metavar="PATH", help="The queue of approvals; otherwise as `approvals` finds it.")
+@click.option("--queue", metavar="PATH|URL", help="The queue of approvals; otherwise as `approvals` finds it.")
 @click.option("--audit", type=click.Path(path_type=Path), metavar="DIR", default=Path("audit"), show_default=True, help="The audit logs.")
 @click.option(
     "--jaeger-url",
@@ -46,7 +47,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     user_header: str | None,
     trusted_proxies: tuple[str, ...],
     read_only: bool,
-    queue: Path | None,
+    queue: str | None,
     audit: Path,
     jaeger_url: str | None,
     place: Path | None,
@@ -69,7 +70,8 @@ def ui(  # noqa: PLR0913 - one parameter an option
     )
     app = load("ravi_otel.ui.app")
     store = Store.place() if place is None else place.expanduser().absolute()
-    inbox = load("ravi_otel.ui._decisions").Inbox(queue_place() if queue is None else queue.expanduser().absolute())
+    room = load("ravi_otel.ui._decisions")
+    inbox = room.Inbox(queue_place()) if queue is None else room.Inbox(read_place(queue), named="--queue")
     desk = app.Desk(access, store, inbox, audit.expanduser().absolute(), jaeger_url)
     _see_that_it_is_free(host, port)
     click.echo(f"Open {access.url}")

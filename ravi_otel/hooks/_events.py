@@ -683,9 +683,9 @@ class HandoffEvent:
 class ReviewEvent:
     """What the gate decided about one proposed action; told once a decision, so a revised action is told of again.
 
-    `tool` is the tool that was proposed, None of a final answer. `args_sha256` is the full hash of what was judged. `executed_from` and
-    `human_approved` are filled in when that is known, which is with the decision that lets the action through or refuses it for good
-    (`final`). `arguments` are what was judged, filled in only when content is captured.
+    `tool` is the tool that was proposed, and `op_id` the id of its call, None of a final answer. `args_sha256` is the full hash of what was
+    judged. `executed_from` and `human_approved` are filled in when that is known, which is with the decision that lets the action through
+    or refuses it for good (`final`). `arguments` are what was judged, filled in only when content is captured.
     """
 
     facts: ScopeFacts

@@ -9,9 +9,11 @@ import sqlite3
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from ravi_otel._extras import load
 from ravi_otel._sqlite import connect, transaction
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._store import Store, is_alive
@@ -244,7 +246,7 @@ def _remove_runs(connection: sqlite3.Connection, runs: Sequence[str]) -> list[st
 
 
 def erase(
-    store: Store, whose: Whose, value: str, *, approvals: Path | None = None, histories: Sequence[Path] = (), dry_run: bool = False
+    store: Store, whose: Whose, value: str, *, approvals: str | Path | None = None, histories: Sequence[Path] = (), dry_run: bool = False
 ) -> Erased:
     """Erase what is of one user, tenant or session from the store, from its queue of approvals and from histories, over the bytes on disk.
 
@@ -252,7 +254,6 @@ def erase(
     a user or tenant; those of a session stay, since they name none. Each file is then written anew: what SQLite had moved about in it
     before would stay in its gaps. Raises ConfigurationError for what cannot be changed.
     """
-    files = [store.root / "approvals.db" if approvals is None else approvals, *histories]
     try:
         with contextlib.closing(store.connect()) as connection:
             with _transaction(connection, dry_run=dry_run):
@@ -261,13 +262,12 @@ def erase(
                 connection.execute("INSERT INTO messages_text (messages_text) VALUES ('optimize')")  # else words of what is gone stay in it
                 _write_anew(connection, store.file)
                 _Pruning(store, connection, time.time_ns()).remove_files()
-        counted = [
-            _erase_elsewhere(path, table, _ids_of(whose, value, runs, sessions, queue=table == "requests"), dry_run=dry_run)
-            for path, table in zip(files, ("requests", *("appends" for _ in histories)), strict=True)
-        ]
+        queue = store.root / "approvals.db" if approvals is None else approvals
+        requests = _erase_requests(queue, _ids_of(whose, value, runs, sessions, queue=True), dry_run=dry_run)
+        turns = sum(_erase_turns(path, _ids_of(whose, value, runs, sessions, queue=False), dry_run=dry_run) for path in histories)
     except sqlite3.Error as error:
         raise ConfigurationError(f"what is of {whose} {checks.show(value)} cannot be erased: {error}.") from error
-    return Erased(len(runs), calls, counted[0], sum(counted[1:]))
+    return Erased(len(runs), calls, requests, turns)
 
 
 def _write_anew(connection: sqlite3.Connection, path: Path) -> None:
@@ -359,17 +359,25 @@ def _outputs(written: str | None) -> list[int]:
 
 
 def _ids_of(whose: Whose, value: str, runs: Sequence[str], sessions: Sequence[str], *, queue: bool) -> Mapping[str, Sequence[str]]:
-    """Return by which columns a row elsewhere is of the one who is erased: none of them has a column for a user."""
+    """Return by which columns a row elsewhere is of the one who is erased: a history has none for a user."""
     run, session, tenant = ("run_id", "session_id", "tenant_id") if queue else ("run", "session", "tenant")
     found: dict[str, Sequence[str]] = {run: runs, session: sessions}
-    if whose == "tenant":
+    if whose == "user" and queue:
+        found["user_id"] = [value]
+    elif whose == "tenant":
         found[tenant] = [value]
     elif whose == "session":
         found[session] = [*sessions, value]
     return found
 
 
-def _erase_elsewhere(path: Path, table: str, ids: Mapping[str, Sequence[str]], *, dry_run: bool) -> int:
+def _erase_requests(queue: str | Path, ids: Mapping[str, Sequence[str]], *, dry_run: bool) -> int:
+    opened = load("ravi_otel.supervisor.approval.opening").open_store(queue)
+    erased: int = opened.patiently(partial(opened.erase, ids, dry_run=dry_run)) if opened.exists() else 0
+    return erased
+
+
+def _erase_turns(path: Path, ids: Mapping[str, Sequence[str]], *, dry_run: bool) -> int:
     if not path.is_file():
         return 0
     connection = connect(path, timeout_s=5.0)
@@ -378,7 +386,7 @@ def _erase_elsewhere(path: Path, table: str, ids: Mapping[str, Sequence[str]], *
         with _transaction(connection, dry_run=dry_run):
             for column, values in ids.items():
                 for each in values:
-                    erased += connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - the names are ours
+                    erased += connection.execute(f"DELETE FROM appends WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - the names are ours
         if not dry_run:
             _write_anew(connection, path)
         return erased

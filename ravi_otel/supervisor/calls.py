@@ -31,7 +31,8 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, ExecutedFrom
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, ApprovalAnswer, ApprovalRequest, Approver
+from ravi_otel.supervisor.approval.approvers import ANYBODY, OTHERS, Approvers, refusal
+from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, NOT_AN_APPROVER, ApprovalAnswer, ApprovalRequest, Approver
 from ravi_otel.supervisor.colours import TooLate, in_colour
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, args_hash, canonical, fingerprint, plain, text_sha256, written
@@ -239,6 +240,7 @@ class Terms:
     read_only: frozenset[str]
     expires_s: float | None
     policy_version: str | None
+    approvers: Approvers = ANYBODY
 
     def version(self) -> str:
         """Name what is decided by, as it is at this moment: an approval of another version is none."""
@@ -493,6 +495,12 @@ class Call:
                 "supervisor_block:no_approver",
                 f"A person must approve it ({decision.reason}), and nobody can be asked: the gate was given no approver.",
             )
+        if not self.terms.approvers.requester_may_approve and self.facts.user_id is None:
+            raise Refused(
+                "supervisor_block:unknown_requester",
+                f"A person other than who requested it must approve it ({decision.reason}), and who that is cannot be told: the run has no "
+                "user_id.",
+            )
         if len(self.answers) >= MOST_QUESTIONS:
             raise Refused("supervisor_block:too_many_questions", f"A person was asked {MOST_QUESTIONS} times, and it is not settled.")
         request = self._request(decision, policy_version)
@@ -503,13 +511,18 @@ class Call:
             said = yield from self._asked(partial(approver.ask, shown), self.terms.expires_s)
         answer = self._read_answer(said, request, until_ns)
         edited = self._edited(answer)
+        wrong = refusal(request, replace(answer, approved=True)) if answer.approved or answer.comment == NOT_AN_APPROVER else None
         self.answers.append((request, answer))
-        if self.misfit is not None:
+        if self.misfit is not None or wrong is not None:
             self.spent.add(request.id)
-        self._note_answer(edited)
+        self._note_answer(edited, permitted=wrong is None)
         self.scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
-        if not answer.approved:
+        if not answer.approved and wrong is None:
             raise self._unapproved(decision, answer)
+        if wrong is not None:
+            self.human_approved = False
+            self._tell(replace(decision, reason="not_an_approver"), final=True)
+            raise Refused("supervisor_block:not_an_approver", f"Nobody approved it who may: {wrong}")
         if self.misfit is not None:
             return
         if edited is not None and edited.canonical != self.arguments.canonical:
@@ -552,7 +565,19 @@ class Call:
             tenant_id=who.tenant_id,
             risk_score=decision.risk_score,
             policy_version=policy_version,
+            user_id=who.user_id,
+            approvers=self.terms.approvers.of(OTHERS if self.tool == FINAL else self.tool),
+            requester_may_approve=self.terms.approvers.requester_may_approve,
+            schema=self._schema(),
+            op_id=None if self.tool == FINAL else self.op_id,
         )
+
+    def _schema(self) -> dict[str, Any] | None:
+        """Return the JSON schema of the arguments, for the form in which they are edited; None where they have none."""
+        try:
+            return None if self.signature is None else self.signature.json_schema()
+        except Exception:  # noqa: BLE001 - a type's own hooks may raise anything; there is no form then
+            return None
 
     def _read_answer(self, said: object, request: ApprovalRequest, until_ns: int | None) -> ApprovalAnswer:
         """Accept what a person answered: only a real yes that came in time is one. Notes an edit that is no JSON object as a misfit."""
@@ -560,17 +585,18 @@ class Call:
             raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
         self.misfit = None
         who = None if said.who is None else spelling(said.who)
+        identity = None if said.identity is None else spelling(said.identity)
         if _is_over(self.scope.engine.clock, request.expires_at, until_ns):
             return ApprovalAnswer(approved=False, comment="expired", who=who)
         comment = spelling(said.comment) if said.comment else ""
         if said.approved is not True:
-            return ApprovalAnswer(approved=False, comment=comment, who=who)
+            return ApprovalAnswer(approved=False, comment=comment, who=who, identity=identity)
         edited: dict[str, Any] | None = None
         try:
             edited = None if said.arguments is None else plain(dict(said.arguments))
         except (NotPlainError, TypeError, ValueError):
             self.misfit = "it is no JSON object"
-        return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at)
+        return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at, identity=identity)
 
     def _edited(self, answer: ApprovalAnswer) -> Arguments | None:
         """Give what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
@@ -582,13 +608,17 @@ class Call:
             self.misfit = spelling(str(misfit))
         return None
 
-    def _note_answer(self, edited: Arguments | None) -> None:
+    def _note_answer(self, edited: Arguments | None, *, permitted: bool) -> None:
         """Write down what was approved, and beside it what was shown."""
         if self.terms.audit is None:
             return
         request, answer = self.answers[-1]
         approved: Any = request.arguments if edited is None else edited.copy()
         facts: dict[str, Any] = {"asked": request.arguments, "approved": answer.approved, "who": answer.who, "comment": answer.comment}
+        if answer.identity is not None:
+            facts["identity"] = answer.identity
+        if not permitted:
+            facts["permitted"] = False
         if self.misfit is not None:
             approved, facts["fits"] = answer.arguments, False
         self.note("approved", approved, **facts)

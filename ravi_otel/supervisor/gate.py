@@ -7,6 +7,7 @@ import inspect
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
@@ -21,6 +22,7 @@ from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.supervisor.approval.approvers import ANYBODY, Approvers
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.audit import LIMIT_CHANGES
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, Terms, told_of
@@ -138,6 +140,19 @@ def read_seconds(parameter: str, value: float | None) -> float | None:
     return value
 
 
+def read_approvers(supervisor: Any, given: Any, requester_may_approve: Any) -> Approvers:
+    """Read who may approve: what is given here, else what the supervisor's rules say."""
+    said = getattr(supervisor, "approvers", None)
+    known = said if isinstance(said, Approvers) else ANYBODY
+    flag = known.requester_may_approve if requester_may_approve is None else requester_may_approve
+    checks.flag("Gate(requester_may_approve)", flag)
+    return (
+        replace(known, requester_may_approve=flag)
+        if given is None
+        else Approvers.read("Gate(approvers)", given, requester_may_approve=flag)
+    )
+
+
 def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[[], GateState]:
     """Give what makes the state of a run."""
     if given is None:
@@ -164,6 +179,9 @@ class Gate:
     up after `timeout_s`. `policy_version` names what is decided by; left out, it is made of the supervisor's `version` and the
     values of `policy`. `audit` is told of everything, and nothing is executed that it could not write down.
 
+    `approvers` are the names of those whose approval counts, for all tools or by tool (`"*"` for the others); with
+    `requester_may_approve=False` that of the run's user does not. Left out, both are what the supervisor's rules say, else anybody may.
+
     A refusal is a verdict, never an error. What ends the run while somebody is asked reaches the caller, and so does what the approver
     raises, as the cause of a ToolDeniedError (`supervisor_block:not_decided`).
     """
@@ -186,6 +204,8 @@ class Gate:
         policy_version: str | None = None,
         loops: bool = True,
         part: bool = False,
+        approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
+        requester_may_approve: bool | None = None,
     ) -> None:
         self._signatures = read_tools(tools)
         self._allow = frozenset(self._signatures) if allow is None else read_names("Gate(allow)", allow)
@@ -197,6 +217,7 @@ class Gate:
             read_only=read_names("Gate(read_only)", read_only),
             expires_s=read_seconds("Gate(expires_s)", expires_s),
             policy_version=policy_version,
+            approvers=read_approvers(supervisor, approvers, requester_may_approve),
         )
         self._timeout_s = read_seconds("Gate(timeout_s)", timeout_s)
         checks.count("Gate(read_only_repeat_limit)", read_only_repeat_limit, least=1)
@@ -323,6 +344,8 @@ class Gate:
         """Refuse what names tools that there are not, and say which tools can never be called."""
         check_known("allow", self._allow, self._signatures)
         check_known("read_only", rules.read_only, self._signatures)
+        if not part:
+            check_known("approvers", self._terms.approvers.tools, self._signatures)
         check_known("per_tool_limit", rules.per_tool_limit if isinstance(rules.per_tool_limit, Mapping) else (), self._signatures)
         check_rules(self._terms.supervisor, self._signatures, part=part)
         tell_uncallable(self._signatures)

@@ -182,6 +182,8 @@ class ToolGateway:
         expires_s: float | None = 3600,
         timeout_s: float | None = None,
         policy_version: str | None = None,
+        approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
+        requester_may_approve: bool | None = None,
     ) -> None:
         if not isinstance(registry, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(f"ToolGateway(registry={checks.show(registry)}) must be a mapping of names to functions.")
@@ -204,6 +206,8 @@ class ToolGateway:
             timeout_s=timeout_s,
             read_only_repeat_limit=read_only_repeat_limit,
             policy_version=policy_version,
+            approvers=approvers,
+            requester_may_approve=requester_may_approve,
         )
         self._closing = ForkLock()
 

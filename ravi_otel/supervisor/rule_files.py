@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
 from ravi_otel._runtime.policy_file import GateSection, load_document, read_document
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
+from ravi_otel.supervisor.approval.approvers import Approvers
 from ravi_otel.supervisor.rules_contract import Rule
 from ravi_otel.supervisor.rules_kinds import KINDS
 
@@ -17,8 +19,10 @@ Default = Literal["approve", "block", "escalate"]
 """What becomes of a call on which no rule says anything."""
 
 
-def read_gate(path: Path) -> tuple[list[Rule], Default]:
-    """Give the rules of a policy file and its default; raises ConfigurationError with the file, the place, the value and the way out.
+def read_gate(path: Path) -> tuple[list[Rule], Default, Approvers]:
+    """Give the rules of a policy file, its default, and who may approve.
+
+    Raises ConfigurationError with the file, the place, the value and the way out.
 
     A file without a `gate` section is an error: rules that nobody wrote must not pass for rules that allow everything.
     """
@@ -26,7 +30,12 @@ def read_gate(path: Path) -> tuple[list[Rule], Default]:
     section = read_document(document).gate
     if section is None:
         raise ConfigurationError(f"policy file {document.shown} has no gate section: write one, with the rules that a supervisor goes by.")
-    return read_rules(section), cast("Default", section.default)
+    return read_rules(section), cast("Default", section.default), _approvers(section)
+
+
+def _approvers(section: GateSection) -> Approvers:
+    known: Approvers = section.part.checked(Approvers.read, section.approvers, "approvers")
+    return replace(known, requester_may_approve=section.requester_may_approve)
 
 
 def read_rules(section: GateSection) -> list[Rule]:

@@ -21,6 +21,7 @@ from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
+from ravi_otel.supervisor.approval.approvers import Approvers
 from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
 from ravi_otel.supervisor.hashing import canonical
 from ravi_otel.supervisor.rule_files import Default, read_gate
@@ -72,10 +73,19 @@ class Rules:
 
     A gate refuses rules about tools that it does not have, unless they are `shared` with other gates: then it says so in the log, once.
     `version` is the SHA-256 of the rules and the default, 64 hex digits: the same rules have the same one in every process. A final answer
-    is approved unless a rule refuses it.
+    is approved unless a rule refuses it. `approvers` and `requester_may_approve` are as of a `Gate`, which goes by them unless it is given
+    its own.
     """
 
-    def __init__(self, rules: Iterable[Rule], *, default: Default = "approve", shared: bool = False) -> None:
+    def __init__(
+        self,
+        rules: Iterable[Rule],
+        *,
+        default: Default = "approve",
+        shared: bool = False,
+        approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
+        requester_may_approve: bool = True,
+    ) -> None:
         self.rules = _listed(rules)
         self.shared = checks.flag("shared", shared)
         self._told: set[str] = set()
@@ -83,6 +93,8 @@ class Rules:
         _refuse_what_is_never_asked(self.rules)
         self._finals = tuple(rule for rule in self.rules if isinstance(rule, FinalNeeds))
         self._of = {tool: self._about(tool) for tool in self.tools}
+        flag = checks.flag("requester_may_approve", requester_may_approve)
+        self.approvers = Approvers.read("approvers", approvers, requester_may_approve=flag)
         said = canonical([self.default, [each.described() for each in self.rules]])
         self.version = hashlib.sha256(said.encode("ascii")).hexdigest()
 
@@ -94,8 +106,9 @@ class Rules:
         """Read the `gate` section of a policy file; raises ConfigurationError with the file, the place and the way out."""
         if not isinstance(path, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(f"Rules.from_file({checks.show(path)}) takes the path of a policy file, such as 'policy.toml'.")
-        rules, default = read_gate(Path(path))
-        return cls(rules, default=default, shared=shared)
+        rules, default, approvers = read_gate(Path(path))
+        may = approvers.requester_may_approve
+        return cls(rules, default=default, shared=shared, approvers=approvers.by_tool or None, requester_may_approve=may)
 
     @property
     def tools(self) -> frozenset[str]:

@@ -5,26 +5,31 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
 from ravi_otel.policy._contracts import JsonObject, JsonValue
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval.approvers import refusal
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.editing import alike
-from ravi_otel.supervisor.approval.rows import StoredRequest
+from ravi_otel.supervisor.approval.opening import open_store
+from ravi_otel.supervisor.approval.place import VARIABLE
+from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
 from ravi_otel.supervisor.approval.sentences import by, login, not_pending
-from ravi_otel.supervisor.approval.store import QueueFile
 from ravi_otel.supervisor.audit_entries import Entry, entries, newest_first
 from ravi_otel.supervisor.audit_verify import Verified, verify_all
 from ravi_otel.ui import _api as api
 
+T = TypeVar("T")
+
+_PATIENCE_S: Final = 3.0
 _MOST_ANSWERED: Final = 100
 _MOST_CALL: Final = 200
 _MOST_ENTRIES: Final = 500
@@ -47,15 +52,23 @@ _WHATS: Final[Mapping[str, api.Tone]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Inbox:
-    """Be the queue of approvals in a file, which may not be there yet."""
+    """Be the queue of approvals, which may not be there yet."""
 
-    path: Path
+    def __init__(self, where: str | Path, *, named: str = VARIABLE) -> None:
+        self._queue = open_store(where, named=named)
 
-    def mark(self) -> tuple[int, ...]:
+    @property
+    def shown(self) -> str:
+        """Return where it is, for people."""
+        return self._queue.shown
+
+    def mark(self) -> Sequence[object]:
         """Return a mark that is another one when somebody has written."""
-        return self._queue().changed()
+        try:
+            return self._queue.changed()
+        except QueueError:
+            return ()
 
     def waiting(self) -> list[api.Ask]:
         """Return what waits for an answer, oldest first."""
@@ -64,22 +77,25 @@ class Inbox:
     def all(self) -> api.Inbox:
         """Return the whole queue: what waits, and the newest of what is over."""
         over = [each for each in self._all(pending=False) if each.state != "pending"]
-        where = clean(str(self.path), _MOST_SENTENCE)
+        where = clean(self.shown, _MOST_SENTENCE)
         return api.Inbox(where=where, waiting=self.waiting(), answered=[_ask(each) for each in over[:_MOST_ANSWERED]])
 
     def find(self, request_id: str) -> StoredRequest:
         """Return one request; ConfigurationError where there is none."""
-        if not self.path.exists():
-            raise ConfigurationError(f"there is no queue of approvals at {str(self.path)!r} yet.")
-        queue = self._queue()
-        return queue.patiently(partial(queue.find, request_id))
+        if not self._queue.exists():
+            raise ConfigurationError(f"there is no queue of approvals at {self.shown!r} yet.")
+        return self._do(partial(self._queue.find, request_id))
 
-    def asked(self, request_id: str) -> api.Asked:
-        """Return one request with what became of the same before."""
+    def asked(self, request_id: str, me: ApprovalAnswer) -> api.Asked:
+        """Return one request with what became of the same before; `me` is a yes of whoever looks, which may not count."""
         stored = self.find(request_id)
-        queue = self._queue()
-        earlier = queue.patiently(partial(queue.earlier, stored))
-        return api.Asked(ask=_ask(stored), earlier=[_ask(each) for each in earlier])
+        earlier = self._do(partial(self._queue.earlier, stored))
+        ask = _ask(stored)
+        wrong = refusal(stored.request, me) if ask.can else None
+        if wrong is not None:
+            may_say_no = refusal(stored.request, replace(me, approved=False)) is None
+            ask = ask.model_copy(update={"can": ["reject"] if may_say_no else [], "says": wrong})
+        return api.Asked(ask=ask, earlier=[_ask(each) for each in earlier])
 
     def edited(self, request_id: str, edit: api.Edit) -> api.Edited:
         """Return what an edit would run, and its fingerprint; ConfigurationError for what is not alike."""
@@ -89,7 +105,7 @@ class Inbox:
         fingerprint = "" if policy is None else hashing.fingerprint(asked.tool, fresh, asked.scope, policy)
         return api.Edited(arguments=_arguments(asked.arguments, fresh), fingerprint=fingerprint)
 
-    def answer(self, request_id: str, answer: api.Answer, who: str, *, once: bool = False) -> api.Asked:
+    def answer(self, request_id: str, answer: api.Answer, me: ApprovalAnswer, *, once: bool = False) -> api.Asked:
         """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
 
         With `once` it takes back no approval either, whatever the answer says.
@@ -100,22 +116,21 @@ class Inbox:
         fresh = None if answer.arguments is None else self._fresh(stored, answer.arguments)
         if fresh is not None and frozen.exact(fresh) == frozen.exact(stored.request.arguments):
             fresh = None
-        given = ApprovalAnswer(answer.approved, frozen.words("comment", answer.comment), who, fresh)
-        queue = self._queue()
-        queue.patiently(partial(queue.answer, stored, given, login=login(), takes_back=answer.takes_back and not once))
-        return self.asked(stored.id)
+        given = replace(me, approved=answer.approved, comment=frozen.words("comment", answer.comment), arguments=fresh)
+        takes_back = answer.takes_back and not once
+        self._do(partial(self._queue.answer, stored, given, login=login(), takes_back=takes_back))
+        return self.asked(stored.id, me)
 
     def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:
         return alike(stored.request.arguments, frozen.read(arguments))
 
-    def _queue(self) -> QueueFile:
-        return QueueFile(self.path, create=False)
+    def _do(self, act: Callable[[], T]) -> T:
+        return self._queue.patiently(act, _PATIENCE_S)
 
     def _all(self, *, pending: bool) -> list[StoredRequest]:
-        if not self.path.exists():
+        if not self._queue.exists():
             return []
-        queue = self._queue()
-        return queue.patiently(partial(queue.all, pending=pending, most=2 * _MOST_ANSWERED))
+        return self._do(partial(self._queue.all, pending=pending, most=2 * _MOST_ANSWERED))
 
 
 def _ask(stored: StoredRequest) -> api.Ask:

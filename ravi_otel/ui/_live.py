@@ -18,7 +18,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import amount, clean, count
 from ravi_otel.local.live import LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
 from ravi_otel.policy._limits import Kind
-from ravi_otel.supervisor.approval.store import QueueError
+from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
 
@@ -171,7 +171,7 @@ class Feed:
 async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[str]:
     """Yield what is open whenever it changed, as server-sent events, for one page, for as long as it listens."""
     loop, woken = asyncio.get_running_loop(), asyncio.Event()
-    last, mark, sent_at = "", inbox.mark(), 0.0
+    last, mark, sent_at = "", await to_thread.run_sync(inbox.mark), 0.0
     with feed.listen(partial(loop.call_soon_threadsafe, woken.set)):
         while not feed.is_over:
             text, looked_at = await to_thread.run_sync(feed.told, inbox), time.monotonic()
@@ -182,11 +182,11 @@ async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[str]:
                 sent_at = looked_at
                 yield "event: alive\ndata: -\n\n"
             await asyncio.sleep(_LEAST_S)
-            while not woken.is_set() and inbox.mark() == mark and time.monotonic() - looked_at < _SECOND_S:
+            while not woken.is_set() and await to_thread.run_sync(inbox.mark) == mark and time.monotonic() - looked_at < _SECOND_S:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), _EVERY_S)
             woken.clear()
-            mark = inbox.mark()
+            mark = await to_thread.run_sync(inbox.mark)
 
 
 # -- rows ---------------------------------------------------------------------------------------------------------

@@ -25,7 +25,9 @@ from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval.store import QueueError
+from ravi_otel.supervisor.approval import approvers
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer
+from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui import _stored
 from ravi_otel.ui._decisions import Inbox, audit
@@ -42,7 +44,6 @@ _HEAD_S: Final = 10.0
 _STOP_S: Final = 1
 _MOST_PATH: Final = 400
 _LINK_S: Final = 86_400
-_HOLDER: Final = "whoever has the link"
 
 router = APIRouter()
 
@@ -102,6 +103,24 @@ def _who(request: Request, desk: At) -> str:
 Who = Annotated[str, Depends(_who)]
 
 
+def _signed(desk: At, who: Who) -> ApprovalAnswer:
+    """Return a yes of whoever asks, with how they were verified: by the proxy, or as the user of the operating system."""
+    return ApprovalAnswer(
+        approved=True, who=who, identity=approvers.of_sign_in(who) if desk.access.user_header else approvers.of_login(who)
+    )
+
+
+def _holding(desk: At, who: Who) -> ApprovalAnswer:
+    """Return a yes of whoever has a link: nobody knows who that is, unless the proxy has signed them in."""
+    if desk.access.user_header:
+        return ApprovalAnswer(approved=True, who=who or None, identity=approvers.of_sign_in(who) if who else approvers.LINK)
+    return ApprovalAnswer(approved=True, who=approvers.HOLDER, identity=approvers.LINK)
+
+
+Signed = Annotated[ApprovalAnswer, Depends(_signed)]
+Holding = Annotated[ApprovalAnswer, Depends(_holding)]
+
+
 @router.get("/api/session")
 def session(desk: At, who: Who) -> api.Session:
     """Tell the page who looks, and the token that a change must bring."""
@@ -141,18 +160,18 @@ def approvals(desk: At) -> api.Inbox:
 
 
 @router.get("/api/approvals/{request_id}")
-def approval(desk: At, request_id: str) -> api.Asked:
+def approval(desk: At, me: Signed, request_id: str) -> api.Asked:
     """Return one request."""
-    asked = desk.inbox.asked(request_id)
+    asked = desk.inbox.asked(request_id, me)
     until = time.time() + _LINK_S if asked.ask.expires_at is None else asked.ask.expires_at
-    link = desk.access.link(asked.ask.id, until, asked.ask.seal) if asked.ask.can else None
+    link = desk.access.link(asked.ask.id, until, asked.ask.seal) if asked.ask.tone == "wait" else None
     return asked.model_copy(update={"link": link})
 
 
 @router.post("/api/approvals/{request_id}")
-def answer(desk: At, who: Who, request_id: str, given: api.Answer) -> api.Asked:
+def answer(desk: At, me: Signed, request_id: str, given: api.Answer) -> api.Asked:
     """Approve, edit or reject one request."""
-    return desk.inbox.answer(request_id, given, who)
+    return desk.inbox.answer(request_id, given, me)
 
 
 @router.post("/api/approvals/{request_id}/edit")
@@ -176,16 +195,15 @@ def _linked(desk: Desk, link: str) -> str:
 
 
 @router.get("/api/links/{link}")
-def linked(desk: At, who: Who, link: str) -> api.Linked:
+def linked(desk: At, me: Holding, link: str) -> api.Linked:
     """Return the request that a link is for; looking changes nothing, since chat programs look before their readers do."""
-    user = who if desk.access.user_header else _HOLDER
-    return api.Linked(asked=desk.inbox.asked(_linked(desk, link)), user=user, read_only=desk.access.read_only)
+    return api.Linked(asked=desk.inbox.asked(_linked(desk, link), me), user=me.who, read_only=desk.access.read_only)
 
 
 @router.post("/api/links/{link}")
-def answer_by_link(desk: At, who: Who, link: str, given: api.Answer) -> api.Asked:
+def answer_by_link(desk: At, me: Holding, link: str, given: api.Answer) -> api.Asked:
     """Decide the request that a link is for, once: after that it shows what was decided."""
-    return desk.inbox.answer(_linked(desk, link), given, who if desk.access.user_header else _HOLDER, once=True)
+    return desk.inbox.answer(_linked(desk, link), given, me, once=True)
 
 
 @router.post("/api/links/{link}/edit")

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from ravi_otel.cli.entry import commands
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
+from ravi_otel.supervisor.approval.redis_store import RedisStore
 from ravi_otel.supervisor.approval.rows import seal_of
 from ravi_otel.supervisor.approval.sentences import login
 from ravi_otel.supervisor.approval.store import QueueFile
@@ -260,3 +261,27 @@ def test_another_file_is_named_with_queue(tmp_path, put, path):
     other = tmp_path / "moved.db"
     path.rename(other)
     assert request.id[:8] in done("list", "--queue", str(other))
+
+
+def test_a_name_that_somebody_gives_themselves_makes_nobody_an_approver(put, path):
+    request = put(approvers=("anna",))
+    assert "approvers anna" in done("show", request.id)
+    for words in (["approve", request.id, "--yes", *ANNA], ["reject", request.id, *ANNA]):
+        assert f"{login()} may not decide about issue_refund: anna may." in done(*words, status=1)
+    assert stored(path, request).state == "pending"
+    mine = put({"user_id": 43}, approvers=(login(),), user_id=login(), requester_may_approve=False)
+    assert "requested it, and may not approve it" in done("approve", mine.id, "--yes", *ANNA, status=1)
+    done("reject", mine.id)
+    assert stored(path, mine).state == "rejected"
+
+
+def test_requests_of_other_machines_are_listed_and_answered_over_a_redis(redis_server, monkeypatch, tmp_path):
+    url = redis_server.url
+    request = replace(requested(), expires_at=None)
+    RedisStore(url).enter(request, seal_of(request))
+    assert request.id[:8] in done("list", "--queue", url)
+    monkeypatch.setenv("RAVI_APPROVALS", url)
+    assert "approved" in done("approve", request.id, "--yes", *ANNA)
+    assert RedisStore(url).find(request.id).who == "anna"
+    assert done("list") == "Nothing waits for an answer.\n"
+    assert "cannot be used" in done("list", "--queue", "redis://127.0.0.1:1/0", status=1)

@@ -8,11 +8,13 @@ import sqlite3
 import time
 
 import pytest
+from approval_desk import desk, requested
 from kept_by import rows, run
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import erase, prune
 from ravi_otel.local._store import Store
+from ravi_otel.supervisor.approval.rows import seal_of
 
 DAY_S = 24 * 3600
 PEOPLE = """
@@ -134,13 +136,17 @@ def test_while_somebody_reads_the_file_it_is_said_that_bytes_may_be_left(store, 
 
 def test_what_waits_for_a_person_is_erased_too(store):
     (first, *_) = rows(store.root, "runs", "session = 's1'")
-    queue = sqlite3.connect(store.root / "approvals.db")
-    queue.execute("CREATE TABLE requests (id TEXT, run_id TEXT, session_id TEXT, tenant_id TEXT)")
-    queue.executemany("INSERT INTO requests VALUES (?, ?, ?, ?)", [("1", first["run"], None, None), ("2", "another", "s2", "acme")])
-    queue.commit()
-    assert erase(store, "user", "ann").requests == 1
-    assert queue.execute("SELECT id FROM requests").fetchall() == [("2",)]
-    queue.close()
+    at = desk(store.root / "approvals.db")
+    for facts in (
+        {"id": "of-the-run", "run_id": first["run"]},
+        {"id": "of-anns", "user_id": "ann"},
+        {"id": "of-another", "tenant_id": "acme"},
+    ):
+        request = requested({"user_id": 1, "id": facts["id"]}, **facts)
+        at.enter(request, seal_of(request))
+    assert erase(store, "user", "ann", dry_run=True).requests == 2
+    assert erase(store, "user", "ann").requests == 2
+    assert [each.id for each in at.all(pending=False, most=9)] == ["of-another"]
 
 
 def test_a_program_that_keeps_its_own_runs_removes_old_ones_at_its_end(store):

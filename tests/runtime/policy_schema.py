@@ -13,6 +13,7 @@ from ravi_otel._runtime.policy_file import AGENT_KEYS, FILE_KEYS, GATE_KEYS, GEN
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import MAX_SPEC
 from ravi_otel.policy._limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
+from ravi_otel.supervisor.approval.approvers import MOST as MOST_APPROVERS
 from ravi_otel.supervisor.rule_files import Default
 from ravi_otel.supervisor.rules_kinds import KINDS
 
@@ -154,7 +155,14 @@ def _price() -> dict[str, Any]:
 
 def _gate() -> dict[str, Any]:
     rules = {"type": ["array", "null"], "maxItems": MOST_LIMITS, "items": _ref("rule")}
-    own = {"default": {"enum": [*get_args(Default), None]}, "rules": rules}
+    people = {"type": "array", "minItems": 1, "maxItems": MOST_APPROVERS, "items": _ref("name")}
+    by_tool = {"type": "object", "propertyNames": _ref("name"), "additionalProperties": people}
+    own = {
+        "default": {"enum": [*get_args(Default), None]},
+        "rules": rules,
+        "approvers": {"anyOf": [{"type": "null"}, people, by_tool]},
+        "requester_may_approve": {"type": ["boolean", "null"]},
+    }
     return {key: own[key] for key in GATE_KEYS}
 
 

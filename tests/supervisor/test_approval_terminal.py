@@ -195,3 +195,13 @@ def test_a_program_without_a_terminal_of_its_own_approves_nothing():
 def test_what_names_no_terminal_is_refused():
     with pytest.raises(ConfigurationError, match="path of a terminal"):
         TerminalApprover("")
+
+
+def test_at_the_terminal_somebody_who_may_not_approve_is_told_so(person):
+    request = requested(approvers=("anna",))
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(TerminalApprover(person.device).ask, request)
+        person.sees("[e]dit: ")
+        person.types("y\n")
+        person.sees(f"{login()} may not decide about issue_refund: anna may.")
+        assert answer.result(20) == ApprovalAnswer(approved=False, comment="not_an_approver")

@@ -23,7 +23,8 @@ from ravi_otel.errors import RaviError
 from ravi_otel.supervisor.approval import asking
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.store import QueueError, QueueFile
+from ravi_otel.supervisor.approval.rows import QueueError
+from ravi_otel.supervisor.approval.store import QueueFile
 from ravi_otel.supervisor.gate import Gate
 from ravi_otel.supervisor.hashing import canonical
 from ravi_otel.supervisor.state import RunState

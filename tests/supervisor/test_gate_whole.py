@@ -13,7 +13,8 @@ from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import StopRun, ToolDeniedError
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
 from ravi_otel.supervisor.approval import asking
-from ravi_otel.supervisor.approval.store import Busy, QueueError, QueueFile
+from ravi_otel.supervisor.approval.rows import QueueError
+from ravi_otel.supervisor.approval.store import Busy, QueueFile
 from ravi_otel.supervisor.audit_verify import verify_all
 
 LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}

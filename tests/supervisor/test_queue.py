@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,15 +10,14 @@ from dataclasses import replace
 import anyio
 import anyio.to_thread
 import pytest
-from approval_desk import COLOURS, NOW, Asked, Clock, answered, desk, patiently, pending, requested, until
+from approval_desk import COLOURS, Asked, Clock, answered, desk, patiently, pending, requested, until
 from refund_gate import LARGE, Person, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, Approver
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.approval.store import QueueError
+from ravi_otel.supervisor.approval.rows import QueueError, seal_of
 from ravi_otel.supervisor.hashing import fingerprint
 
 
@@ -28,9 +26,12 @@ def clock():
     return Clock()
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "desk" / "approvals.db"
+@pytest.fixture(params=["file", "redis"])
+def path(request, tmp_path):
+    """Be where the queue is, as a program names it."""
+    if request.param == "file":
+        return tmp_path / "desk" / "approvals.db"
+    return request.getfixturevalue("redis_server").url
 
 
 @pytest.fixture
@@ -300,29 +301,4 @@ def test_the_programs_own_cancellation_passes_unchanged(queue, path, colour):
 @pytest.mark.anyio
 async def test_dropping_a_question_asks_nobody(queue, path):
     queue.ask(requested())
-    assert not path.exists()
-
-
-def test_nothing_is_locked_or_open_while_a_person_thinks(queue, path):
-    asked = Asked(queue, requested(), "sync")
-    pending(path)
-    with sqlite3.connect(path, timeout=5) as connection:
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("ROLLBACK")
-    connection.close()
-    answered(path)
-    assert asked.answer().approved
-
-
-def test_a_file_that_another_program_keeps_locked_for_a_while_is_waited_for(path):
-    request = requested()
-    desk(path).enter(request, seal_of(request))
-    answered(path)
-    blocker = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
-    blocker.execute("BEGIN EXCLUSIVE")
-    tries = []
-    asked = Asked(ApprovalQueue(path, clock=lambda: tries.append(1) or NOW), replace(request, id="another"), "sync")
-    until(lambda: len(tries) > 2)
-    blocker.execute("ROLLBACK")
-    blocker.close()
-    assert asked.answer().approved
+    assert desk(path).all(pending=True, most=9) == []

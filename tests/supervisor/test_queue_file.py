@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from approval_desk import Asked, Clock, answered, desk, pending, requested, until
+from approval_desk import NOW, Asked, Clock, answered, desk, pending, requested, until
 
 from ravi_otel import ConfigurationError
 from ravi_otel.supervisor.approval import store
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.place import place
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.approval.store import QueueError, QueueFile
+from ravi_otel.supervisor.approval.rows import QueueError, seal_of
+from ravi_otel.supervisor.approval.store import QueueFile
 
 
 @pytest.fixture
@@ -33,6 +33,34 @@ def path(tmp_path):
 @pytest.fixture
 def queue(path, clock):
     return ApprovalQueue(path, clock=clock)
+
+
+# -- what others may do meanwhile ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_locked_or_open_while_a_person_thinks(queue, path):
+    asked = Asked(queue, requested(), "sync")
+    pending(path)
+    with sqlite3.connect(path, timeout=5) as connection:
+        connection.execute("BEGIN EXCLUSIVE")
+        connection.execute("ROLLBACK")
+    connection.close()
+    answered(path)
+    assert asked.answer().approved
+
+
+def test_a_file_that_another_program_keeps_locked_for_a_while_is_waited_for(path):
+    request = requested()
+    desk(path).enter(request, seal_of(request))
+    answered(path)
+    blocker = sqlite3.connect(path, timeout=5, isolation_level=None, check_same_thread=False)
+    blocker.execute("BEGIN EXCLUSIVE")
+    tries = []
+    asked = Asked(ApprovalQueue(path, clock=lambda: tries.append(1) or NOW), replace(request, id="another"), "sync")
+    until(lambda: len(tries) > 2)
+    blocker.execute("ROLLBACK")
+    blocker.close()
+    assert asked.answer().approved
 
 
 # -- what nobody may change -------------------------------------------------------------------------------------------

@@ -272,11 +272,13 @@ def test_a_command_for_what_is_not_open_reaches_nobody(inside, served):
 # -- links to one request -----------------------------------------------------------------------------------------
 
 
-def linked(served, amount=1200):
+def linked(served, amount=1200, *, link=True, **changes):
     """Have one request wait; returns it, and the path of the link to it."""
     at = desk(served.queue, time.time)
-    asked = requested({"user_id": 42, "amount_usd": amount}, requested_at=time.time(), expires_at=time.time() + 600)
+    asked = requested({"user_id": 42, "amount_usd": amount}, requested_at=time.time(), expires_at=time.time() + 600, **changes)
     at.enter(asked, rows.seal_of(asked))
+    if not link:
+        return asked, ""
     client = Client(served)
     client.arrive()
     url = json.loads(client(f"/api/approvals/{asked.id}")[2])["link"]
@@ -330,6 +332,47 @@ def test_a_link_that_was_changed_or_has_expired_or_is_for_other_arguments_opens_
     for each in bad:
         status, _, text = stranger(f"/api/links/{urllib.parse.quote(each)}")
         assert (status, text.count("\n")) == (400, 1), each
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_somebody_who_is_no_approver_is_refused_in_one_sentence_on_the_page_and_by_link(outside, approved):
+    asked, path = linked(outside, approvers=("anna",))
+    inside, stranger = Client(outside), Client(outside)
+    inside.arrive()
+    answer = {"seal": rows.seal_of(asked), "approved": approved}
+    shown = json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]
+    assert (shown["can"], shown["says"]) == ([], f"{login()} may not decide about issue_refund: anna may.")
+    status, _, text = inside.change(f"/api/approvals/{asked.id}", answer)
+    assert (status, text) == (409, f"{login()} may not decide about issue_refund: anna may.\n")
+    status, _, text = stranger(path.replace("/a/", "/api/links/"), "POST", answer, origin=outside.origin, **JSON)
+    assert (status, text) == (409, "Whoever has the link may not decide about issue_refund: anna may.\n")
+    assert desk(outside.queue, time.time).find(asked.id).state == "pending"
+
+
+def test_who_requested_it_may_say_no_and_not_yes(outside):
+    asked, path = linked(outside, user_id=login(), requester_may_approve=False)
+    inside, stranger = Client(outside), Client(outside)
+    inside.arrive()
+    yes, no = ({"seal": rows.seal_of(asked), "approved": approved} for approved in (True, False))
+    assert json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]["can"] == ["reject"]
+    assert "requested it, and may not approve it" in inside.change(f"/api/approvals/{asked.id}", yes)[2]
+    status, _, text = stranger(path.replace("/a/", "/api/links/"), "POST", yes, origin=outside.origin, **JSON)
+    assert (status, "may be the one who requested it" in text) == (409, True)
+    assert inside.change(f"/api/approvals/{asked.id}", no)[0] == 200
+
+
+def test_a_name_of_a_proxy_decides_as_that_name_alone(tmp_path):
+    with serving(tmp_path, user_header="x-user", trusted_proxies=["127.0.0.1"]) as served:
+        asked, _ = linked(served, approvers=("anna",), link=False)
+        inside = Client(served)
+        inside.arrive()
+        answer = {"seal": rows.seal_of(asked), "approved": True}
+        for name in ("bob", "anna ", "link", "login:anna", "sign-in:anna"):
+            status, _, text = inside.change(f"/api/approvals/{asked.id}", answer, x_user=name)
+            if name != "anna ":  # a proxy's header has no white space around its value
+                assert (status, text.count("\n")) == (409, 1), name
+        stored = desk(served.queue, time.time).find(asked.id)
+        assert (stored.state, stored.who, stored.identity, stored.login) == ("approved", "anna", "sign-in:anna", login())
 
 
 def test_without_a_public_url_there_are_no_links(inside, served):

@@ -9,7 +9,8 @@ from ravi_otel.policy._contracts import Coloured, JsonObject
 
 NO_TERMINAL: Final = "no_terminal"
 CHANGED: Final = "arguments_changed"
-"""Comments of an answer that no person gave: nobody could be asked; what was asked about was changed."""
+NOT_AN_APPROVER: Final = "not_an_approver"
+"""Comments of an answer that nobody gave: nobody could be asked; what was asked about was changed; who answered may not decide."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class ApprovalRequest:
     `fingerprint` is the full SHA-256, 64 hex digits, over tool, canonical arguments, scope (run id and agent name) and policy version.
     `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires. With a `policy_version`, whoever
     keeps the request can compute the fingerprint anew, and refuses what was changed on the way.
+
+    `approvers` are the names of those who may decide it, None anybody; unless `requester_may_approve`, the run's user, `user_id`, may not
+    approve it. `schema` is the JSON schema of the tool's arguments, None where there is none; `op_id` is the id of the tool call in the
+    store, in the audit log and in events.
     """
 
     id: str
@@ -35,6 +40,11 @@ class ApprovalRequest:
     tenant_id: str | None = None
     risk_score: float | None = None
     policy_version: str | None = None
+    user_id: str | None = None
+    approvers: tuple[str, ...] | None = None
+    requester_may_approve: bool = True
+    schema: JsonObject | None = field(default=None, compare=False)
+    op_id: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +53,8 @@ class ApprovalAnswer:
 
     `arguments` are those that the person put in the place of the asked ones, None when they changed nothing; what was edited is validated
     and reviewed again. `expires_at`, in UTC epoch seconds, is when an approval that was given to an earlier request ends, where that is
-    sooner than the request that it is given to now.
+    sooner than the request that it is given to now. `identity` is who they are as whoever passed the answer on has verified it (see
+    `approvers`); without one, `who` is taken at the approver's word.
     """
 
     approved: bool
@@ -51,6 +62,7 @@ class ApprovalAnswer:
     who: str | None = None
     arguments: JsonObject | None = None
     expires_at: float | None = field(default=None, compare=False)
+    identity: str | None = field(default=None, compare=False)
 
 
 @runtime_checkable

@@ -6,8 +6,9 @@ import os
 import pwd
 import time
 
-from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.rows import StoredRequest
+from ravi_otel.supervisor.approval import approvers, frozen
+from ravi_otel.supervisor.approval.contract import ApprovalRequest
+from ravi_otel.supervisor.approval.rows import SILENT_S, StoredRequest
 
 
 def moment(at: float | None) -> str:
@@ -21,6 +22,21 @@ def by(stored: StoredRequest) -> str:
     if not who:
         return login or "somebody"
     return who if login in ("", who) else f"{who} (login {login})"
+
+
+def who_may(request: ApprovalRequest) -> str:
+    """Say who may approve a request, "" where anybody may."""
+    names = "" if request.approvers is None else approvers.listed(request.approvers)
+    if request.requester_may_approve:
+        return names
+    return f"{names or 'anybody'}, but not who requested it"
+
+
+def not_waiting(stored: StoredRequest, now: float) -> str:
+    """Say that its program waits no more for the answer, "" where it waits, or nobody can tell."""
+    if stored.state != "pending" or stored.waiting_at is None or now - stored.waiting_at < SILENT_S:
+        return ""
+    return f"Its program does not wait any more, since {moment(stored.waiting_at)}: an answer counts if it asks the same again in this run."
 
 
 def not_pending(stored: StoredRequest) -> str:

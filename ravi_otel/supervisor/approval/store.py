@@ -7,39 +7,49 @@ import re
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ravi_otel._files import database_flaw, make_file
+from ravi_otel._flow import Flow, Step
 from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, read_text, transaction
-from ravi_otel.errors import ConfigurationError, RaviError
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval import frozen, place, rows
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.rows import StoredRequest
+from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
 from ravi_otel.supervisor.approval.sentences import not_pending
 
 T = TypeVar("T")
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _SCHEMA: Final = Schema(
     0x52415141,
     FORMAT,
     (
         """CREATE TABLE requests (id TEXT PRIMARY KEY, tool TEXT NOT NULL, arguments TEXT NOT NULL, fingerprint TEXT NOT NULL,
        scope TEXT NOT NULL, policy_version TEXT, reason TEXT NOT NULL, requested_at REAL NOT NULL, expires_at REAL, agent_name TEXT,
-       run_id TEXT, session_id TEXT, tenant_id TEXT, risk_score REAL, seal TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'pending', who TEXT,
+       run_id TEXT, session_id TEXT, tenant_id TEXT, risk_score REAL, user_id TEXT, approvers TEXT, requester_may_approve INTEGER,
+       schema TEXT, op_id TEXT, seal TEXT NOT NULL, state TEXT NOT NULL DEFAULT 'pending', who TEXT,
        login TEXT, comment TEXT, answered_at REAL, edited TEXT, seen TEXT, taken_for TEXT, taken_by INTEGER, taken_at REAL, outcome TEXT,
-       ended_at REAL)""",
+       ended_at REAL, identity TEXT, waiting_at REAL)""",
         "CREATE INDEX asked_again ON requests (fingerprint, state)",
         "CREATE INDEX open_ones ON requests (state, expires_at)",
     ),
 )
+_FORMER: Final = 1
+_SINCE_THEN: Final = (
+    *("user_id TEXT", "approvers TEXT", "requester_may_approve INTEGER", "schema TEXT", "op_id TEXT"),
+    *("identity TEXT", "waiting_at REAL"),
+)
+"""What a file of the former format lacks."""
+
 _SELECT: Final = f"SELECT {', '.join(rows.COLUMNS)} FROM requests"  # noqa: S608 - names of ours
 _INSERT: Final = f"INSERT INTO requests ({', '.join(rows.ASKED)}) VALUES ({', '.join('?' * len(rows.ASKED))})"  # noqa: S608 - names of ours
 _EXPIRE: Final = "UPDATE requests SET state = 'expired' WHERE state IN ('pending', 'approved') AND expires_at <= ?"
+_WAITS: Final = "UPDATE requests SET waiting_at = ? WHERE id = ? AND state = 'pending'"
 _WAITING: Final = " WHERE fingerprint = ? AND (state IN ('pending', 'approved') OR (state = 'rejected' AND taken_at IS NULL))"
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _BUSY_S: Final = 0.02
@@ -47,10 +57,6 @@ _PATIENCE_S: Final = 10.0
 _MOST_ALIKE: Final = 100
 OUT: Final = f"set {place.VARIABLE} to a file in a directory of your own"
 """What to do about a file that cannot be used, where nobody named one but the environment."""
-
-
-class QueueError(RaviError):
-    """Report a queue that cannot be used, or a request in it that cannot be answered any more."""
 
 
 class Busy(Exception):  # noqa: N818 - a state, told by one layer of ours to the next
@@ -69,6 +75,15 @@ class QueueFile:
         self.clock = clock
         self._create = create
         self._out = out
+
+    @property
+    def shown(self) -> str:
+        """Return where it is, for people."""
+        return str(self.path)
+
+    def exists(self) -> bool:
+        """Whether there is a queue to look into."""
+        return self.path.exists()
 
     # -- who asks -------------------------------------------------------------------------------------------------
 
@@ -91,8 +106,9 @@ class QueueFile:
                 self._take(connection, stored, request, now)
                 return stored.answer()
             row_id = self._free_id(connection, request.id)
-            connection.execute(_INSERT, rows.written(request, row_id, seal))
-            stored = rows.read(connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone())
+            connection.execute(_INSERT, tuple(rows.written(request, row_id, seal).values()))
+            connection.execute(_WAITS, (now, row_id))
+            stored = _read(connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone())
             if stored.flaw is not None:
                 raise QueueError(f"the call of {checks.show(request.tool)} cannot be put to a person: {stored.flaw}.")
             return stored
@@ -101,7 +117,12 @@ class QueueFile:
         """Read one request, without writing; None when it is gone."""
         with self._connection() as connection:
             found = connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone()
-        return None if found is None else rows.read(found)
+        return None if found is None else _read(found)
+
+    def wait(self, row_id: str) -> None:
+        """Note that its program waits for the answer still."""
+        with self._transaction() as connection:
+            connection.execute(_WAITS, (self.clock(), row_id))
 
     def tell_refusal(self, row_id: str) -> None:
         """Note that a refusal reached who waited for it."""
@@ -128,7 +149,7 @@ class QueueFile:
         """Give what waits for exactly this request, answered ones first; what was tampered with is passed over."""
         order = " ORDER BY state = 'pending', requested_at, id LIMIT ?"
         for found in connection.execute(_SELECT + _WAITING + order, (request.fingerprint, _MOST_ALIKE)).fetchall():
-            stored = rows.read(found)
+            stored = _read(found)
             if stored.flaw is None and stored.seal == seal:
                 yield stored
 
@@ -155,30 +176,17 @@ class QueueFile:
         A rejection also `takes_back` an approval, as long as nobody took it; nothing takes back a rejection.
         """
         now = self.clock()
-        edited = None if answer.arguments is None else frozen.exact(answer.arguments)
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (now,))
             found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
-            stored = None if found is None else rows.read(found)
-            open_to = ("pending", "approved") if takes_back and not answer.approved else ("pending",)
-            if stored is not None and stored.state in open_to and stored.flaw is None and stored.seal == shown.seal:
-                connection.execute(
-                    "UPDATE requests SET state = ?, who = ?, login = ?, comment = ?, answered_at = ?, edited = ?, seen = ? WHERE id = ?",
-                    (
-                        "approved" if answer.approved else "rejected",
-                        answer.who,
-                        login,
-                        frozen.words("comment", answer.comment),
-                        now,
-                        edited,
-                        shown.seal,
-                        shown.id,
-                    ),
-                )
-                found = connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone()
-                return rows.read(found)
+            stored = None if found is None else _read(found)
+            if stored is not None and rows.is_open_to(stored, shown, answer, takes_back=takes_back):
+                changes = rows.answered(stored, answer, login=login, now=now)
+                columns = ", ".join(f"{name} = ?" for name in changes)
+                connection.execute(f"UPDATE requests SET {columns} WHERE id = ?", (*changes.values(), shown.id))  # noqa: S608 - names of ours
+                return _read(connection.execute(f"{_SELECT} WHERE id = ?", (shown.id,)).fetchone())
         if stored is None:
-            raise QueueError(f"there is no request {frozen.reading(shown.id)} any more: its program can ask again.")
+            raise QueueError(no_such_request(shown))
         raise QueueError(not_pending(stored))
 
     def find(self, wanted: str) -> StoredRequest:
@@ -191,14 +199,14 @@ class QueueFile:
         if len(found) != 1:
             what = "no request" if not found else "several requests"
             raise ConfigurationError(f"ID={checks.show(wanted)} names {what} of the queue. `ravi-otel approvals list --all` lists them.")
-        return rows.read(found[0])
+        return _read(found[0])
 
     def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
         """List requests, the oldest first of those to be answered, else the newest first."""
         where = " WHERE state = 'pending' ORDER BY requested_at, id" if pending else " ORDER BY requested_at DESC, id"
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (self.clock(),))
-            return [rows.read(found) for found in connection.execute(f"{_SELECT}{where} LIMIT ?", (most,)).fetchall()]
+            return [_read(found) for found in connection.execute(f"{_SELECT}{where} LIMIT ?", (most,)).fetchall()]
 
     def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
         """List what became of the same request before: who approves it again should know."""
@@ -206,7 +214,7 @@ class QueueFile:
         known = stored.request
         with self._connection() as connection:
             found = connection.execute(wanted, (known.fingerprint, known.id, known.requested_at, most)).fetchall()
-        return [rows.read(each) for each in found]
+        return [_read(each) for each in found]
 
     def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
         """Delete what was over before so many seconds ago, and say how much: never what waits, nor an approval to be used."""
@@ -218,6 +226,20 @@ class QueueFile:
             if dry_run:
                 return int(connection.execute(f"SELECT count(*) FROM requests WHERE {over}", values).fetchone()[0])  # noqa: S608 - a text of ours
             return connection.execute(f"DELETE FROM requests WHERE {over}", values).rowcount  # noqa: S608 - a text of ours
+
+    def erase(self, ids: Mapping[str, Sequence[str]], *, dry_run: bool = False) -> int:
+        """Delete what has one of these values in one of these columns, over the bytes on disk, and say how much."""
+        erased = 0
+        with self._connection() as connection:
+            connection.execute("PRAGMA secure_delete=ON")
+            connection.execute("BEGIN IMMEDIATE")
+            for column, values in ids.items():
+                for each in values:
+                    erased += connection.execute(f"DELETE FROM requests WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - names of ours
+            connection.execute("ROLLBACK" if dry_run else "COMMIT")
+            if not dry_run:
+                connection.execute("VACUUM")  # else bytes of what SQLite had moved about before stay in gaps of the file
+        return erased
 
     # -- the file -------------------------------------------------------------------------------------------------
 
@@ -238,6 +260,11 @@ class QueueFile:
             except Busy:
                 if time.monotonic() >= until:
                     raise self.locked() from None
+
+    def step(self, act: Callable[[], T]) -> Flow[T]:
+        """Do a step in a flow, at once: it is short."""
+        done: T = yield Step(act)
+        return done
 
     def locked(self) -> QueueError:
         """Say that another process does not let go of the file."""
@@ -275,6 +302,7 @@ class QueueFile:
         connection.text_factory = read_text
         try:
             connection.execute("PRAGMA synchronous=FULL")
+            _bring_up(connection)
             if _SCHEMA.format_in(connection.execute) is None:
                 _SCHEMA.make_in(connection)
         except BaseException:
@@ -286,3 +314,30 @@ class QueueFile:
         return QueueError(
             f"the queue of approvals {checks.show(str(self.path))} cannot be used: {why}. Nothing is approved without it; {self._out}."
         )
+
+
+def no_such_request(shown: StoredRequest) -> str:
+    """Say that a request that was shown is gone."""
+    return f"there is no request {frozen.reading(shown.id)} any more: its program can ask again."
+
+
+def _read(found: tuple[Any, ...]) -> StoredRequest:
+    return rows.read(dict(zip(rows.COLUMNS, found, strict=True)))
+
+
+def _bring_up(connection: sqlite3.Connection) -> None:
+    """Add to a file of the former format what it lacks."""
+    if not _is_former(connection):
+        return
+    with transaction(connection):
+        if not _is_former(connection):  # another process did it meanwhile
+            return
+        for column in _SINCE_THEN:
+            connection.execute(f"ALTER TABLE requests ADD COLUMN {column}")
+        connection.execute(f"PRAGMA user_version={FORMAT}")
+
+
+def _is_former(connection: sqlite3.Connection) -> bool:
+    if connection.execute("PRAGMA application_id").fetchone()[0] != _SCHEMA.application:
+        return False
+    return bool(connection.execute("PRAGMA user_version").fetchone()[0] == _FORMER)

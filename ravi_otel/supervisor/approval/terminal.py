@@ -9,15 +9,16 @@ import termios
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from ravi_otel._flow import Flow
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.policy._contracts import Coloured, JsonObject
-from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval import approvers, frozen
 from ravi_otel.supervisor.approval.asking import Patience, coloured, wall_clock
-from ravi_otel.supervisor.approval.contract import NO_TERMINAL, ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.contract import NO_TERMINAL, NOT_AN_APPROVER, ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.editing import changed
 from ravi_otel.supervisor.approval.rows import EXPIRED
 from ravi_otel.supervisor.approval.sentences import login
@@ -134,12 +135,17 @@ def _answered(at: _Prompt, request: ApprovalRequest, asked: JsonObject) -> Flow[
     while True:
         at.say(*(f"  {line}" for line in frozen.shown(arguments)))
         said = (yield from at.hear(_QUESTION)).lower()
+        me = login()
+        answer = ApprovalAnswer(approved=said in _YES, who=me, identity=approvers.of_login(me))
         if said in _YES:
-            edited = None if now == frozen.exact(asked) else arguments
-            return ApprovalAnswer(approved=True, who=login(), arguments=edited)
+            wrong = approvers.refusal(request, answer)
+            if wrong is not None:
+                at.say(frozen.escaped(wrong))
+                return ApprovalAnswer(approved=False, comment=NOT_AN_APPROVER, identity=answer.identity)
+            return replace(answer, arguments=None if now == frozen.exact(asked) else arguments)
         if said in _NO:
             comment = yield from at.hear("Why not? (the model is told) ")
-            return ApprovalAnswer(approved=False, comment=frozen.reading(comment), who=login())
+            return replace(answer, comment=frozen.reading(comment))
         if said in _EDIT:
             arguments = yield from _edited(at, arguments)
             now = frozen.exact(arguments)

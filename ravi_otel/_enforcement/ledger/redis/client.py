@@ -777,9 +777,9 @@ class RedisClient:
         """Whether the store, or a server of it, is not asked now."""
         return any(server.breaker.is_open for server in tuple(self._servers.values()))
 
-    def sentence(self, error: StoreError) -> str:
+    def sentence(self, error: StoreError, what: str = "the shared ledger") -> str:
         """Return what is wrong with the store, and the way out; no secret is in it."""
-        return f"the shared ledger {self.address.shown} cannot be used, {error.why}. {self._way_out(error)}"
+        return f"{what} {self.address.shown} cannot be used, {error.why}. {self._way_out(error)}"
 
     def _way_out(self, error: StoreError) -> str:
         if error.reason == "store_lost":

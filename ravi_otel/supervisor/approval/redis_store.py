@@ -1,0 +1,450 @@
+"""Keep requests in a Redis, for programs and deciders on many machines.
+
+What a request is, who may answer it and how far it is, is decided here, as for the file; the server only sees to it that of two who change
+a request one comes too late. Every request has a revision, and a change names the one that it was made from: where there is another by now,
+nothing is changed, and who wanted to looks again. A change that is sent twice, since its answer was lost, counts once.
+
+All keys are behind one hash tag, `{ravi-approvals:NAMESPACE}`:
+
+* `:r:ID` a request, each column as JSON, with its revision;
+* `:f:FINGERPRINT` the ids of the requests of one fingerprint; `:ids` all of them by name, `:all` by age, `:open` those that wait;
+* `:v` a number that is another one when somebody has written; `:o:OPERATION` what was done a moment ago.
+
+Machines have clocks of their own. Times are kept by the server's, and given to each reader by theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from json import dumps, loads  # as it is now: the program may make tools of that module's functions
+from typing import Any, Final, TypeVar
+
+import anyio
+import anyio.to_thread
+
+from ravi_otel._enforcement.ledger.choosing import read_choice
+from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
+from ravi_otel._enforcement.ledger.redis.messages import Script
+from ravi_otel._enforcement.ledger.redis.url import read as read_url
+from ravi_otel._enforcement.ledger.store_failures import StoreError
+from ravi_otel._flow import Flow, Step, run_sync
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy import _checks as checks
+from ravi_otel.supervisor.approval import rows
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
+from ravi_otel.supervisor.approval.sentences import not_pending
+from ravi_otel.supervisor.approval.store import Busy, no_such_request
+
+T = TypeVar("T")
+
+_TIMES: Final = ("requested_at", "expires_at", "answered_at", "taken_at", "ended_at", "waiting_at")
+_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
+_LEAST_TIMEOUT_S: Final = 1.0
+_PATIENCE_S: Final = 10.0
+_PAUSE_S: Final = 0.05
+_LEAST_OFFSET_S: Final = 1.0
+"""By how much a clock must differ from the server's before times are told by another."""
+
+_MOST_AT_ONCE: Final = 40
+_MOST_ALIKE: Final = 100
+_MOST_TRIES: Final = 50
+_MOST_LISTED: Final = 100_000
+_MOST_FIELDS: Final = 80
+_OVER: Final = ("rejected", "expired", "taken")
+_MOST_THREADS: Final = 4
+
+_FIND: Final = Script.of(
+    "find",
+    b"""
+local at, found = redis.call('TIME'), {}
+local how, value, most = ARGV[1], ARGV[2], tonumber(ARGV[3])
+if how == 'id' then found = {value}
+elseif how == 'alike' then found = redis.call('ZREVRANGE', KEYS[1] .. ':f:' .. value, 0, most - 1)
+elseif how == 'prefix' then found = redis.call('ZRANGEBYLEX', KEYS[1] .. ':ids', '[' .. value, '[' .. value .. '\\255', 'LIMIT', 0, most)
+elseif how == 'open' then found = redis.call('ZRANGE', KEYS[1] .. ':open', 0, most - 1)
+elseif how == 'all' then found = redis.call('ZREVRANGE', KEYS[1] .. ':all', 0, most - 1) end
+local number = how == 'alike' and redis.call('ZCARD', KEYS[1] .. ':f:' .. value) or 0
+return {at[1], at[2], redis.call('GET', KEYS[1] .. ':v') or '0', number, found}
+""",
+)
+_READ: Final = Script.of(
+    "read",
+    b"""
+local found = {}
+for at = 1, #ARGV do found[at] = redis.call('HGETALL', KEYS[1] .. ':r:' .. ARGV[at]) end
+return found
+""",
+)
+_WRITE: Final = Script.of(
+    "write",
+    b"""
+local id, fingerprint, op, revision, alike, age, is_open = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local row, same, done = KEYS[1] .. ':r:' .. id, KEYS[1] .. ':f:' .. fingerprint, KEYS[1] .. ':o:' .. op
+if redis.call('EXISTS', done) == 1 then return 1 end
+if (redis.call('HGET', row, 'revision') or '') ~= revision then return 0 end
+if revision == '' and redis.call('ZCARD', same) ~= tonumber(alike) then return 0 end
+if #ARGV > 7 then
+  redis.call('HSET', row, unpack(ARGV, 8))
+  redis.call('HINCRBY', row, 'revision', 1)
+  redis.call('ZADD', KEYS[1] .. ':all', age, id)
+  redis.call('ZADD', KEYS[1] .. ':ids', 0, id)
+  redis.call('ZADD', same, age, id)
+  if is_open == '1' then redis.call('ZADD', KEYS[1] .. ':open', age, id) else redis.call('ZREM', KEYS[1] .. ':open', id) end
+else
+  redis.call('DEL', row)
+  redis.call('ZREM', same, id)
+  for _, name in ipairs({':all', ':ids', ':open'}) do redis.call('ZREM', KEYS[1] .. name, id) end
+end
+redis.call('SET', done, '1', 'EX', 60)
+redis.call('INCR', KEYS[1] .. ':v')
+return 1
+""",
+)
+
+
+class _Again(Exception):  # noqa: N818 - a state, told by one function of ours to the next
+    """Say that somebody changed the request meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Be a request as the server has it: its columns by the server's clock, and its revision."""
+
+    id: str
+    columns: Mapping[str, Any]
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """Be what was found at one moment; `offset_s` is by how much this process's clock is before the server's.
+
+    `number` is how many requests of one fingerprint there are, of which only the newest are read.
+    """
+
+    now: float
+    offset_s: float
+    version: str
+    number: int
+    rows: tuple[_Row, ...]
+
+    def stored(self, row: _Row) -> StoredRequest:
+        """Return a request by this process's clock; one that expired meanwhile is expired."""
+        columns = dict(row.columns)
+        until = columns.get("expires_at")
+        if columns.get("state") in ("pending", "approved") and isinstance(until, (int, float)) and until <= self.now:
+            columns["state"] = "expired"
+        for name in _TIMES:
+            if isinstance(columns.get(name), (int, float)):
+                columns[name] += self.offset_s
+        return rows.read(columns)
+
+
+class RedisStore:
+    """Be the queue in a Redis; every method does one step, and raises QueueError, or Busy while the server cannot be asked.
+
+    `clock` stands in the place of the server's, and is there for tests.
+    """
+
+    def __init__(self, url: str, clock: Callable[[], float] | None = None, *, named: str = "RAVI_APPROVALS") -> None:
+        choice = read_choice(named, url)
+        if choice.store != "redis":
+            raise ConfigurationError(f"{named}={choice.shown} is no queue of approvals: give the path of a file, or a URL of a Redis.")
+        self.shown = choice.shown
+        self._clock = clock
+        own_s = read_url(choice.url).timeout_s
+        self._client = RedisClient(choice.url, timeout_s=max(own_s, _LEAST_TIMEOUT_S))  # a person is waited for, and no call of a model
+        weakref.finalize(self, self._client.close)
+        self._tag = f"{{ravi-approvals:{choice.namespace}}}"
+        self._trouble: StoreError | None = None
+        self._threads: anyio.CapacityLimiter | None = None
+
+    def __repr__(self) -> str:
+        return f"<RedisStore {self.shown}>"
+
+    def exists(self) -> bool:
+        """Whether there is a queue to look into: who cannot reach it is told so by the next step."""
+        return True
+
+    def clock(self) -> float:
+        """Return the time in UTC epoch seconds, by this process's clock."""
+        return time.time() if self._clock is None else self._clock()
+
+    # -- who asks -------------------------------------------------------------------------------------------------
+
+    def enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
+        """Take the answer that is there for exactly this request, else find it in the queue or put it in; see `QueueFile.enter`."""
+        return self._until_done(partial(self._enter, request, seal))
+
+    def _enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
+        look = self._look("alike", request.fingerprint, _MOST_ALIKE)
+        known = sorted(((look.stored(row), row) for row in look.rows), key=_by_turn)
+        if any(row.columns.get("taken_for") == request.id for _, row in known):
+            return ApprovalAnswer(approved=False, comment="already_answered")
+        if request.expires_at is not None and request.expires_at <= look.now + look.offset_s:
+            return rows.EXPIRED
+        for stored, row in known:
+            if stored.flaw is not None or stored.seal != seal or not _waits(stored):
+                continue
+            if stored.state == "pending":
+                return stored
+            taken = stored.state == "approved"
+            state = "taken" if taken else stored.state
+            changes = {"state": state, "taken_for": request.id if taken else None, "taken_by": os.getpid(), "taken_at": look.now}
+            self._write(row, changes)
+            return stored.answer()
+        return self._put(request, seal, look)
+
+    def _put(self, request: ApprovalRequest, seal: str, look: _Look) -> StoredRequest:
+        row_id = request.id if _ID.fullmatch(request.id) else secrets.token_hex(4)
+        while self._rows([row_id]):
+            row_id = secrets.token_hex(4)
+        columns = {**rows.written(request, row_id, seal), "state": "pending", "waiting_at": look.now}
+        for name in ("requested_at", "expires_at"):
+            if columns[name] is not None:
+                columns[name] -= look.offset_s
+        row = _Row(row_id, columns, "")
+        stored = look.stored(row)
+        if stored.flaw is not None:
+            raise QueueError(f"the call of {checks.show(request.tool)} cannot be put to a person: {stored.flaw}.")
+        self._write(row, columns, alike=look.number)
+        return stored
+
+    def look(self, row_id: str) -> StoredRequest | None:
+        """Read one request, without writing; None when it is gone."""
+        look = self._look("id", row_id)
+        return look.stored(look.rows[0]) if look.rows else None
+
+    def wait(self, row_id: str) -> None:
+        """Note that its program waits for the answer still."""
+        self._change(row_id, lambda stored, look: {"waiting_at": look.now} if stored.state == "pending" else None)
+
+    def tell_refusal(self, row_id: str) -> None:
+        """Note that a refusal reached who waited for it."""
+        self._change(row_id, lambda stored, look: {"taken_at": look.now} if stored.state == "rejected" else None)
+
+    def end(self, request: ApprovalRequest, status: str) -> None:
+        """Note how the call ended that an approval was taken for; one that never ran is approved still."""
+        self._until_done(partial(self._end, request, status))
+
+    def _end(self, request: ApprovalRequest, status: str) -> None:
+        look = self._look("alike", request.fingerprint, _MOST_ALIKE)
+        for row in look.rows:
+            if row.columns.get("taken_for") != request.id or row.columns.get("outcome") is not None:
+                continue
+            if status != "refused":
+                self._write(row, {"outcome": status[:60], "ended_at": look.now})
+            elif row.columns.get("state") == "taken":
+                self._write(row, {"state": "approved", "taken_for": None, "taken_by": None, "taken_at": None})
+
+    # -- who answers ----------------------------------------------------------------------------------------------
+
+    def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str, takes_back: bool = True) -> StoredRequest:
+        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        return self._until_done(partial(self._answer, shown, answer, login, takes_back=takes_back))
+
+    def _answer(self, shown: StoredRequest, answer: ApprovalAnswer, login: str, *, takes_back: bool) -> StoredRequest:
+        look = self._look("id", shown.id)
+        if not look.rows:
+            raise QueueError(no_such_request(shown))
+        (row,) = look.rows
+        stored = look.stored(row)
+        if not rows.is_open_to(stored, shown, answer, takes_back=takes_back):
+            raise QueueError(not_pending(stored))
+        changes = rows.answered(stored, answer, login=login, now=look.now)
+        self._write(row, changes)
+        return look.stored(replace(row, columns={**row.columns, **changes}))
+
+    def find(self, wanted: str) -> StoredRequest:
+        """Give the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        look = self._look("id", wanted)
+        if not look.rows and wanted:
+            look = self._look("prefix", wanted, 2)
+        if len(look.rows) != 1:
+            what = "no request" if not look.rows else "several requests"
+            raise ConfigurationError(f"ID={checks.show(wanted)} names {what} of the queue. `ravi-otel approvals list --all` lists them.")
+        return look.stored(look.rows[0])
+
+    def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
+        """List requests, the oldest first of those to be answered, else the newest first."""
+        if not pending:
+            look = self._look("all", "", most)
+            return [look.stored(row) for row in look.rows]
+        look = self._look("open", "", most + _MOST_ALIKE)
+        found: list[StoredRequest] = []
+        for row in look.rows:
+            stored = look.stored(row)
+            if stored.state == "pending" and len(found) < most:
+                found.append(stored)
+            elif stored.state == "expired":
+                self._forget(row, {"state": "expired"})
+        return found
+
+    def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
+        """List what became of the same request before: who approves it again should know."""
+        look = self._look("alike", stored.request.fingerprint, _MOST_ALIKE)
+        known = [look.stored(row) for row in look.rows if row.id != stored.id]
+        before = [each for each in known if each.request.requested_at <= stored.request.requested_at]
+        return sorted(before, key=lambda each: -each.request.requested_at)[:most]
+
+    def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
+        """Delete what was over before so many seconds ago, and say how much: never what waits, nor an approval to be used."""
+        before = self.clock() - older_than_s
+
+        def is_old(stored: StoredRequest) -> bool:
+            last = (stored.ended_at, stored.taken_at, stored.answered_at, stored.request.expires_at, stored.request.requested_at)
+            return stored.state in _OVER and max(each or 0.0 for each in last) < before
+
+        return self._delete(is_old, dry_run=dry_run)
+
+    def erase(self, ids: Mapping[str, Sequence[str]], *, dry_run: bool = False) -> int:
+        """Delete what has one of these values in one of these columns, and say how much."""
+        wanted = {name: frozenset(values) for name, values in ids.items()}
+        return self._delete(lambda stored: any(getattr(stored.request, name) in values for name, values in wanted.items()), dry_run=dry_run)
+
+    def _delete(self, is_wanted: Callable[[StoredRequest], bool], *, dry_run: bool) -> int:
+        look = self._look("all", "", _MOST_LISTED)
+        gone = [row for row in look.rows if is_wanted(look.stored(row))]
+        return len(gone) if dry_run else sum(self._forget(row, {}) for row in gone)
+
+    # -- the server -----------------------------------------------------------------------------------------------
+
+    def changed(self) -> tuple[str, ...]:
+        """Give a mark that is another one when somebody has written; () while the server does not say."""
+        try:
+            return (self._found("none", "", 0)[1],)
+        except Busy:
+            return ()
+
+    def patiently(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
+        """Do a step as soon as the server can be asked, and keep the thread meanwhile; QueueError when it cannot for so long."""
+        until = time.monotonic() + patience_s
+        while True:
+            try:
+                return act()
+            except Busy:
+                if time.monotonic() >= until:
+                    raise self.locked() from None
+            time.sleep(_PAUSE_S)
+
+    def step(self, act: Callable[[], T]) -> Flow[T]:
+        """Do a step in a flow: an event loop goes on while the server is asked, in a thread of a few that are for this alone."""
+        done: T = yield Step(act, partial(self._in_thread, act))
+        return done
+
+    async def _in_thread(self, act: Callable[[], T]) -> T:
+        if self._threads is None:
+            self._threads = anyio.CapacityLimiter(_MOST_THREADS)
+        return await anyio.to_thread.run_sync(act, limiter=self._threads)
+
+    def locked(self) -> QueueError:
+        """Say that the server cannot be asked."""
+        return self._failed(self._trouble or StoreError("because it does not answer"))
+
+    def _failed(self, trouble: StoreError) -> QueueError:
+        said = self._client.sentence(trouble, "the queue of approvals")
+        return QueueError(f"{said} Nothing is approved without it.")
+
+    def _change(self, row_id: str, change: Callable[[StoredRequest, _Look], Mapping[str, Any] | None]) -> None:
+        def once() -> None:
+            look = self._look("id", row_id)
+            changes = change(look.stored(look.rows[0]), look) if look.rows else None
+            if changes is not None:
+                self._write(look.rows[0], changes)
+
+        self._until_done(once)
+
+    def _until_done(self, act: Callable[[], T]) -> T:
+        for _ in range(_MOST_TRIES):
+            try:
+                return act()
+            except _Again:
+                continue
+        raise Busy
+
+    def _look(self, how: str, value: str, most: int = 1) -> _Look:
+        now, version, number, ids = self._found(how, value, most)
+        mine = self.clock()
+        if self._clock is not None or abs(mine - now) < _LEAST_OFFSET_S:
+            now = mine
+        return _Look(now, mine - now, version, number, tuple(self._rows(ids)))
+
+    def _found(self, how: str, value: str, most: int) -> tuple[float, str, int, list[str]]:
+        answer = self._call(_FIND, [how, value, most])
+        try:
+            seconds, micros, version, number, ids = answer
+            return int(seconds) + int(micros) / 1e6, version.decode(), number, [each.decode() for each in ids]
+        except (AttributeError, TypeError, ValueError):
+            raise self._failed(StoreError("because it answers what no server of ours says")) from None
+
+    def _rows(self, ids: Sequence[str]) -> list[_Row]:
+        found: list[_Row] = []
+        for at in range(0, len(ids), _MOST_AT_ONCE):
+            some = ids[at : at + _MOST_AT_ONCE]
+            for row_id, pairs in zip(some, self._call(_READ, some), strict=True):
+                if pairs:
+                    found.append(_row(row_id, pairs))
+        return found
+
+    def _write(self, row: _Row, changes: Mapping[str, Any], *, alike: int = 0) -> None:
+        """Change a row, put it in where it has no revision, or take it out where nothing is left of it."""
+        columns = {**row.columns, **changes}
+        is_open = columns.get("state") == "pending"
+        head: list[str | int] = [row.id, str(columns.get("fingerprint") or ""), secrets.token_hex(8), row.revision, alike]
+        age = columns.get("requested_at")
+        head += [repr(float(age)) if isinstance(age, (int, float)) else "0", "1" if is_open else "0"]
+        fields: list[str | int] = [part for name, value in changes.items() for part in (name, dumps(value))]
+        if self._call(_WRITE, [*head, *fields]) != 1:
+            raise _Again
+
+    def _forget(self, row: _Row, changes: Mapping[str, Any]) -> int:
+        """Change or delete what is over, unless somebody changes it at this moment."""
+        try:
+            self._write(row, changes)
+        except _Again:
+            return 0
+        return 1
+
+    def _call(self, script: Script, args: Iterable[str | int]) -> Any:
+        try:
+            return run_sync(self._client.call(script, [self._tag], list(args)))
+        except ServerError as trouble:
+            self._trouble = trouble
+            if trouble.kind == "refused":
+                raise self._failed(trouble) from None
+            raise Busy from trouble
+
+
+def _row(row_id: str, pairs: Sequence[bytes]) -> _Row:
+    """Read a row, whatever somebody put there: what is no JSON is left as bytes, which fit no column."""
+    columns: dict[str, Any] = {}
+    revision = ""
+    for at in range(0, min(len(pairs), 2 * _MOST_FIELDS) - 1, 2):
+        name, value = pairs[at].decode("utf-8", "replace"), pairs[at + 1]
+        if name == "revision":
+            revision = value.decode("utf-8", "replace")
+            continue
+        try:
+            columns[name] = loads(value)
+        except (ValueError, RecursionError):
+            columns[name] = value
+    return _Row(row_id, columns, revision)
+
+
+def _by_turn(found: tuple[StoredRequest, _Row]) -> tuple[bool, float, str]:
+    """Put answered ones first, then older ones."""
+    stored, row = found
+    return stored.state == "pending", stored.request.requested_at, row.id
+
+
+def _waits(stored: StoredRequest) -> bool:
+    """Whether it waits for an answer, or its answer waits for who asked."""
+    return stored.state in ("pending", "approved") or (stored.state == "rejected" and stored.taken_at is None)

@@ -1,0 +1,233 @@
+"""Who may approve what: checked where the answer is applied, in the program's own process, whatever it came through."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from approval_desk import desk, pending, requested
+from refund_gate import LARGE, NO, SMALL, YES, Person, Till, desk_gate, refused, through
+
+import ravi_otel
+from ravi_otel import ConfigurationError
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, Rules, ToolGateway
+from ravi_otel.supervisor.approval.approvers import LINK, Approvers, of_login, of_sign_in, refusal
+from ravi_otel.supervisor.approval.rows import NotAnApproverError, QueueError, seal_of
+from ravi_otel.supervisor.audit_chain import entry_of, lines
+
+ANN = replace(YES, who="ann", identity=of_login("ann"))
+BOB_AS_ANN = replace(YES, who="ann", identity=of_login("bob"))
+HOLDER = replace(YES, who="whoever has the link", identity=LINK)
+
+
+@pytest.fixture
+def till():
+    return Till()
+
+
+def asked(approvers=None, *, requester_may_approve=True, user_id=None):
+    return requested(approvers=approvers, requester_may_approve=requester_may_approve, user_id=user_id)
+
+
+@pytest.mark.parametrize(
+    ("approvers", "answer", "why"),
+    [
+        (None, ApprovalAnswer(approved=True), None),
+        (("ann",), ANN, None),
+        (("ann",), replace(ANN, identity=of_sign_in("ann")), None),
+        (("login:ann",), ANN, None),
+        (("ann",), YES, None),
+        ((LINK,), HOLDER, None),
+        (("ann",), BOB_AS_ANN, "bob may not decide about issue_refund: ann may."),
+        (("ann", "jo"), replace(NO, identity=of_login("bob")), "bob may not decide about issue_refund: ann and jo may."),
+        (("ann",), HOLDER, "Whoever has the link may not decide about issue_refund: ann may."),
+        (("login:ann",), replace(ANN, identity=of_sign_in("ann")), "ann may not decide about issue_refund: login:ann may."),
+        ((LINK,), replace(ANN, identity=of_login(LINK)), "link may not decide about issue_refund: whoever has the link may."),
+        ((LINK,), replace(YES, who=LINK), "link may not decide about issue_refund: whoever has the link may."),
+        (("ann",), ApprovalAnswer(approved=True), "Somebody whom nobody named may not decide about issue_refund: ann may."),
+        (("ann",), replace(YES, identity="ann"), "ann may not decide about issue_refund: ann may."),
+    ],
+)
+def test_only_an_approver_decides_and_nobody_passes_for_one(approvers, answer, why):
+    assert refusal(asked(approvers), answer) == why
+
+
+@pytest.mark.parametrize(
+    ("answer", "user_id", "why"),
+    [
+        (ANN, "bob", None),
+        (replace(ANN, approved=False), "ann", None),
+        (ANN, "Ann ", "ann requested it, and may not approve it: somebody else must."),
+        (replace(ANN, identity=of_sign_in("ANN")), "ann", "ANN requested it, and may not approve it: somebody else must."),
+        (BOB_AS_ANN, "bob", "bob requested it, and may not approve it: somebody else must."),
+        (ANN, None, "Nobody knows who requested it, so nobody may approve it: give the run a user."),
+        (HOLDER, "bob", "Whoever has the link may be the one who requested it, who may not approve it: somebody who is signed in must."),
+    ],
+)
+def test_who_requested_it_never_approves_it_where_that_is_asked_for(answer, user_id, why):
+    assert refusal(asked(requester_may_approve=False, user_id=user_id), answer) == why
+
+
+# -- at the gate ------------------------------------------------------------------------------------------------------
+
+
+def test_an_approval_of_somebody_who_may_not_runs_nothing_and_is_spent(till, colour, tmp_path):
+    person = Person(BOB_AS_ANN)
+    gate = desk_gate(till, person, approvers={"refund": ["ann"]}, audit=AuditLog(tmp_path, content=True))
+    with ravi_otel.run("desk", run_id="r-1"):
+        denied = refused(colour, gate, till, LARGE)
+    assert denied.stop_reason == "supervisor_block:not_an_approver"
+    assert "bob may not decide about refund: ann may." in str(denied)
+    assert till.paid == []
+    assert person.ended == [(person.asked[0].id, "spent")]
+    with (tmp_path / "r-1.audit.jsonl").open("rb") as file:
+        entries = [entry_of(line) for line in lines(file.fileno(), 0, (tmp_path / "r-1.audit.jsonl").stat().st_size)]
+    (said,) = [entry for entry in entries if entry["what"] == "approved"]
+    assert (said["who"], said["identity"], said["permitted"]) == ("ann", "login:bob", False)
+
+
+def test_an_approver_approves_and_what_needs_no_person_needs_no_approver(till, colour):
+    gate = desk_gate(till, Person(ANN), approvers=["ann"])
+    with ravi_otel.run("desk"):
+        through(colour, gate, "refund", till.refund, SMALL)
+        through(colour, gate, "refund", till.refund, LARGE)
+    assert [amount for _, amount, _ in till.paid] == [100.0, 1200.0]
+
+
+def test_a_no_counts_whoever_says_it(till):
+    with ravi_otel.run("desk"):
+        denied = refused("sync", desk_gate(till, Person(replace(NO, identity=of_login("bob"))), approvers=["ann"]), till, LARGE)
+    assert denied.stop_reason == "human_rejected"
+
+
+def test_the_user_of_a_run_never_approves_its_calls_where_that_is_asked_for(till):
+    with ravi_otel.run("desk", user_id="ann"):
+        own = refused("sync", desk_gate(till, Person(ANN), requester_may_approve=False), till, LARGE)
+        through(
+            "sync",
+            desk_gate(till, Person(replace(ANN, identity=of_login("jo"))), requester_may_approve=False),
+            "refund",
+            till.refund,
+            LARGE,
+        )
+    assert "ann requested it, and may not approve it" in str(own)
+    assert len(till.paid) == 1
+
+
+def test_where_nobody_knows_who_requested_it_nobody_is_asked(till):
+    person = Person(ANN)
+    with ravi_otel.run("desk"):
+        denied = refused("sync", desk_gate(till, person, requester_may_approve=False), till, LARGE)
+    assert (denied.stop_reason, person.asked) == ("supervisor_block:unknown_requester", [])
+
+
+def test_what_an_approver_changes_in_its_request_changes_nothing_of_who_may(till):
+    def cheats(request):
+        object.__setattr__(request, "approvers", None)
+        return BOB_AS_ANN
+
+    with ravi_otel.run("desk"):
+        assert refused("sync", desk_gate(till, Person(cheats), approvers=["ann"]), till, LARGE).stop_reason.endswith("not_an_approver")
+
+
+@pytest.mark.parametrize("where", ["file", "redis"])
+def test_an_answer_that_was_forged_into_the_queue_is_refused_by_the_program(till, where, tmp_path, request):
+    place = tmp_path / "desk" / "q.db" if where == "file" else request.getfixturevalue("redis_server").url
+    gate = desk_gate(till, ApprovalQueue(place), approvers=["ann"])
+
+    def call():
+        with ravi_otel.run("desk"):
+            return refused("sync", gate, till, LARGE)
+
+    with ThreadPoolExecutor(1) as program:
+        waits = program.submit(call)
+        (stored,) = pending(place, time.time)
+        nobody = replace(stored, request=replace(stored.request, approvers=None))
+        at = desk(place, time.time)
+        with pytest.raises(NotAnApproverError, match="bob may not decide about refund: ann may"):
+            at.answer(stored, ApprovalAnswer(approved=True, who="ann"), login="bob")
+        with pytest.MonkeyPatch.context() as patch:  # a decider that asks nobody whether they may
+            patch.setattr("ravi_otel.supervisor.approval.approvers.refusal", lambda request, answer: None)
+            at.answer(nobody, ApprovalAnswer(approved=True, who="ann"), login="bob")
+        denied = waits.result(20)
+    assert denied.stop_reason == "supervisor_block:not_an_approver"
+    assert till.paid == []
+
+
+def test_a_row_whose_approvers_were_changed_cannot_be_answered(tmp_path):
+    path = tmp_path / "desk" / "q.db"
+    request = asked(("ann",))
+    shown = desk(path).enter(request, seal_of(request))
+    with sqlite3.connect(path) as file:
+        file.execute("UPDATE requests SET approvers = NULL")
+    file.close()
+    with pytest.raises(QueueError, match="somebody wrote to the queue"):
+        desk(path).answer(shown, ApprovalAnswer(approved=True), login="bob")
+
+
+# -- what is written --------------------------------------------------------------------------------------------------
+
+
+def refund(user_id: int, amount: float) -> str:
+    return f"{user_id} {amount}"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"approvers": "ann"}, r"Gate\(approvers\)='ann' must be a list of names"),
+        ({"approvers": []}, r"Gate\(approvers\) names nobody"),
+        ({"approvers": {"refund": []}}, r"Gate\(approvers\)\['refund'\] names nobody"),
+        ({"approvers": {"refunds": ["ann"]}}, r"approvers names the tool 'refunds', which there is not, did you mean 'refund'"),
+        ({"approvers": [7]}, "is not text"),
+        ({"requester_may_approve": "no"}, r"Gate\(requester_may_approve\)='no' must be True or False"),
+    ],
+)
+def test_what_says_nothing_about_who_may_is_refused_when_the_gate_is_made(more, why):
+    with pytest.raises(ConfigurationError, match=why):
+        Gate(tools=[refund], **more)
+
+
+def test_tools_that_are_not_named_go_by_the_star_else_anybody_may():
+    assert Approvers.read("x", {"refund": ["jo", "ann"], "*": ["ops"]}).of("mail") == ("ops",)
+    assert Approvers.read("x", {"refund": ["jo", "ann"]}).of("refund") == ("ann", "jo")
+    assert Approvers.read("x", {"refund": ["jo"]}).of("mail") is None
+    assert Approvers.read("x", None).of("mail") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[gate]\ndefault = "escalate"\nrequester_may_approve = false\n[gate.approvers]\nrefund = ["ann"]\n',
+        '[gate]\ndefault = "escalate"\nrequester_may_approve = false\napprovers = ["ann"]\n',
+    ],
+)
+def test_a_policy_file_says_who_may_and_the_gate_goes_by_it(tmp_path, till, text):
+    path = tmp_path / "policy.toml"
+    path.write_text(text)
+    rules = Rules.from_file(path)
+    for answer, user, reason in ((BOB_AS_ANN, "u1", "not_an_approver"), (ANN, "ann", "not_an_approver"), (ANN, None, "unknown_requester")):
+        with ravi_otel.run("desk", user_id=user):
+            gate = Gate(rules, tools=till.tools, approver=Person(answer))
+            assert refused("sync", gate, till, LARGE).stop_reason == f"supervisor_block:{reason}"
+    with ravi_otel.run("desk", user_id="u1"), ToolGateway(till.tools, supervisor=rules, approver=Person(ANN)) as gateway:
+        gateway.call("refund", LARGE)
+    assert len(till.paid) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('approvers = "ann"', r"policy.toml: gate.approvers='ann' must be a list of names"),
+        ("approvers = []", "names nobody"),
+        ("requester_may_approve = 1", "must be True or False"),
+    ],
+)
+def test_a_policy_file_that_says_it_wrong_is_told_where(tmp_path, line, why):
+    path = tmp_path / "policy.toml"
+    path.write_text(f"[gate]\n{line}\n")
+    with pytest.raises(ConfigurationError, match=why):
+        Rules.from_file(path)
