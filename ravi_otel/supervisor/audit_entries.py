@@ -71,7 +71,7 @@ def _entry(verified: Verified, number: int, entry: Mapping[str, Any], clean: Cal
     others = {"reviewed": "gate", LIMIT_SET: "the program"}.get(what, "")
     decision = entry.get("decision") if isinstance(entry.get("decision"), str) else None
     word = _DECIDED.get(decision or "", what.replace("_", " "))
-    if what == "approved" and not entry.get("approved", True):
+    if what == "approved" and not (entry.get("approved", True) and entry.get("permitted", True)):
         decision = word = "rejected"
     at, says = entry.get("at"), _limit if what == LIMIT_SET else _says
     return Entry(

@@ -16,7 +16,7 @@ from ravi_otel.supervisor.approval.store import QueueFile
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "approvals.md").read_text(encoding="utf-8")
-(PROGRAM,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+(PROGRAM, _) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 COMMANDS = [line.removeprefix("$ ") for block in re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
 
 
@@ -43,5 +43,5 @@ def test_the_program_waits_and_the_commands_that_are_shown_answer_it(tmp_path):
     assert asked.id[:8] in printed[0]
     assert '"amount_usd": 1200.0' in printed[1]
     assert "by anna" in printed[2]
-    assert "refund-7.audit.jsonl: 6 entries as written" in printed[3]
+    assert "refund-7.audit.jsonl: 6 entries as written" in printed[-1]
     assert queue.find(asked.id).outcome == "ok"

@@ -58,7 +58,7 @@ class Approvers:
         if not isinstance(given, Mapping):
             return cls({OTHERS: _names(parameter, given)}, requester_may_approve)
         by_tool: dict[str, tuple[str, ...]] = {}
-        for tool, names in given.items():
+        for tool, names in cast("Mapping[Any, Any]", given).items():  # type: ignore[redundant-cast]  # pyright knows nothing of it
             by_tool[checks.name(parameter, tool, "issue_refund")] = _names(f"{parameter}[{tool!r}]", names)
         return cls(by_tool, requester_may_approve)
 

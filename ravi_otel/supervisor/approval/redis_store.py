@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from json import dumps, loads  # as it is now: the program may make tools of that module's functions
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -140,10 +140,10 @@ class _Look:
         """Return a request by this process's clock; one that expired meanwhile is expired."""
         columns = dict(row.columns)
         until = columns.get("expires_at")
-        if columns.get("state") in ("pending", "approved") and isinstance(until, (int, float)) and until <= self.now:
+        if columns.get("state") in ("pending", "approved") and rows.is_time(until) and cast("float", until) <= self.now:
             columns["state"] = "expired"
         for name in _TIMES:
-            if isinstance(columns.get(name), (int, float)):
+            if rows.is_time(columns.get(name)):
                 columns[name] += self.offset_s
         return rows.read(columns)
 
@@ -207,7 +207,7 @@ class RedisStore:
         row_id = request.id if _ID.fullmatch(request.id) else secrets.token_hex(4)
         while self._rows([row_id]):
             row_id = secrets.token_hex(4)
-        columns = {**rows.written(request, row_id, seal), "state": "pending", "waiting_at": look.now}
+        columns: dict[str, Any] = {**rows.written(request, row_id, seal), "state": "pending", "waiting_at": look.now}
         for name in ("requested_at", "expires_at"):
             if columns[name] is not None:
                 columns[name] -= look.offset_s
@@ -400,7 +400,7 @@ class RedisStore:
         is_open = columns.get("state") == "pending"
         head: list[str | int] = [row.id, str(columns.get("fingerprint") or ""), secrets.token_hex(8), row.revision, alike]
         age = columns.get("requested_at")
-        head += [repr(float(age)) if isinstance(age, (int, float)) else "0", "1" if is_open else "0"]
+        head += [repr(float(cast("float", age))) if rows.is_time(age) else "0", "1" if is_open else "0"]
         fields: list[str | int] = [part for name, value in changes.items() for part in (name, dumps(value))]
         if self._call(_WRITE, [*head, *fields]) != 1:
             raise _Again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, cast
@@ -70,7 +69,7 @@ _NUMBERS: Final = frozenset(
 )
 _NEEDED: Final = frozenset({"id", "tool", "arguments", "fingerprint", "scope", "reason", "requested_at", "seal", "state"})
 _LONGEST: Final = 4_096
-_LONG: Final = dict.fromkeys(("arguments", "edited", "schema", "approvers"), frozen.MOST_CHARS)
+_LONG: Final[Mapping[str, int]] = dict.fromkeys(("arguments", "edited", "schema", "approvers"), frozen.MOST_CHARS)
 _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
 
 
@@ -297,11 +296,16 @@ def _fitting(text: str | None) -> str | None:
     return None if text is None else text[:_LONGEST].encode("utf-8", "replace").decode("utf-8")
 
 
+def is_time(value: object) -> bool:
+    """Whether it is a number that a time, or any number of a request, can be."""
+    return isinstance(value, (int, float)) and 0 <= value <= _MOST_TIME
+
+
 def _fits(name: str, value: object) -> bool:
     if value is None:
         return name not in _NEEDED
     if name in _NUMBERS:
-        return isinstance(value, (int, float)) and math.isfinite(value) and 0 <= value <= _MOST_TIME
+        return is_time(value)
     if name == "state":
         return value in _STATES
     return isinstance(value, str) and len(value) <= _LONG.get(name, _LONGEST)
