@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from ravi_otel._extras import load
 from ravi_otel._sqlite import connect, transaction
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._store import Store, is_alive
+from ravi_otel.local._store import UNENDED, Store, alive_and_gone
 from ravi_otel.policy import _checks as checks
 
 MOST_AGE_S: Final = 30 * 24 * 3600
@@ -164,14 +164,7 @@ class _Pruning:
 
     def _alive(self) -> set[str]:
         """Return the processes and launches that still run, as far as that can be known from here."""
-        alive: set[str] = set()
-        for row in self._connection.execute("SELECT * FROM processes WHERE ended IS NULL"):
-            if _may_live(row, row["last_seen"], self._clock):
-                alive.update(each for each in (row["process"], row["launch"]) if each is not None)
-        for row in self._connection.execute("SELECT * FROM launches WHERE ended IS NULL"):
-            if _may_live(row, row["began"], self._clock):
-                alive.add(row["launch"])
-        return alive
+        return alive_and_gone(self._connection.execute(UNENDED), self._clock)[0]
 
     def _remove(self, runs: Iterable[str]) -> None:
         waiting = list(runs)
@@ -217,11 +210,6 @@ class _Pruning:
 
 def _goes_on(row: sqlite3.Row, alive: set[str]) -> bool:
     return row["ended"] is None and (row["process"] in alive or row["run"] in alive)
-
-
-def _may_live(row: sqlite3.Row, seen: int, clock: int) -> bool:
-    alive = is_alive(dict(row))
-    return clock - seen < _QUIET_S * 10**9 if alive is None else alive
 
 
 def _remove_runs(connection: sqlite3.Connection, runs: Sequence[str]) -> list[str]:

@@ -40,7 +40,6 @@ from ravi_otel.local._answers import (
     add_consumed,
     duration_of,
     event_of,
-    int_in,
     json_in,
     list_in,
     note_of,
@@ -54,7 +53,7 @@ from ravi_otel.local._answers import (
     tags_in,
 )
 from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
-from ravi_otel.local._store import REPORTED, SUMS, Store, Sums, is_alive
+from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, Sums, alive_and_gone
 from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, launch_facts, leaf_node, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
@@ -62,9 +61,6 @@ from ravi_otel.policy._limits import NANO
 
 HOUR_NS: Final = 3_600 * NANO
 _DAY_NS: Final = 24 * HOUR_NS
-_QUIET_NS: Final = _DAY_NS
-"""How long a process of another machine is taken to run after it was last heard of."""
-
 _LEAST_PREFIX: Final = 4
 _MOST_FOUND: Final = 20
 _MOST_FACETS: Final = 50
@@ -184,23 +180,7 @@ class Queries:
 
     def _gone(self) -> list[str]:
         """List the processes and launches that nobody saw end, and that run no more."""
-        gone: set[str] = set()
-        living: set[str] = set()
-        for row in self._rows("SELECT process, launch, pid, start, machine, last_seen FROM processes WHERE ended IS NULL"):
-            alive = is_alive(dict(row))
-            if alive is None:
-                alive = time.time_ns() - (int_in(row["last_seen"]) or 0) < _QUIET_NS
-            if alive:
-                living.add(row["launch"])
-            else:
-                gone.add(row["process"])
-        for row in self._rows("SELECT launch, pid, start, machine, began FROM launches WHERE outcome = 'running'"):
-            alive = is_alive(dict(row))
-            if alive is None:
-                alive = time.time_ns() - (int_in(row["began"]) or 0) < _QUIET_NS
-            if not alive and row["launch"] not in living:
-                gone.add(row["launch"])
-        return sorted(gone)
+        return sorted(alive_and_gone(self._rows(UNENDED))[1])
 
     def _inside(self, run: str) -> list[str]:
         """List a run and all runs in it, itself first."""
@@ -329,13 +309,12 @@ class Queries:
             if each not in GROUPINGS and not (each.startswith(_TAG) and each != _TAG):
                 raise ConfigurationError(f"by={checks.show(each)} is nothing to add up by. Write one of {', '.join(GROUPINGS)} or tag.KEY.")
         where = where or SpendFilter()
-        if any(each in _OF_RUNS or each.startswith(_TAG) for each in by):
-            found = self._of_runs(by, since, until, where)
-        else:
-            found = self._rolled_up(by, since, until, where)
+        of_runs = any(each in _OF_RUNS or each.startswith(_TAG) for each in by)
+        found = (self._of_runs if of_runs else self._rolled_up)(by, since, until, where)
         columns = zip(*(_FIGURES(sums) for _, _, sums in found.values()), strict=True)
         total = Sums(*map(sum, columns))
-        groups = [Group(key, calls, duration, Spent.of(sums)) for key, (calls, duration, sums) in found.items()]
+        told = ((key, calls, duration, sums) for key, (calls, duration, sums) in found.items() if calls or any(_FIGURES(sums)))
+        groups = [Group(key, calls, duration, Spent.of(sums)) for key, calls, duration, sums in told]
         times = [at for at, each in enumerate(by) if each in _TIMES]
         groups.sort(key=lambda group: (*(group.key[at] or "" for at in times), *_dearest(group)))
         return SpendTable(tuple(by), since, until, tuple(groups), Spent.of(total))
@@ -344,25 +323,16 @@ class Queries:
         """Add up what is kept by the hour, and call by call a part of an hour at either end, and an hour in which a local day begins."""
         first = -(-since // HOUR_NS) * HOUR_NS if since is not None else 0
         last = until // HOUR_NS * HOUR_NS if until is not None else _FOREVER
-        conditions, values = _spend_conditions(where)
         sources = [f"SELECT {', '.join(_ROLLED)} FROM hourly WHERE hour >= {first} AND hour < {last}"]
-        parts = [(since, until)] if first > last else [(since, first), (last, until)]
-        for start, end in parts:
+        for start, end in [(since, until)] if first > last else [(since, first), (last, until)]:
             if start is not None and end is not None and start < end:
-                sources += [each.format(where=f"began >= {start} AND began < {end}", more="") for each, _, _ in _AS_HOURS]
-        day = ""
-        if _DAYS & set(by):
-            changes = self._offsets(first, last)
-            day = _day(changes)
-            cut = [hour for hour in _midnights(changes) if first <= hour < last]
-            if cut:
-                values["cut"] = json.dumps(cut)
-                sources[0] += " AND hour NOT IN (SELECT value FROM json_each(:cut))"
-                sources += [each.format(where=_IN_HOURS.format(table, time), more="") for each, table, time in _AS_HOURS]
-        if "tool" in by:
-            conditions.append("tool != ''")
-        source = f"({' UNION ALL '.join(sources)}) WHERE {' AND '.join(conditions) or '1'}"
-        return self._added(by, source, values, day)
+                sources += _as_hours(f"began >= {start} AND began < {end}")
+        changes = self._offsets(first, last) if _DAYS & set(by) else []
+        cut = [hour for hour in _midnights(changes) if first <= hour < last]
+        if cut:
+            sources[0] += " AND hour NOT IN (SELECT value FROM json_each(:cut))"
+            sources += _as_hours(_IN_HOURS)
+        return self._added(by, sources, where, changes, {"cut": json.dumps(cut)})
 
     def _offsets(self, first: int, last: int) -> list[tuple[int, int]]:
         """List from when on local time is how much ahead of UTC, and at the end the hour after the last."""
@@ -378,46 +348,29 @@ class Queries:
 
     def _of_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
         """Add up what belongs to runs: by their own sums where all of a run fits, else by its calls."""
-        conditions, values = _spend_conditions(where)
-        apart = [each for each in by if each not in _WHOSE and not each.startswith(_TAG)]
-        if not apart and not any((where.model, where.agent, where.tool, where.provider)):
-            return self._by_runs(by, since, until, where)
-        place = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
-        within = " AND ".join(place) or "1"
-        parts = " UNION ALL ".join(each.format(where=within, more=_OF_ONE_RUN) for each, _, _ in _AS_HOURS)
-        source = f"({parts}) WHERE {' AND '.join(conditions) or '1'}"
+        within = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
+        sources: list[str] = []
+        changes: _Changes = []
+        apart = any(each not in _WHOSE and not each.startswith(_TAG) for each in by)
+        if apart or any((where.model, where.agent, where.tool, where.provider)):
+            changes = self._offsets(since or 0, _FOREVER if until is None else until) if _DAYS & set(by) else []
+        else:
+            inside = [f"coalesce(began, 0) >= {since}"] * (since is not None) + [f"ended < {until}"] * (until is not None)
+            outside = [f"coalesce(began, 0) >= {until}"] * (until is not None) + [f"ended < {since}"] * (since is not None)
+            whole = f"coalesce({' AND '.join(inside) or '1'}, 0)"
+            sources = [f"{_RUNS_AS_HOURS} WHERE {whole}"]
+            within.append(f"run IN (SELECT run FROM runs WHERE NOT {whole} AND NOT coalesce({' OR '.join(outside) or '0'}, 0))")
+        sources += _as_hours(" AND ".join(within) or "1", _OF_ONE_RUN)
+        return self._added(by, sources, where, changes, {})
+
+    def _added(self, by: Sequence[str], sources: Sequence[str], where: SpendFilter, changes: _Changes, values: dict[str, Any]) -> _Groups:
+        """Add up the rows of these sources by each key; `changes` say which local day an hour is of."""
+        day = _day(changes) if changes else ""
+        conditions, chosen = _spend_conditions(where)
+        values |= chosen
         if "tool" in by:
-            source += " AND tool != ''"
-        day = _day(self._offsets(since or 0, _FOREVER if until is None else until)) if _DAYS & set(by) else ""
-        return self._added(by, source, values, day)
-
-    def _by_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
-        rows = self._rows(f"SELECT run, parent, process, began, ended, user, tenant, session, tags, {', '.join(SUMS)} FROM runs")
-        own = {row["run"]: sums_in(row) for row in rows}
-        whole = {row["run"]: sums_in(row) for row in rows}
-        for row in rows:
-            if row["parent"] in own:
-                _take_off(own[row["parent"]], whole[row["run"]])
-        found: _Groups = {}
-        cut: list[str] = []
-        for row in rows:
-            began, ended = _int(row["began"]), int_in(row["ended"])
-            inside = (since is None or began >= since) and (until is None or (ended is not None and ended < until))
-            outside = (until is not None and began >= until) or (since is not None and ended is not None and ended < since)
-            if inside:
-                _enter(found, _run_key(by, row), 0, own[row["run"]], row, where)
-            elif not outside:
-                cut.append(row["run"])
-        within = f"{IN_RUNS} AND began >= {since or 0} AND began < {_FOREVER if until is None else until}"
-        for source, _, _ in _AS_HOURS:
-            whose = "run, user, tenant, session, tags"
-            part = source.format(where=within, more=_OF_ONE_RUN)
-            statement = f"SELECT {whose}, sum(calls) AS calls, {ADDED} FROM ({part}) GROUP BY {whose}"
-            for row in self._rows(statement, {"runs": json.dumps(cut)}) if cut else ():
-                _enter(found, _run_key(by, row), row["calls"], sums_in(row), row, where)
-        return {key: value for key, value in found.items() if any(getattr(value[2], name) for name in SUMS)}
-
-    def _added(self, by: Sequence[str], source: str, values: dict[str, Any], day: str) -> _Groups:
+            conditions.append("tool != ''")
+        source = f"({' UNION ALL '.join(sources)}) WHERE {' AND '.join(conditions) or '1'}"
         keys: list[str] = []
         for at, each in enumerate(by):
             if each.startswith(_TAG):
@@ -562,6 +515,7 @@ class Queries:
 
 # -- what is asked ------------------------------------------------------------------------------------------------
 
+_Changes = Sequence[tuple[int, int]]
 _Groups = dict[tuple[str | None, ...], tuple[int, int, Sums]]
 
 GROUPINGS: Final = ("hour", "day", "week", "month", "model", "provider", "agent", "tool", "user", "tenant", "session", "run")
@@ -746,6 +700,14 @@ _AS_HOURS: Final = (
 """What `hourly` adds up, each by itself, with its table and time: calls, tools, and what a run or agent had reported at its end."""
 
 _OF_ONE_RUN: Final = ", run, session, tags"
+_RUNS_AS_HOURS: Final = (
+    "SELECT 0 AS hour, '' AS provider, '' AS model, '' AS agent, '' AS tool, coalesce(user, '') AS user, coalesce(tenant, '') AS tenant, "
+    "max(0, coalesce(runs.requests - coalesce(inner_runs.requests, 0), 0)) AS calls, 0 AS duration, "
+    + ", ".join(f"max(0, runs.{name} - coalesce(inner_runs.{name}, 0)) AS {name}" for name in SUMS)
+    + f", run, session, tags FROM runs LEFT JOIN (SELECT parent AS around, {ADDED} FROM runs GROUP BY 1) AS inner_runs ON around = run"
+)
+"""What each run used by itself: its sums, without those of the runs in it."""
+
 _CURVE: Final = ("scope", "scope_kind", "scope_name", "limit_kind", "limit_label", "window", "counted_for")
 _REVIEW: Final = ("tool", "decision", "reason", "args_sha256", "final", "human_approved", "risk_score", "call")
 _COMPARED: Final = ("requests", "turns", "input_tokens", "output_tokens", "cost_nano", "tool_calls", "refused", "errors")
@@ -843,25 +805,9 @@ def _shown(spent: Spent, name: str, text: str | None) -> str:
     return count(getattr(spent, name)) if text is None else str(getattr(spent, text))
 
 
-def _take_off(whole: Sums, part: Sums) -> None:
-    for name in SUMS:
-        setattr(whole, name, max(0, getattr(whole, name) - getattr(part, name)))
-
-
-def _run_key(by: Sequence[str], row: sqlite3.Row) -> tuple[str | None, ...]:
-    tags = tags_in(row["tags"])
-    return tuple(tags.get(each.removeprefix(_TAG)) if each.startswith(_TAG) else row[each] or None for each in by)
-
-
-def _enter(found: _Groups, key: tuple[str | None, ...], calls: int, sums: Sums, row: sqlite3.Row, where: SpendFilter) -> None:
-    """Add the sums of a run, or of a part of one, to its group, where it is of the user and tenant asked for."""
-    if (where.user, where.tenant) != tuple(
-        None if wanted is None else row[name] or "" for name, wanted in (("user", where.user), ("tenant", where.tenant))
-    ):
-        return
-    before = found.get(key, (0, 0, Sums()))
-    before[2].add(sums)
-    found[key] = (before[0] + (calls or sums.requests), before[1], before[2])
+def _as_hours(where: str, more: str = "") -> list[str]:
+    """Write what chooses from each of `_AS_HOURS`; `where` may name the table and its time."""
+    return [each.format(where=where.format(table, time), more=more) for each, table, time in _AS_HOURS]
 
 
 def _spend_conditions(where: SpendFilter) -> tuple[list[str], dict[str, Any]]:

@@ -22,7 +22,7 @@ import secrets
 import socket
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -47,6 +47,9 @@ _OWN: Final = frozenset(
     {FILE, f"{FILE}-wal", f"{FILE}-shm", f"{FILE}-journal", _LAUNCHES, _IGNORED, "live", "approvals.db", "approvals.db-journal"}
 )
 _PATIENCE_S: Final = 5.0
+_QUIET_NS: Final = 24 * 3_600 * 10**9
+"""How long a process of another machine is taken to run after it was last heard of."""
+
 _MOST_LOOKED, _MOST_NAMED = 100, 3
 """In how many of somebody else's directories a store is looked for, and how many a sentence names."""
 
@@ -494,15 +497,37 @@ def is_alive(described: Mapping[str, Any]) -> bool | None:
 
     None of an earlier boot of this machine does.
     """
-    pid, start = described.get("pid"), described.get("start")
+    pid, start, machine = (described.get(name) for name in ("pid", "start", "machine"))
     if not isinstance(pid, int) or isinstance(pid, bool) or not 0 < pid < 2**31:
         return None
-    if described.get("machine") != _machine():
-        return False if _is_of_an_earlier_boot(described.get("machine")) else None
+    if machine != _machine():
+        return False if _is_of_an_earlier_boot(machine) else None
     if not is_there(pid):
         return False
     now = _start(pid)
     return None if now is None or start is None else now == start
+
+
+UNENDED: Final = """
+    SELECT process AS id, launch, pid, start, machine, last_seen AS seen FROM processes WHERE ended IS NULL
+    UNION ALL SELECT launch, launch, pid, start, machine, began FROM launches WHERE outcome = 'running'"""
+"""The processes and launches that nobody saw end."""
+
+
+def alive_and_gone(unended: Iterable[sqlite3.Row], now: int | None = None) -> tuple[set[str], set[str]]:
+    """Tell those of `UNENDED` that still run, as far as that can be known from here, from those that do not."""
+    clock = time.time_ns() if now is None else now
+    living: set[str] = set()
+    gone: set[str] = set()
+    for row in unended:
+        alive = is_alive(dict(row))
+        if alive is None:
+            alive = isinstance(row["seen"], int) and clock - row["seen"] < _QUIET_NS
+        if alive:
+            living |= {row["id"], row["launch"]} - {None}
+        else:
+            gone.add(row["id"])
+    return living, gone - living
 
 
 def is_there(pid: int) -> bool:

@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import time
 import weakref
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from pathlib import Path
 from threading import RLock
@@ -56,8 +56,8 @@ class Batch:
     __slots__ = ("_added", "_changed", "records")
 
     def __init__(self) -> None:
-        self._added: dict[str, list[tuple[Any, ...]]] = {}
-        self._changed: dict[str, list[tuple[Any, ...]]] = {}
+        self._added: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        self._changed: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         self.records = 0
 
     def __bool__(self) -> bool:
@@ -65,17 +65,11 @@ class Batch:
 
     def add(self, statement: str, row: tuple[Any, ...]) -> None:
         """Add one row."""
-        rows = self._added.get(statement)
-        if rows is None:
-            rows = self._added[statement] = []
-        rows.append(row)
+        self._added[statement].append(row)
 
     def change(self, statement: str, row: tuple[Any, ...]) -> None:
         """Change a row, once all that are added are there."""
-        rows = self._changed.get(statement)
-        if rows is None:
-            rows = self._changed[statement] = []
-        rows.append(row)
+        self._changed[statement].append(row)
 
     def write(self, connection: sqlite3.Connection) -> None:
         """Write all of it, inside a transaction."""
