@@ -13,6 +13,12 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind
 
 UNKNOWN: Final = "?"
+NONE: Final = "-"
+"""What a thing has none of, such as the priority of a run; `UNKNOWN` is what it has and nobody told."""
+
+COST_CELLS: Final = 9
+_SHORT_FROM: Final = 10_000
+_SIZES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MOST_READ: Final = 2_000
 _ESCAPES: Final = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)?|\x1b.?", re.DOTALL
@@ -85,7 +91,7 @@ def amount(kind: str, value: float) -> str:
         return f"{whole}.{part.rstrip('0').ljust(2, '0')}" if dot else whole
     if kind in CLOCKS:
         return f"{value:,.1f}".removesuffix(".0") + " s"
-    return f"{value:,}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}".removesuffix(".0")
 
 
 def percent(ratio: float) -> str:
@@ -93,6 +99,47 @@ def percent(ratio: float) -> str:
     if math.isnan(ratio):
         return UNKNOWN
     return f"{math.floor(ratio * 100 + 1e-9):,} %" if abs(ratio) < 1e7 else "> 1e9 %"  # noqa: PLR2004 - as wide as a column may get
+
+
+def short(number: float | None) -> str:
+    """Write a count in five or six characters, rounded down: `9,999`, `12.3k`, `4.5M`."""
+    if number is None:
+        return UNKNOWN
+    if number < _SHORT_FROM:
+        return count(int(number))
+    size, unit = next((size, unit) for size, unit in _SIZES if number >= size)
+    return f"{math.floor(number / size * 10) / 10:,.1f}{unit}"
+
+
+def rate(per_s: float | None) -> str:
+    """Write tokens per second."""
+    if per_s is None or per_s < 0:
+        return NONE
+    return short(per_s) if per_s >= 10 or per_s == int(per_s) else f"{per_s:.1f}"  # noqa: PLR2004 - from there on a decimal says nothing
+
+
+def usd(amount: float | None) -> str:
+    """Write dollars."""
+    return money(None if amount is None else round(amount * NANO))
+
+
+def short_usd(amount: float | None) -> str:
+    """Write dollars in nine characters: large ones rounded down, as counts are."""
+    text = usd(amount)
+    return text if amount is None or len(text) <= COST_CELLS else f"${short(amount)}"
+
+
+def age(seconds: float | None) -> str:
+    """Write how long ago, in two units at most: `59s`, `3m05`, `2h10`, `3d04`; from 1,000 days on in days alone."""
+    if seconds is None:
+        return UNKNOWN
+    whole = max(0, int(seconds))
+    if whole >= 1_000 * 86_400:
+        return f"{short(whole // 86_400)}d"
+    for size, unit, inner in ((86_400, "d", 3_600), (3_600, "h", 60), (60, "m", 1)):
+        if whole >= size:
+            return f"{whole // size:,}{unit}{whole % size // inner:02d}"
+    return f"{whole}s"
 
 
 def plain(text: str) -> str:

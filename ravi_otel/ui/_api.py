@@ -6,11 +6,15 @@ the page computes neither money nor limits.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from ravi_otel.local._answers import RunRow, RunsPage
+from ravi_otel.local._wording import clean
+from ravi_otel.local.live import LimitState
+
+_MOST_NAME: Final = 120
 
 Tone = Literal["run", "ok", "near", "refused", "wait", "paused", "error", "unknown"]
 """The shape and colour of a state; the word beside it says the rest."""
@@ -47,6 +51,26 @@ class Bar(Model):
     refused: int
     watched: bool
     spec: str | None
+
+    @classmethod
+    def of(cls, limit: LimitState, title: str | None = None, tone: Tone | None = None) -> Bar:
+        """Return a limit as it is drawn; under another title, or in the tone of what became of it, where that is known."""
+        used = min(100.0, max(0.0, limit.fullness * 100))
+        held = 0.0 if limit.limit <= 0 or limit.is_unknown else min(100.0 - used, max(0.0, limit.held / limit.limit * 100))
+        return cls(
+            kind=limit.kind,
+            title=clean(title or limit.title or limit.kind, _MOST_NAME),
+            text=limit.text,
+            share=limit.share,
+            tone="unknown" if limit.is_unknown else tone or limit.nearness,
+            used=round(used, 2),
+            held=round(held, 2),
+            warn=None if limit.only_watched or limit.warn_at is None else round(limit.warn_at * 100, 1),
+            value=limit.value,
+            refused=limit.refused,
+            watched=limit.only_watched,
+            spec=None if limit.spec is None else clean(limit.spec, _MOST_NAME),
+        )
 
 
 class Note(Model):

@@ -15,9 +15,9 @@ from typing import Final
 from anyio import to_thread
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._wording import amount, clean, count
-from ravi_otel.local.live import LimitState, LiveError, LiveEvent, Row, Watch, Watched, figures, rows
-from ravi_otel.policy._limits import Kind
+from ravi_otel.local import _wording as wording
+from ravi_otel.local._wording import clean, count
+from ravi_otel.local.live import LiveError, LiveEvent, Row, Watch, Watched, rows
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
@@ -34,7 +34,6 @@ _MOST_BARS: Final = 8
 _MOST_REFUSALS: Final = 20
 _MOST_NAME: Final = 120
 _MOST_TEXT: Final = 300
-_SHORT_FROM: Final = 10_000
 _PAUSED: Final = ("paused", "paused above", "closed", "cancelled")
 
 
@@ -119,7 +118,7 @@ class Feed:
             for each in row.scope.limits:
                 key = f"{_key(row.watched, row.key)}/{each.kind}"
                 whose = f"{row.scope.kind} {clean(row.scope.name, _MOST_NAME)}"
-                bar = _bar(each)
+                bar = api.Bar.of(each)
                 known = api.Limit(
                     key=key,
                     process=_key(row.watched, row.watched.key),
@@ -129,9 +128,9 @@ class Feed:
                     bar=bar,
                     can=can,
                     written=None if each.source is None else place(each.source),
-                    since=None if each.declared is None else _amount(each, each.declared),
+                    since=None if each.declared is None else each.amount(each.declared),
                 )
-                found.append((figures.urgency(each), known))
+                found.append((each.urgency, known))
         found.sort(key=lambda each: -each[0])
         listed = [limit for _, limit in found]
         counted: tuple[api.Tone, str] = ("run", f"{_many(len(listed), 'limit')} {'counts' if len(listed) == 1 else 'count'} now")
@@ -147,9 +146,9 @@ class Feed:
             limit = next((each for each in scope.limits if each.kind == command.kind), None)
             if limit is None or command.value is None:
                 raise ConfigurationError(f"{name} has no limit {clean(command.kind, 40)!r}, or no value was given.")
-            value = figures.read_amount(limit, command.value)
+            value = limit.read_amount(command.value)
             session.set_limit(scope.scope_id, limit.kind, value, by=by)
-            said = f"{limit.title} of {name} is {_amount(limit, value)} now."
+            said = f"{limit.title} of {name} is {limit.amount(value)} now."
         elif command.op == "reprioritize":
             session.reprioritize(scope.scope_id, command.value or "", by=by)
             said = f"{name} has priority {clean(command.value, 20)} now."
@@ -238,8 +237,8 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         )  # fmt: skip
     waits = next((each for each in asks if each.agent == scope.name and each.run == run.run_id), None) if scope.kind != "run" else None
     tone, word = _state(row, waits)
-    limits = sorted(scope.limits, key=lambda each: -figures.urgency(each))
-    bars = [_bar(each) for each in limits[:_MOST_BARS]]
+    limits = sorted(scope.limits, key=lambda each: -each.urgency)
+    bars = [api.Bar.of(each) for each in limits[:_MOST_BARS]]
     facts = [f"{name} {clean(value, 80)}" for name, value in (("tenant", run.tenant), ("user", run.user), ("trace", run.trace_id)) if value]
     return api.NowRow(
         key=_key(row.watched, row.key),
@@ -255,8 +254,8 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         word=word,
         priority=scope.priority or "",
         calls=count(scope.requests),
-        rate=figures.rate(scope.tokens_per_s),
-        cost=figures.short_usd(scope.cost_usd),
+        rate=wording.rate(scope.tokens_per_s),
+        cost=wording.short_usd(scope.cost_usd),
         bars=bars,
         more_bars=len(limits) - len(bars) + scope.limits_left_out,
         can=_can(row),
@@ -285,7 +284,7 @@ def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
     if scope.refused and scope.kind != "run":
         return "refused", f"refused {_many(scope.refused, 'call')}"
     if scope.kind == "run":
-        return "run", f"running {figures.age(scope.age_s)}"
+        return "run", f"running {wording.age(scope.age_s)}"
     return "run", "waits" if row.state == "waiting" else clean(scope.last_event, 60) or "open"
 
 
@@ -322,47 +321,10 @@ def _clock(unix_s: float) -> str:
 # -- limits -------------------------------------------------------------------------------------------------------
 
 
-def _bar(limit: LimitState) -> api.Bar:
-    tone: api.Tone = "run" if limit.only_watched else "unknown" if limit.ratio is None and limit.limit else "ok"
-    if tone == "ok":
-        mark = figures.mark(limit)
-        full_by_nature = limit.ratio is not None and figures.urgency(limit) < 0
-        tone = "run" if full_by_nature else "refused" if mark == "!!" else "near" if mark or _warns(limit) else "ok"
-    used = 100.0 if limit.limit <= 0 else min(100.0, max(0.0, limit.used / limit.limit * 100))
-    held = 0.0 if limit.limit <= 0 else min(100.0 - used, max(0.0, limit.held / limit.limit * 100))
-    amounts = _amount(limit, limit.used) + (f" + {_amount(limit, limit.held)} held" if limit.held > 0 else "")
-    return api.Bar(
-        kind=limit.kind,
-        title=clean(limit.title or limit.kind, _MOST_NAME),
-        text=f"{amounts} of {_amount(limit, limit.limit)}",
-        share=figures.share(limit).strip(" !"),
-        tone=tone,
-        used=round(used, 1),
-        held=round(held, 1),
-        warn=None if limit.only_watched or limit.warn_at is None else round(limit.warn_at * 100, 1),
-        value=figures.written(limit),
-        refused=limit.refused,
-        watched=limit.only_watched,
-        spec=None if limit.spec is None else clean(limit.spec, _MOST_NAME),
-    )
-
-
 def place(written: str) -> tuple[str, str]:
     """Shorten where a limit was written to the file's own name; return it with the whole."""
     whole = clean(written, _MOST_TEXT)
     return whole.rpartition("/")[2], whole
-
-
-def _warns(limit: LimitState) -> bool:
-    return limit.warn_at is not None and limit.ratio is not None and limit.ratio >= limit.warn_at
-
-
-def _amount(limit: LimitState, value: float) -> str:
-    if limit.unit == "USD":
-        return amount(Kind.COST, value)
-    if limit.unit != "s" and value >= _SHORT_FROM:
-        return figures.short(value).replace(".0", "")
-    return figures.amount(limit, value)
 
 
 def _tell_bars(bars: list[api.Bar]) -> list[tuple[api.Tone, str]]:

@@ -15,10 +15,11 @@ from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._record import tone_of
-from ravi_otel.local._store import Store, Sums, finite
+from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._wording import UNKNOWN, amount, clean, count, moment, money, percent
+from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
-from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._curl import sent_again
 from ravi_otel.ui._live import place
@@ -287,10 +288,7 @@ def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
 
 def _glance(known: answers.Glance) -> api.Glance:
     limit = known.limit
-    bar = None
-    if limit is not None:
-        title = clean(f"{limit.title} {amount(limit.limit.kind, limit.limit.amount)}", _MOST_NAME)
-        bar = _bar(limit).model_copy(update={"title": title})
+    bar = None if limit is None else _bar(limit, f"{limit.title} {amount(limit.limit.kind, limit.limit.amount)}")
     return api.Glance(spent=[round(share * 100, 1) for share in known.spent], limit=bar)
 
 
@@ -316,24 +314,10 @@ def _tone(node: answers.Node) -> api.Tone:
     return _TONES.get(node.status, "paused")
 
 
-def _bar(reading: LimitReading) -> api.Bar:
-    limit, used, held = reading.limit, finite(reading.used), finite(reading.held)
-    name = clean(f"{reading.scope_name or reading.scope.value} · {reading.title}", _MOST_NAME)
-    more = f" + {amount(limit.kind, held)} held" if held else ""
-    text = f"{amount(limit.kind, reading.used)}{more} of {amount(limit.kind, limit.amount)}"
-    tone: api.Tone = "unknown" if finite(reading.ratio) is None else _LIMIT_TONES.get(tone_of(reading), "ok")
-    return _drawn(limit.kind, name, text, percent(reading.ratio), tone, used, held, limit.amount, reading.denied)
-
-
-def _drawn(  # noqa: PLR0913, PLR0917 - a bar is as many things
-    kind: str, title: str, text: str, share: str, tone: api.Tone, used: float | None, held: float | None, allowed: float, refused: int
-) -> api.Bar:
-    used_width = _percent(used, allowed)
-    held_width = min(100.0 - used_width, _percent(held, allowed))
-    return api.Bar(
-        kind=kind, title=title, text=text, share=share, tone=tone, used=used_width, held=held_width, warn=None, value="", refused=refused,
-        watched=False, spec=None,
-    )  # fmt: skip
+def _bar(reading: LimitReading, title: str | None = None) -> api.Bar:
+    """Return where a limit stood at the end, in the tone of what it did until then."""
+    whose = title or f"{reading.scope_name or reading.scope.value} · {reading.title}"
+    return api.Bar.of(LimitState.of(reading), whose, _LIMIT_TONES.get(tone_of(reading), "ok"))
 
 
 def _percent(part: float | None, whole: float) -> float:
@@ -352,12 +336,10 @@ def _curve(curve: answers.Curve, began: int) -> api.Curve:
 
 
 def _link(link: Mapping[str, Any]) -> api.Link:
-    kind = str(link.get("kind"))
-    used, held, value = (link.get(name) or 0.0 for name in ("used", "held", "value"))
-    refused = bool(link.get("refused"))
-    share = percent(used / value) if value else UNKNOWN
-    text = f"{amount(kind, used)}{f' + {amount(kind, held)} held' if held else ''} of {amount(kind, value)}"
-    bar = _drawn(kind, clean(str(link.get("limit"))), text, share, "refused" if refused else "ok", used, held, value, 0)
+    kind, refused = str(link.get("kind")), bool(link.get("refused"))
+    used, held, value = (link.get(name) or 0 for name in ("used", "held", "value"))
+    limit = LimitState(str(link.get("limit")), used, held, value, used / value if value else None, UNITS.get(kind, "1"))
+    bar = api.Bar.of(limit, tone="refused" if refused else "ok")
     written = link.get("written") or link.get("origin")
     return api.Link(
         id=str(link.get("scope_id")),

@@ -177,7 +177,7 @@ def test_every_limit_of_a_scope_is_drawn_and_the_fullest_is_marked(top, actor):
     assert [line[0] for line in drawn] == ["charge.rows", "cost", "tokens", "turns", "requests"]
     marks = [line[line.index("of") - 2] for line in drawn]
     assert marks == ["!!", "!!", "!", "%", "%"]
-    assert "$0.5000 of $0.5000" in printed
+    assert "$0.50 of $0.50" in printed
 
 
 def test_unknown_figures_are_never_0(top, actor):

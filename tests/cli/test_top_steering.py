@@ -135,10 +135,10 @@ async def test_a_value_that_is_none_is_said_and_a_lower_one_is_asked_for_twice(a
         await seat.press(*"abc", "enter")
         await seat.shows("'abc' is no value for cost: write a number such as 2.50.")
         await seat.press("ctrl+u", *"0.25", "enter")
-        await seat.shows("That is less than the $0.5000 of now. Enter again lowers cost.")
+        await seat.shows("That is less than the $0.50 of now. Enter again lowers cost.")
         assert one.heard == []
         await seat.press("enter")
-        await seat.shows("The cost limit of run nightly is $0.2500 now.")
+        await seat.shows("The cost limit of run nightly is $0.25 now.")
         assert one.heard == [{"op": "set_limit", "scope_id": "nightly", "kind": "cost", "value": 0.25}]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -16,7 +17,7 @@ from textual.widgets.option_list import Option
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import LimitState, figures
+from ravi_otel.local.live import LimitState
 
 _BOX: Final = """
     align: center middle;
@@ -99,7 +100,7 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
     ) -> None:
         super().__init__()
         self._title = title
-        self._limits = sorted(limits, key=figures.urgency, reverse=True)
+        self._limits = sorted(limits, key=attrgetter("urgency"), reverse=True)
         self._now = now
         self._at = 0
         cells = max(_LEAST_CELLS, min(_LIST_CELLS, width * 9 // 10 - _FRAME_CELLS))
@@ -115,7 +116,7 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
         with Vertical():
             yield Static(Text(f"Raise which limit of {self._title}?" if several else f"Raise the limit of {self._title}:"))
             yield listed
-            yield Input(figures.written(self._chosen), select_on_focus=True)
+            yield Input(self._chosen.value, select_on_focus=True)
             yield Static("", id="flaw")
             yield Static(Text(f"{'up down choose   ' if several else ''}type its value   Enter sets it   Esc leaves it", "bold"))
 
@@ -137,14 +138,14 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
         self._lowering = None
         self._say("")
         value = self.query_one(Input)
-        value.value = figures.written(self._chosen)
+        value.value = self._chosen.value
         value.select_all()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """End with what was typed, or say what is wrong with it."""
         limit = next((each for each in self._now() if each.kind == self._chosen.kind), self._chosen)
         try:
-            value = figures.read_amount(limit, event.value)
+            value = limit.read_amount(event.value)
         except ConfigurationError as error:
             self._say(str(error))
             return
@@ -163,9 +164,9 @@ class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
 
 
 def _lowered(limit: LimitState, value: float) -> str:
-    kind, used = clean(limit.kind, 40), figures.amount(limit, limit.used)
+    kind, used = clean(limit.kind, 40), limit.amount(limit.used)
     if value < limit.used:
         return (
             f"{used} of it are used already: with less, all that counts as {kind} is refused at once. Enter again lowers it all the same."
         )
-    return f"That is less than the {figures.amount(limit, limit.limit)} of now. Enter again lowers {kind}."
+    return f"That is less than the {limit.amount(limit.limit)} of now. Enter again lowers {kind}."

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -25,7 +26,7 @@ from ravi_otel.cli.top_view.drawing import Layout, details, process_facts, proce
 from ravi_otel.cli.top_view.steering import lets_go_on, raised
 from ravi_otel.local import console
 from ravi_otel.local._wording import clean, plain
-from ravi_otel.local.live import LimitState, LiveError, Row, ScopeState, Session, Watch, Watched, figures, rows
+from ravi_otel.local.live import LimitState, LiveError, Row, ScopeState, Session, Watch, Watched, rows
 
 EVERY_S: Final = 0.5
 PATIENCE_S: Final = 0.4
@@ -156,7 +157,7 @@ class TopScreen(App[None]):
 
     def _with_limits(self, lines: list[Text], row: Row, layout: Layout) -> list[Text]:
         """Add the limits that there is room for, each whole, and how many more there are."""
-        limits = [] if row.scope is None else sorted(row.scope.limits, key=figures.urgency, reverse=True)
+        limits = [] if row.scope is None else sorted(row.scope.limits, key=attrgetter("urgency"), reverse=True)
         untold = 0 if row.scope is None else row.scope.limits_left_out
         for at, limit in enumerate(limits):
             drawn = [Text.assemble("  ", line) for line in layout.limit(limit, layout.width - 2)]
@@ -233,7 +234,7 @@ class TopScreen(App[None]):
             self._tell("No limit was changed.")
             return
         limit, value = chosen
-        done = f"The {clean(limit.kind, 40)} limit of {scope_title(scope)} is {figures.amount(limit, value)} now."
+        done = f"The {clean(limit.kind, 40)} limit of {scope_title(scope)} is {limit.amount(value)} now."
         self._do(row, lambda session: session.set_limit(scope.scope_id, limit.kind, value), done)
 
     def action_help(self) -> None:

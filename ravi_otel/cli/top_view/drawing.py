@@ -5,16 +5,18 @@ A number is whole or not there at all: one that is cut reads as another.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from ravi_otel.local._wording import clean, plain
-from ravi_otel.local.live import LimitState, Row, ScopeState, figures
-from ravi_otel.local.live._figures import NONE
+from ravi_otel.local import _wording as wording
+from ravi_otel.local._wording import NONE, clean, plain
+from ravi_otel.local.live import LimitState, Row, ScopeState
 
 _LEAST_NAME: Final = 26
 _GAP: Final = 2
@@ -43,7 +45,7 @@ _COLUMNS: Final[Mapping[str, _Column]] = {
     "age": _Column("age", 6, figure=True),
     "input": _Column("in", 6, figure=True),
     "output": _Column("out", 6, figure=True),
-    "cost": _Column("cost", figures.COST_CELLS, figure=True),
+    "cost": _Column("cost", wording.COST_CELLS, figure=True),
     "rate": _Column("tok/s", 6, figure=True),
     "budget": _Column("fullest limit", _KIND + 1 + _BAR + 1 + 8),
     "share": _Column("full", 8),
@@ -53,6 +55,10 @@ _WANTED: Final = ("share", "state", "budget", "rate", "event", "cost", "age", "o
 """Columns in the order in which they are given room; `budget` is `share` with its bar, and comes in its place."""
 
 _STATES: Final = {"paused": "yellow", "paused above": "yellow", "waiting": "cyan", "cancelled": "red", "closed": "red", "ended": "red"}
+
+
+_TONES: Final = {"": "", "!": "yellow", "!!": "bold red"}
+"""The colours of a limit, by its mark."""
 
 
 class Layout:
@@ -102,7 +108,7 @@ class Layout:
         """Draw every limit of a row's scope, the fullest first, one below the other, each in as many lines as it takes."""
         inner = row.guide[: self._deepest]
         before = "".join(self._pass if more else self._blank for more in inner) + self._blank
-        for limit in sorted(() if row.scope is None else row.scope.limits, key=figures.urgency, reverse=True):
+        for limit in sorted(() if row.scope is None else row.scope.limits, key=attrgetter("urgency"), reverse=True):
             for line in self.limit(limit, self.width - cell_len(before)):
                 yield self._fitting(Text.assemble((before, "dim"), line, no_wrap=True, end=""))
         more = 0 if row.scope is None else row.scope.limits_left_out
@@ -112,10 +118,10 @@ class Layout:
 
     def limit(self, limit: LimitState, room: int) -> list[Text]:
         """Draw one limit with all that is known of it: without its bar where there is little room, and in several lines where less."""
-        used, most, held = (figures.amount(limit, value) for value in (limit.used, limit.limit, limit.held))
+        used, most, held = (limit.amount(value) for value in (limit.used, limit.limit, limit.held))
         kind = Text(f"{self._cut(clean(limit.kind, _MOST_NAME), min(_LIMIT, max(1, room))):<12}")
-        tone, share = figures.tone(limit), figures.share(limit)
-        bar = figures.bar(limit, _LONG_BAR, ascii_only=self.ascii_only)
+        tone, share = _TONES[limit.mark], _share(limit)
+        bar = _bar(limit, _LONG_BAR, ascii_only=self.ascii_only)
         amounts = Text(f"{used} of {most}{f', {held} held' if limit.held else ''}")
         for marked in (f"{bar} {share}", share):
             line = Text(" ").join((kind, Text(marked, tone), amounts))
@@ -171,29 +177,29 @@ class Layout:
         return number if len(number) <= self.width else self._gone
 
     def _cells(self, row: Row, scope: ScopeState) -> dict[str, tuple[str, str]]:
-        fullest = max(scope.limits, key=figures.urgency, default=None)
-        tone = "" if fullest is None else figures.tone(fullest)
+        fullest = max(scope.limits, key=attrgetter("urgency"), default=None)
+        tone = "" if fullest is None else _TONES[fullest.mark]
         return {
             "state": (row.state, _STATES.get(row.state, "")),
             "priority": (scope.priority or NONE, ""),
-            "age": (figures.age(scope.age_s), ""),
-            "input": (figures.short(scope.input_tokens), ""),
-            "output": (figures.short(scope.output_tokens), ""),
-            "cost": (figures.short_usd(scope.cost_usd), ""),
-            "rate": (figures.rate(scope.tokens_per_s), ""),
+            "age": (wording.age(scope.age_s), ""),
+            "input": (wording.short(scope.input_tokens), ""),
+            "output": (wording.short(scope.output_tokens), ""),
+            "cost": (wording.short_usd(scope.cost_usd), ""),
+            "rate": (wording.rate(scope.tokens_per_s), ""),
             "budget": (NONE if fullest is None else self._budget(fullest), tone),
-            "share": (NONE if fullest is None else figures.share(fullest), tone),
+            "share": (NONE if fullest is None else _share(fullest), tone),
             "event": (self._event(scope), ""),
         }
 
     def _budget(self, limit: LimitState) -> str:
         kind = set_cell_size(self._cut(clean(limit.kind), _KIND), _KIND)
-        return f"{kind} {figures.bar(limit, _BAR, ascii_only=self.ascii_only)} {figures.share(limit)}"
+        return f"{kind} {_bar(limit, _BAR, ascii_only=self.ascii_only)} {_share(limit)}"
 
     def _event(self, scope: ScopeState) -> str:
         if not scope.last_event:
             return NONE
-        ago = figures.age(scope.last_event_age_s)
+        ago = wording.age(scope.last_event_age_s)
         return f"{self._cut(clean(scope.last_event), _EVENT - len(ago) - 1)} {ago}"
 
     def _fitting(self, text: Text) -> Text:
@@ -223,6 +229,21 @@ class Layout:
         if len(inner) >= self._deepest:
             return f"{self._blank * (self._deepest - 1)}{len(inner)}: "
         return "".join(self._pass if more else self._blank for more in inner) + (self._turn if guide[-1] else self._end) + " "
+
+
+def _share(limit: LimitState) -> str:
+    """Write how full a limit is, with its mark, in the cells of its column: ` 80 % !`."""
+    return f"{limit.share:>5} {limit.mark:<2}"
+
+
+def _bar(limit: LimitState, width: int, *, ascii_only: bool = False) -> str:
+    """Draw how full a limit is: used, then held, then free."""
+    full, half, empty = "#+." if ascii_only else "█▒░"
+    filled = width if limit.fullness >= 1 else max(0, math.floor(limit.fullness * width + 1e-9))
+    held = 0
+    if limit.limit > 0 and limit.held > 0:
+        held = min(width - filled, math.ceil(min(limit.held / limit.limit, 1.0) * width))
+    return full * filled + half * held + empty * (width - filled - held)
 
 
 def scope_title(scope: ScopeState) -> str:
@@ -257,14 +278,14 @@ def details(row: Row) -> list[tuple[str, str]]:
     return [
         ("state", row.state),
         ("priority", scope.priority or NONE),
-        ("open for", figures.age(scope.age_s)),
-        ("tokens in", figures.short(scope.input_tokens)),
-        ("out", figures.short(scope.output_tokens)),
-        ("cost", figures.usd(scope.cost_usd)),
-        ("requests", figures.short(scope.requests)),
-        ("tool calls", figures.short(scope.tool_calls)),
-        ("tok/s", figures.rate(scope.tokens_per_s)),
-        ("last event", NONE if not scope.last_event else f"{clean(scope.last_event)}, {figures.age(scope.last_event_age_s)} ago"),
+        ("open for", wording.age(scope.age_s)),
+        ("tokens in", wording.short(scope.input_tokens)),
+        ("out", wording.short(scope.output_tokens)),
+        ("cost", wording.usd(scope.cost_usd)),
+        ("requests", wording.short(scope.requests)),
+        ("tool calls", wording.short(scope.tool_calls)),
+        ("tok/s", wording.rate(scope.tokens_per_s)),
+        ("last event", NONE if not scope.last_event else f"{clean(scope.last_event)}, {wording.age(scope.last_event_age_s)} ago"),
         ("agent id", clean(scope.agent_id) or NONE),
         ("scope", clean(scope.scope_id)),
     ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ravi_otel._extras import load
 
 if TYPE_CHECKING:
-    from ravi_otel.local.live import _figures as figures
     from ravi_otel.local.live._client import DIRECTORY, Row, Session, Watch, Watched, check_directory, entries, rows
     from ravi_otel.local.live._protocol import (
         CommandError,
@@ -42,15 +41,12 @@ __all__ = [
     "as_fields",
     "check_directory",
     "entries",
-    "figures",
     "rows",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for when it is."""
-    if name == "figures":
-        return load(f"{__name__}._figures")
     if name in __all__:
         return getattr(load(f"{__name__}.{'_client' if name in _CLIENT else '_protocol'}"), name)
     msg = f"module {__name__!r} has no attribute {name!r}"

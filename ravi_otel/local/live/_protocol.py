@@ -6,16 +6,23 @@ be and how long. Texts may hold anything that a model has made up, escape sequen
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import re
 import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from ravi_otel.errors import RaviError
+from ravi_otel.errors import ConfigurationError, LimitSyntaxError, RaviError
+from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._store import read_json
+from ravi_otel.local._wording import UNKNOWN, amount, clean, percent
 from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import UNITS, Kind, format_limit
 from ravi_otel.policy._runs import Priority
 
 T = TypeVar("T")
@@ -36,7 +43,15 @@ MOST_SCOPES: Final = 2_000
 MOST_LIMITS: Final = 50
 MOST_REFUSALS: Final = 50
 MOST_EVENTS: Final = 250
+NEARING: Final = 0.8
+SPENT: Final = 1.0
+_LIVE: Final = frozenset({Kind.AGENTS, Kind.FAN_OUT, Kind.DEPTH})
+_LEAST_URGENT: Final = 2.0
+_MOST_SHARE: Final = 10
 _MOST_NUMBER: Final = 2.0**63
+_KINDS: Final = {"USD": Kind.COST, "s": Kind.TIME}
+_EXAMPLES: Final = {"USD": "2.50", "s": "90 or 5m"}
+_DECIMAL_COMMA: Final = re.compile(r",(?!\d{3}(?!\d))")
 
 _BESIDE: Final = ("runs", "left_out", "refusals")
 """What an answer to `state` says beside the process itself."""
@@ -81,6 +96,93 @@ class LimitState:
     source: Text | None = None
     refused: int = 0
     declared: float | None = None
+
+    @classmethod
+    def of(cls, reading: LimitReading, **more: Any) -> LimitState:
+        """Return the copy of a reading, with what only `more` can say: when it warns, where it was written."""
+        limit = reading.limit
+        return cls(
+            kind=limit.label[:MOST_TEXT],
+            used=reading.used,
+            held=reading.held,
+            limit=limit.amount,
+            ratio=reading.ratio if limit.value else None,
+            unit=UNITS.get(limit.kind, "1"),
+            title=cut(reading.title),
+            spec=cut(format_limit(limit)),
+            refused=max(0, reading.denied),
+            **more,
+        )
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether nobody knows how much of it is used."""
+        return math.isnan(self.used) or (self.ratio is None and self.limit > 0)
+
+    @property
+    def fullness(self) -> float:
+        """Return used of the limit, 0 where nobody knows; a limit of nothing that was passed is fuller than any."""
+        return 0.0 if self.is_unknown else math.inf if self.ratio is None else self.ratio
+
+    @property
+    def is_of_living(self) -> bool:
+        """Whether it counts what is in use only while it lives, such as slots, and may well be full."""
+        return self.fullness <= SPENT and self.kind.partition(":")[0] in _LIVE
+
+    @property
+    def urgency(self) -> float:
+        """Return the fullness by which it is told first."""
+        return self.fullness - _LEAST_URGENT if self.is_of_living else self.fullness
+
+    @property
+    def mark(self) -> str:
+        """Say without colour how near it is: `!` from 80 % on, `!!` where it is spent."""
+        return "" if self.urgency < NEARING else "!" if self.urgency < SPENT else "!!"
+
+    @property
+    def nearness(self) -> Literal["run", "unknown", "refused", "near", "ok"]:
+        """Return how near it is: "run" where it refuses nothing, or may well be full; "near" from where it warns, too."""
+        if self.only_watched:
+            return "run"
+        if self.is_unknown:
+            return "unknown"
+        if self.is_of_living:
+            return "run"
+        warns = self.warn_at is not None and self.fullness >= self.warn_at
+        return "refused" if self.mark == "!!" else "near" if self.mark or warns else "ok"
+
+    @property
+    def share(self) -> str:
+        """Write how full it is: `80 %`."""
+        if self.is_unknown:
+            return UNKNOWN
+        return "spent" if self.ratio is None else ">999%" if self.ratio >= _MOST_SHARE else percent(max(0.0, self.ratio))
+
+    @property
+    def value(self) -> str:
+        """Write its value as it is typed: `20000`, `0.5`."""
+        return f"{self.limit:.9f}".rstrip("0").rstrip(".")
+
+    @property
+    def text(self) -> str:
+        """Write how much of it is used and held: `$0.30 + $0.05 held of $0.50`."""
+        held = f" + {self.amount(self.held)} held" if self.held > 0 else ""
+        return f"{self.amount(self.used)}{held} of {self.amount(self.limit)}"
+
+    def amount(self, value: float) -> str:
+        """Write an amount of it in its unit: `$0.50`, `90 s`, `2,000`."""
+        return amount(_KINDS.get(self.unit, self.kind), value)
+
+    def read_amount(self, text: str) -> float:
+        """Read what was typed as its new value, in its unit; ConfigurationError when it is none."""
+        kind = _KINDS.get(self.unit, Kind.REQUESTS)
+        spelled = text.strip().replace(" ", "")
+        typed = "" if _DECIMAL_COMMA.search(spelled) else spelled.replace(",", "")  # 2,50 is not 250
+        with contextlib.suppress(LimitSyntaxError):
+            if not {":", "="} & set(typed):
+                return parse_limit(f"{kind}={typed}").amount
+        example = _EXAMPLES.get(self.unit, "20000, 20k or 1M")
+        raise ConfigurationError(f"{clean(text, 40)!r} is no value for {clean(self.kind, 40)}: write a number such as {example}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,18 @@ from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.front import refresh
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._events import CallRecord, LimitEvent, Notice, RetryRecord, ReviewEvent, ScopeView, SpawnEvent, ToolRecord, Totals
+from ravi_otel.hooks._events import (
+    CallRecord,
+    LimitEvent,
+    LimitReading,
+    Notice,
+    RetryRecord,
+    ReviewEvent,
+    ScopeView,
+    SpawnEvent,
+    ToolRecord,
+    Totals,
+)
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.local._store import began
 from ravi_otel.local.live._protocol import (
@@ -41,7 +52,7 @@ from ravi_otel.local.live._protocol import (
     cut,
     is_number,
 )
-from ravi_otel.policy._limits import NANO, UNITS, ScopeKind, format_limit, format_public_amount, place_of, public_amount
+from ravi_otel.policy._limits import NANO, ScopeKind, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Usage
 
@@ -460,24 +471,15 @@ def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
     return tuple(limits[:MOST_LIMITS]), len(accounts) - len(limits[:MOST_LIMITS])
 
 
-def _limit(reading: Any, account: Account) -> LimitState | None:
-    limit = reading.limit
-    if not (is_number(reading.used) and is_number(reading.held) and is_number(limit.amount)):
+def _limit(reading: LimitReading, account: Account) -> LimitState | None:
+    if not all(is_number(each) for each in (reading.used, reading.held, reading.limit.amount, reading.ratio if reading.limit.value else 0)):
         return None
-    return LimitState(
-        kind=limit.label[:256],
-        used=reading.used,
-        held=reading.held,
-        limit=limit.amount,
-        ratio=reading.ratio if limit.value and is_number(reading.ratio) else None,
-        unit=UNITS.get(limit.kind, "1"),
-        title=cut(reading.title),
+    return LimitState.of(
+        reading,
         warn_at=account.warn_at,
         only_watched=account.observe,
-        spec=cut(format_limit(limit)),
         source=cut(place_of(account.origin) or account.origin) if account.origin else None,
-        declared=None if account.value == account.limit.value else public_amount(limit.kind, account.limit.value),
-        refused=max(0, reading.denied),
+        declared=None if account.value == account.limit.value else public_amount(account.limit.kind, account.limit.value),
     )
 
 
