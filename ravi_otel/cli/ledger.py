@@ -20,11 +20,11 @@ from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Listing
 from ravi_otel._flow import run_sync
 from ravi_otel.cli import ledger_rows as rows
 from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing, settable
-from ravi_otel.cli.ledger_rows import Rate, Shown
-from ravi_otel.cli.ledger_store import opened
+from ravi_otel.cli.ledger_rows import Rate
 from ravi_otel.cli.stored import say
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
+from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
@@ -261,7 +261,7 @@ def accept_loss(*, yes: bool, tenant: str | None, url: str | None) -> None:
     """
     if tenant is not None:
         raise ConfigurationError("accept-loss is for the whole ledger: leave out --tenant.")
-    with opened(url, create=True) as (store, where):
+    with opened(url, made=say) as (store, where):
         if not yes:
             click.confirm(f"Count anew from nothing whatever {where} has forgotten?", abort=True)
         run_sync(store.accept_loss())

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ravi_otel._enforcement.ledger.operators import Counter, Listing
-from ravi_otel.cli.ledger_rows import Rate, Shown
+from ravi_otel.cli.ledger_rows import Rate
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._shared_budgets import Shown
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, same_window

@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from rich.console import Console
 
-from ravi_otel._enforcement.ledger.operators import Counter, Listing, Named, named
+from ravi_otel._enforcement.ledger.operators import Counter, Listing, Named
 from ravi_otel.cli.columns import print_columns
+from ravi_otel.local._shared_budgets import MOST_NAME, Shown
 from ravi_otel.local._wording import clean, percent
 from ravi_otel.policy._checks import WINDOWS
-from ravi_otel.policy._limits import ScopeKind, public_amount, window_at
 from ravi_otel.policy._limits import format_amount as amount
+from ravi_otel.policy._limits import public_amount, window_at
 
-_SHORT: Final = 40
 _NEAR: Final = 0.8
 _AGES: Final = ((86_400 * 2, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"), (0, 1, "s"))
 _UNKNOWN: Final = "?"
@@ -28,44 +28,6 @@ _KEPT: Final = ("id",)
 """Never cut: it is what names the counter to `set-limit`."""
 _TEXTS: Final = 4
 _MOST_OPENING: Final = 5
-
-
-class Shown:
-    """Be one counter, with what its key says."""
-
-    __slots__ = ("counter", "named")
-
-    def __init__(self, counter: Counter) -> None:
-        self.counter = counter
-        self.named: Named | None = named(counter.key)
-
-    @property
-    def where(self) -> str:
-        """Write the scope for people: `tenant:acme`, `session:chat-7 of acme`."""
-        if self.named is None:
-            return clean(self.counter.key, _SHORT)
-        of = "" if self.named.scope is not ScopeKind.SESSION or self.named.tenant is None else f" of {clean(self.named.tenant, _SHORT)}"
-        return f"{self.named.scope}:{clean(self.named.name, _SHORT)}{of}"
-
-    @property
-    def label(self) -> str:
-        """Write the limit for people, and which of its windows and users this is."""
-        if self.named is None:
-            return _UNKNOWN
-        return clean(" ".join((self.named.label, *self.named.part)), 2 * _SHORT)
-
-    @property
-    def kind(self) -> str:
-        """Give the kind, for amounts."""
-        return "" if self.named is None else self.named.kind
-
-    @property
-    def state(self) -> str:
-        """Write in a word how it is."""
-        counter = self.counter
-        if counter.draining:
-            return "closed" if counter.value == 0 else "draining"
-        return "exceeded" if counter.exceeded else "near" if counter.near else ""
 
 
 # -- for people ---------------------------------------------------------------------------------------------------
@@ -109,9 +71,9 @@ def opening_again(found: Sequence[Shown], now_s: float) -> str:
     for each in found:
         name = each.named
         if name is not None and (name.by is not None or name.per in WINDOWS):
-            newly = f"for each {clean(name.by, _SHORT)} that was not there yet" if name.by is not None else ""
+            newly = f"for each {clean(name.by, MOST_NAME)} that was not there yet" if name.by is not None else ""
             when = _next_window(name, now_s) if name.per in WINDOWS else ""
-            said[clean(name.label, _SHORT)] = " and ".join(word for word in (newly, when) if word)
+            said[clean(name.label, MOST_NAME)] = " and ".join(word for word in (newly, when) if word)
     return "".join(f"{label} is open {what}. " for label, what in list(said.items())[:_MOST_OPENING]).rstrip()
 
 

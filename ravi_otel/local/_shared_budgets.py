@@ -1,0 +1,95 @@
+"""Look into a shared ledger as an operator does: it must be there, and nothing of it is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Protocol, TypeGuard
+
+from ravi_otel._enforcement.ledger.choosing import VARIABLE, read_choice
+from ravi_otel._enforcement.ledger.operators import Counter, Named, Operated, named
+from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.local._wording import UNKNOWN, clean
+from ravi_otel.policy._limits import ScopeKind
+
+MOST_NAME: Final = 40
+_VERBS: Final = ("list_accounts", "set_limit", "accept_loss", "close_scope", "close")
+
+
+class Opened(Operated, Protocol):
+    """Be a store that can be closed again."""
+
+    def close(self) -> None:
+        """Let it go."""
+        ...
+
+
+def is_operated(store: object) -> TypeGuard[Opened]:
+    """Tell that an operator can look into a store."""
+    return all(callable(getattr(store, verb, None)) for verb in _VERBS)
+
+
+@contextmanager
+def opened(url: str | None, *, made: Callable[[str], object] | None = None) -> Generator[tuple[Opened, str]]:
+    """Open the store of a URL, give it with its name for people, and close it at the end.
+
+    A file is made only with `made`, which is told so. ConfigurationError for one in which an operator cannot look.
+    """
+    if not url:
+        raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
+    choice = read_choice("--ledger", url)
+    if choice.store == "sqlite" and not Path(choice.url).exists():
+        if made is None:
+            raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
+        made(f"There is no file {choice.url} yet: it is made. If programs count in another one, name that.")
+    store: object = SqliteLedger(choice.url, create=made is not None) if choice.store == "sqlite" else choice.open()
+    if not is_operated(store):
+        raise ConfigurationError(
+            f"--ledger {choice.shown.removesuffix(':')}: its counters are in the process that counts, so nobody else can see them. "
+            "Give sqlite:PATH or redis://HOST:6379."
+        )
+    apart = "" if choice.namespace == "default" else f", namespace {choice.namespace!r}"
+    try:
+        yield store, choice.shown + apart
+    finally:
+        store.close()
+
+
+class Shown:
+    """Be one counter, with what its key says."""
+
+    __slots__ = ("counter", "named")
+
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
+        self.named: Named | None = named(counter.key)
+
+    @property
+    def where(self) -> str:
+        """Write the scope for people: `tenant:acme`, `session:chat-7 of acme`."""
+        if self.named is None:
+            return clean(self.counter.key, MOST_NAME)
+        of = "" if self.named.scope is not ScopeKind.SESSION or self.named.tenant is None else f" of {clean(self.named.tenant, MOST_NAME)}"
+        return f"{self.named.scope}:{clean(self.named.name, MOST_NAME)}{of}"
+
+    @property
+    def label(self) -> str:
+        """Write the limit for people, and which of its windows and users this is."""
+        if self.named is None:
+            return UNKNOWN
+        return clean(" ".join((self.named.label, *self.named.part)), 2 * MOST_NAME)
+
+    @property
+    def kind(self) -> str:
+        """Give the kind, for amounts."""
+        return "" if self.named is None else self.named.kind
+
+    @property
+    def state(self) -> str:
+        """Write in a word how it is."""
+        counter = self.counter
+        if counter.draining:
+            return "closed" if counter.value == 0 else "draining"
+        return "exceeded" if counter.exceeded else "near" if counter.near else ""
