@@ -319,6 +319,13 @@ class Queries:
         groups.sort(key=lambda group: (*(group.key[at] or "" for at in times), *_dearest(group)))
         return SpendTable(tuple(by), since, until, tuple(groups), Spent.of(total))
 
+    def tags(self) -> tuple[str, ...]:
+        """Give the keys of tags that runs have, the most frequent first."""
+        rows = self._rows(
+            f"SELECT key, count(*) AS number FROM runs, json_each({_SOUND_TAGS}) GROUP BY key ORDER BY 2 DESC, 1 LIMIT {_MOST_FACETS}"
+        )
+        return tuple(str(row["key"]) for row in rows)
+
     def _rolled_up(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
         """Add up what is kept by the hour, and call by call a part of an hour at either end, and an hour in which a local day begins."""
         first = -(-since // HOUR_NS) * HOUR_NS if since is not None else 0

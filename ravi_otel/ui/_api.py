@@ -353,6 +353,7 @@ class RunsAsk(Model):
     status: str = ""
     user: str = ""
     tenant: str = ""
+    session: str = ""
     stop_reason: str = ""
     agent: str = ""
     model: str = ""
@@ -466,7 +467,7 @@ class SpendColumn(Model):
 
 
 class Spend(Model):
-    """Say who spent what between two times, and when."""
+    """Say who spent what between two times, and when; `tags` are what can be added up by besides, with the key to be shown."""
 
     says: str
     by: list[str]
@@ -474,6 +475,7 @@ class Spend(Model):
     columns: list[SpendColumn]
     ticks: list[tuple[float, str]]
     rows: list[SpendRow]
+    tags: list[tuple[str, str]]
 
 
 class WhatIfAsk(Model):

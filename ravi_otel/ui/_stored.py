@@ -62,6 +62,7 @@ def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
         status=asked.status or None,
         user=asked.user or None,
         tenant=asked.tenant or None,
+        session=asked.session or None,
         stop_reason=asked.stop_reason or None,
         agent=asked.agent or None,
         model=asked.model or None,
@@ -169,6 +170,8 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
         split = ask.spend(by, since=since, until=until, where=where) if len(by) > 1 else None
         series = ask.spend([inner], since=since, until=until, where=where)
         times = ask.spend([unit, inner], since=since, until=until, where=where)
+        before = ask.spend(by[:1], since=max(0, 2 * since - until), until=since, where=where).total if since else None
+        tags = ask.tags()
     dearest = [group for group in series.groups if group.spent.cost_nano or group.spent.unknown_cost][:_MOST_SERIES]
     names = [group.key[0] for group in dearest]
     columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1))
@@ -177,13 +180,22 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
     rows = [_spend_row(group, most, whole, split, names, inner == by[0]) for group in outer.groups]
     calls = sum(map(_made, outer.groups))
     return api.Spend(
-        says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens",
+        says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
         by=by,
         series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
         columns=columns,
         ticks=ticks,
         rows=rows,
+        tags=[(f"tag.{key}", clean(key, _MOST_NAME)) for key in tags],
     )
+
+
+def _beside(spent: answers.Spent, before: answers.Spent | None) -> str:
+    """Say how much more or less that is than in as long a time before; nothing where one of both is not wholly known."""
+    if before is None or not before.cost_nano or spent.cost_nano is None or spent.unknown_cost or before.unknown_cost:
+        return ""
+    share = spent.cost_nano / before.cost_nano
+    return f", {percent(abs(share - 1))} {'more' if share >= 1 else 'less'} than in as long a time before ({before.cost_text})"
 
 
 def compare(store: Store, a: str, b: str) -> answers.Comparison:

@@ -1142,7 +1142,7 @@ export interface components {
         };
         /**
          * Spend
-         * @description Say who spent what between two times, and when.
+         * @description Say who spent what between two times, and when; `tags` are what can be added up by besides, with the key to be shown.
          */
         Spend: {
             /** By */
@@ -1155,6 +1155,11 @@ export interface components {
             says: string;
             /** Series */
             series: [
+                string,
+                string
+            ][];
+            /** Tags */
+            tags: [
                 string,
                 string
             ][];
@@ -1812,6 +1817,7 @@ export interface operations {
                 status?: string;
                 user?: string;
                 tenant?: string;
+                session?: string;
                 stop_reason?: string;
                 agent?: string;
                 model?: string;

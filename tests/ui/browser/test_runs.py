@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
+from datetime import datetime
 
 import pytest
 from live_actors import limit, run, scope
@@ -232,6 +234,30 @@ def test_spend_is_grouped_otherwise_by_the_address(served, looking):
     page.get_by_role("button", name="Yesterday").click()
     expect(page.get_by_text("Nothing was spent in that time")).to_be_visible()
     assert looking.accessible() == []
+
+
+def test_spend_between_two_days_stands_in_the_address_and_leads_to_the_runs_of_a_day_and_of_a_tag(served, looking):
+    shelf = Shelf(served.store)
+    noon = round(datetime(2026, 11, 20, 12).astimezone().timestamp() * SECOND)
+    for day, cost in ((0, 0.5), (1, 0.75), (2, 5)):
+        began = noon + day * 86_400 * SECOND
+        shelf.run(f"run-{day}", began=began, ended=began + SECOND, tags={"team": HOSTILE})
+        shelf.call(f"run-{day}", (100, 20), cost, began=began)
+    page = looking.open("/spend?by=day")
+    page.get_by_role("button", name="From, to…").click()
+    page.get_by_label("From").fill("2026-11-20")
+    page.get_by_label("to, with that day").fill("2026-11-21")
+    expect(page).to_have_url(f"{served.origin}/spend?by=day&since=2026-11-20&until=2026-11-22")
+    expect(page.get_by_text("$1.2500 in 2 calls")).to_be_visible()
+    assert looking.accessible() == []
+    page.reload()
+    expect(page.locator("table.spend tbody tr")).to_have_text([re.compile("2026-11-20"), re.compile("2026-11-21")])
+    page.get_by_role("link", name="2026-11-21").click()
+    expect(page).to_have_url(f"{served.origin}/runs?since=2026-11-21&until=2026-11-22")
+    expect(page.locator(".runs-body [role=row]")).to_have_text([re.compile("run-1")])
+    page.goto(f"{served.origin}/spend?by=tag.team&since=2026-11-21")
+    page.get_by_role("link", name=HOSTILE).click()
+    expect(page.locator(".runs-body [role=row]")).to_have_count(2)
 
 
 def test_words_that_were_said_and_ids_are_found_from_everywhere(served, looking):

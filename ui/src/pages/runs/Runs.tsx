@@ -20,7 +20,9 @@ const KEYS: readonly Key[] = [
 ];
 const RAIL = ["status", "tenant", "user", "model", "tag", "stop_reason"] as const;
 /** What the command line calls what the address says. */
-const OPTIONS = { since: "since", until: "until", status: "status", user: "user", tenant: "tenant", agent: "agent", model: "model", tag: "tag", stop_reason: "stop-reason", text: "text", order: "sort" };
+const OPTIONS = { since: "since", until: "until", status: "status", user: "user", tenant: "tenant", agent: "agent", session: "session", model: "model", tag: "tag", stop_reason: "stop-reason", text: "text", order: "sort" };
+/** What only an address asks for, from other pages: it is shown, and can be taken out. */
+const BESIDE = ["until", "agent", "session"] as const;
 const SINCE = ["today", "yesterday", "1h", "24h", "7d", "30d"] as const;
 const ROW = 28;
 
@@ -88,7 +90,7 @@ export function RunsPage() {
   const mark = useMemo(() => (now.value?.rows ?? []).filter((row) => row.kind === "run").map((row) => row.run).join(), [now.value]);
   const { known, error, more } = useRuns(search, mark);
   const asked = new URLSearchParams(search);
-  const kinds = [["since", SINCE] as const, ...RAIL.map((name) => [name, (known?.facets[name] ?? []).map(([value]) => value)] as const)];
+  const kinds = [["since", SINCE] as const, ...BESIDE.map((name) => [name, []] as const), ...RAIL.map((name) => [name, (known?.facets[name] ?? []).map(([value]) => value)] as const)];
   const cli = command("runs", asked, OPTIONS);
   const isEmpty = known !== null && known.total === 0;
   return (

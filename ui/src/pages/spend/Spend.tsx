@@ -21,7 +21,15 @@ const TIMES = [
   ["7 days", "7d", ""],
   ["30 days", "30d", ""],
 ] as const;
-const BY = ["user", "model", "agent", "tool", "tenant", "session", "provider", "run"] as const;
+const BY = ["user", "model", "agent", "tool", "tenant", "session", "day", "provider", "run"] as const;
+const DAY = /^\d{4}-\d\d-\d\d$/;
+
+/** The day so many days after one that the calendar names. */
+function dayAfter(day: string, days = 1): string {
+  const at = new Date(`${day}T12:00:00`);
+  at.setDate(at.getDate() + days);
+  return [at.getFullYear(), at.getMonth() + 1, at.getDate()].map((part) => String(part).padStart(2, "0")).join("-");
+}
 
 const OPTIONS = { since: "from", until: "to", user: "user", tenant: "tenant", model: "model", agent: "agent", by: "by" };
 
@@ -56,6 +64,7 @@ export function SpendPage() {
     }
     go(`/spend${after.size > 0 ? `?${after}` : ""}`, { replace: true });
   };
+  const [dates, setDates] = useState(false);
   const cli = command("cost", new URLSearchParams([["since", since], ...[...asked].filter(([name]) => !["since", "by"].includes(name)), ["by", by.join(",")]]), OPTIONS);
   return (
     <Page name="Spend" looks="what was spent" cli={cli} keys={KEYS}>
@@ -69,6 +78,9 @@ export function SpendPage() {
                 {name}
               </button>
             ))}
+            <button type="button" aria-expanded={dates} aria-current={DAY.test(since) ? "true" : undefined} onClick={() => setDates(!dates)}>
+              From, to…
+            </button>
           </div>
           {data && data.rows.length > 0 && <Csv data={data} />}
         </div>
@@ -78,6 +90,24 @@ export function SpendPage() {
         <Empty ways={WAYS}>
           <p>What a program spends is kept where it has a store. Keep it:</p>
         </Empty>
+      )}
+      {(dates || DAY.test(since)) && (
+        <div class="filters">
+          <label class="soft">
+            From{" "}
+            <input class="field date" type="date" value={DAY.test(since) ? since : ""} onChange={(event) => set({ since: event.currentTarget.value || "today" })} />
+          </label>
+          <label class="soft">
+            to, with that day{" "}
+            <input
+              class="field date"
+              type="date"
+              value={DAY.test(until) ? dayAfter(until, -1) : ""}
+              min={DAY.test(since) ? since : undefined}
+              onChange={(event) => set({ until: event.currentTarget.value && dayAfter(event.currentTarget.value) })}
+            />
+          </label>
+        </div>
       )}
       <div class="filters" hidden={error !== null && search === ""}>
         <span class="soft">Rows</span>
@@ -97,6 +127,13 @@ export function SpendPage() {
             + {each}
           </button>
         ))}
+        {(data?.tags ?? [])
+          .filter(([each]) => !by.includes(each))
+          .map(([each, shown]) => (
+            <button key={each} type="button" class="chip add" onClick={() => set({ by: by.length < 2 ? [...by, each].join(",") : [by[0], each].join(",") })}>
+              + tag {shown}
+            </button>
+          ))}
         <span class="dim mono address cut">
           /spend
           {search && `?${search}`}
@@ -223,11 +260,18 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
     for (const [place, name] of names.entries()) {
       const value = values[place];
       if (name === "run" && value) return `/runs/${encodeURIComponent(value)}`;
-      if (!name || !value || !["user", "tenant", "agent", "model"].includes(name)) return null;
-      asked.set(name, value);
+      if (!name || !value) return null;
+      if (name === "day") {
+        asked.set("since", value);
+        asked.set("until", dayAfter(value));
+      } else if (name.startsWith("tag.")) asked.set("tag", `${name.slice(4)}=${value}`);
+      else if (["user", "tenant", "agent", "model", "session"].includes(name)) asked.set(name, value);
+      else return null;
     }
-    asked.set("since", since);
-    if (until) asked.set("until", until);
+    if (!asked.has("since")) {
+      asked.set("since", since);
+      if (until) asked.set("until", until);
+    }
     return `/runs?${asked}`;
   };
   const line = lines[at];
