@@ -26,11 +26,11 @@ MESSAGES: Any = [
 ]
 NINE_TOKENS = "The quick brown fox jumps over the lazy dog"
 """What is embedded: as many tokens as the answer tells, so that no limit is passed by more than was asked for."""
-_NAMED = {"id": "chatcmpl-1", "created": 1, "model": "gpt-4o-mini-2024-07-18"}
+_NAMED = {"id": "chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT", "created": 1, "model": "gpt-4o-mini-2024-07-18"}
 _USAGE = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
 _CHOICE = {"index": 0, "message": {"role": "assistant", "content": "Hello!"}, "finish_reason": "stop"}
 _VECTOR = base64.b64encode(struct.pack("<64f", *(index / 64 for index in range(64)))).decode()
-_TOLD = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed"}
+_TOLD = {"type": "message", "id": "msg_67ccd2bf17f0819081ff3bb2cf6508e60bb6a6b452d3795b", "role": "assistant", "status": "completed"}
 _ANSWERS: dict[str, dict[str, Any]] = {
     "chat/completions": {**_NAMED, "object": "chat.completion", "choices": [_CHOICE], "usage": _USAGE},
     "embeddings": {
@@ -40,7 +40,7 @@ _ANSWERS: dict[str, dict[str, Any]] = {
         "usage": {"prompt_tokens": 9, "total_tokens": 9},
     },
     "responses": {
-        "id": "resp_1",
+        "id": "resp_67ccd2bed1ec8190b14f964abc0542670bb6a6b452d3795b",
         "object": "response",
         "created_at": 1,
         "status": "completed",

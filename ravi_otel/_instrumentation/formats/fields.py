@@ -143,11 +143,16 @@ def usage_of(usage: Any, inputs: str, outputs: str | None, input_details: str, o
             made = _left(told, given)
         if given is None or made is None:
             return total_only(told, told.get(input_details), told.get(output_details))
-    in_detail, out_detail = told.get(input_details), told.get(output_details)
-    if in_detail is None and out_detail is None and _BESIDE.isdisjoint(told):
-        return Usage(input_tokens=given, output_tokens=made)
-    of_input = as_mapping(in_detail)
-    found: dict[str, Any] = _details(of_input, given, as_mapping(out_detail), made)
+    of_input, of_output = told.get(input_details), told.get(output_details)
+    if of_input is not None:
+        of_input = as_mapping(of_input)
+    if of_output is not None:
+        of_output = as_mapping(of_output)
+    detailed = (of_input and any(of_input.values())) or (of_output and any(of_output.values()))
+    if not detailed and _BESIDE.isdisjoint(told):
+        return Usage(given, made)
+    of_input, of_output = of_input or _NOTHING, of_output or _NOTHING
+    found: dict[str, Any] = _details(of_input, given, of_output, made)
     cached = found["cached_input_tokens"] = found.get("cached_input_tokens") or _first(told, _CACHED, given)
     written = _first(of_input, _WRITTEN, given) or _first(told, _WRITTEN, given)
     found["reasoning_tokens"] = found.get("reasoning_tokens") or _first(told, ("reasoning_tokens",), made)

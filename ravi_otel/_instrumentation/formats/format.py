@@ -330,11 +330,25 @@ _CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _OPAQUE: Final = re.compile(r"(?=[A-Za-z]*[0-9])[A-Za-z0-9]{12}|[0-9A-Fa-f]{8}[-_][0-9A-Fa-f]{4}[-_]")
 """What no code has: a long run with digits in it, or the beginning of a UUID."""
 
+_KEYS: Final = (
+    ("AKIA", "[0-9A-Z]{12}"),
+    ("ASIA", "[0-9A-Z]{12}"),
+    ("AIza", r"[\w-]{12}"),
+    *((begins, r"(?=[\w-]{0,100}\d)[\w-]{8}") for begins in ("sk[-_]", "pk[-_]", "rk[-_]")),
+    *((begins, r"[\w-]{12}") for begins in ("gsk_", "xai-", "hf_", "r8_", "npm_", "pypi-", "glpat-", "github_pat_", "gh[opsur]_")),
+    *((begins, r"[\w-]{12}") for begins in ("xox[abeoprs]-", "pplx-", "nvapi-", r"ya29\.")),
+)
+"""What the keys of vendors begin with, none of it after a letter, and what follows."""
+
+# Each alternative begins with letters: where none of them stands there is nothing else to look at, and ids are searched at every call.
 _KEY: Final = re.compile(
-    r"eyJ[\w-]{8}|(?<![A-Za-z])(?:AKIA|ASIA)[0-9A-Z]{12}|(?<![A-Za-z])AIza[\w-]{12}"
-    r"|(?<![A-Za-z])(?:sk|pk|rk)[-_](?=[\w-]{0,100}\d)[\w-]{8}"
-    r"|(?<![A-Za-z])(?:gsk_|xai-|hf_|r8_|npm_|pypi-|glpat-|github_pat_|gh[opsur]_|xox[abeoprs]-|pplx-|nvapi-|ya29\.)[\w-]{12}"
-    r"|(?<![A-Za-z0-9])c2st[A-Za-z0-9+/]{12}"  # `sk-`, in base 64
+    "|".join(
+        (
+            r"eyJ[\w-]{8}",
+            *(f"{begins}(?<![A-Za-z]{begins}){follows}" for begins, follows in _KEYS),
+            "c2st(?<![A-Za-z0-9]c2st)[A-Za-z0-9+/]{12}",  # `sk-`, in base 64
+        )
+    )
 )
 
 
