@@ -116,10 +116,10 @@ def _has_spent(group: Group, names: Sequence[str]) -> bool:
 
 def _print(groups: Sequence[Group], total: Spent, heads: Sequence[str], out: Console) -> None:
     shown = [clean(head, 40) for head in heads]
-    rows = [(*_named(group.key, shown), *_figures(group.spent, group.calls, shown)) for group in groups]
+    rows = [(*_named(group.key, shown), *_figures(group.spent, shown)) for group in groups]
     styles = [""] * len(rows)
     if len(groups) > 1:
-        rows.append(("all", *[""] * (len(shown) - 1), *_figures(total, sum(group.calls for group in groups), shown)))
+        rows.append(("all", *[""] * (len(shown) - 1), *_figures(total, shown)))
         styles.append("bold")
     columns = (*shown, *(f" {each}" if each in shown else each for each in _HEADS))
     if not total.unsplit_tokens:
@@ -136,9 +136,9 @@ def _named(key: Sequence[str | None], heads: Sequence[str]) -> tuple[str, ...]:
     return tuple(clean(name, 60) or f"(no {head})" for name, head in zip(key, heads, strict=True))
 
 
-def _figures(spent: Spent, calls: int, heads: Sequence[str]) -> tuple[str, ...]:
+def _figures(spent: Spent, heads: Sequence[str]) -> tuple[str, ...]:
     unsplit = count(spent.unsplit_tokens) if spent.unsplit_tokens else ""
-    number = calls if "tool" in heads else spent.requests
+    number = spent.tool_calls if "tool" in heads else spent.requests
     doubts = count(spent.unknown_cost) if spent.unknown_cost else ""
     return (count(number), spent.input_text, spent.output_text, unsplit, spent.cost_text, doubts)
 
@@ -165,7 +165,7 @@ def _csv(groups: Sequence[Group], heads: Sequence[str]) -> str:
         usd = "" if spent.cost_nano is None else f"{spent.cost_nano / NANO:.9f}"
         tokens = (spent.input_tokens, spent.output_tokens, spent.cached_input_tokens, spent.unsplit_tokens)
         doubts = (spent.unknown_cost, spent.unknown_usage, spent.estimated, spent.assumed)
-        writer.writerow((*map(_cell, group.key), group.calls if "tool" in heads else spent.requests, *tokens, usd, *doubts))
+        writer.writerow((*map(_cell, group.key), spent.tool_calls if "tool" in heads else spent.requests, *tokens, usd, *doubts))
     return text.getvalue()
 
 

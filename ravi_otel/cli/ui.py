@@ -11,7 +11,7 @@ import click
 
 from ravi_otel._extras import load
 from ravi_otel.cli.stored import store_option
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval.place import place as queue_place
@@ -58,7 +58,12 @@ def ui(  # noqa: PLR0913 - one parameter an option
     otherwise. Needs the extra `ui`: pip install 'ravi-otel[ui]'.
     """
     for each in ("fastapi", "uvicorn"):
-        load(each)
+        try:
+            load(each)
+        except MissingExtraError as error:
+            raise MissingExtraError(
+                f"{each!r} is missing, which the page needs. Install it with: pip install 'ravi-otel[ui]'", name=each
+            ) from error
     access = load("ravi_otel.ui._safety").access(
         port=port,
         host=host,
@@ -89,4 +94,4 @@ def _see_that_it_is_free(host: str, port: int) -> None:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise ConfigurationError(f"port {port} is taken: another `ravi-otel ui` may run there. Name another with --port.") from error
-        raise ConfigurationError(f"--host {checks.show(host)} cannot be served: {error.strerror or error}.") from error
+        raise ConfigurationError(f"port {port} of --host {checks.show(host)} cannot be served: {error.strerror or error}.") from error

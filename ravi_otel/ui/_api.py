@@ -441,9 +441,10 @@ class Exported(Model):
 
 
 class SpendRow(Model):
-    """Be one group of what was spent; widths are percents of the dearest."""
+    """Be one group of what was spent; `value` is its name as it is asked for, widths are percents of the dearest."""
 
     key: str | None
+    value: str | None
     width: float
     parts: list[tuple[int, float]]
     cost: str

@@ -176,11 +176,10 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
     names = [group.key[0] for group in dearest]
     columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1))
     most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
-    whole = outer.total.cost_nano or 0
-    rows = [_spend_row(group, most, whole, split, names, inner == by[0]) for group in outer.groups]
-    calls = sum(map(_made, outer.groups))
+    rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
+    calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
     return api.Spend(
-        says=f"{outer.total.cost_text} in {count(calls)} calls, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
+        says=f"{outer.total.cost_text} in {count(calls)} {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
         by=by,
         series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
         columns=columns,
@@ -292,7 +291,7 @@ def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
     tone: api.Tone = _TONES.get(row.status, "paused")
     if row.status == "ok" and row.end_status is not None and row.end_status != "ok":
         tone = _TONES.get(row.end_status, "paused")
-        return tone, clean(f"{row.end_status}: {row.end_reason}" if row.end_reason else row.end_status)
+        return tone, clean(row.end_status if row.end_reason in (None, row.end_status) else f"{row.end_status}: {row.end_reason}")
     if row.status == "error":
         return tone, clean(f"own error: {row.error_type}" if row.error_type else "own error")
     return tone, clean(f"{row.status}: {row.stop_reason}" if row.status == "stopped" and row.stop_reason else row.status)
@@ -442,26 +441,39 @@ def _columns(
 ) -> tuple[list[api.SpendColumn], list[tuple[float, str]]]:
     """Stack what was spent by time: a part for each of the dearest, and one for the rest."""
     found: dict[str, dict[int, int]] = {at: {} for at in _between([group.key[0] for group in times.groups], step)}
-    unknown: set[str] = set()
+    spent: dict[str, list[answers.Spent]] = {}
     for group in times.groups:
         at = group.key[0] or ""
         place = names.index(group.key[1]) if group.key[1] in names else _MOST_SERIES
         column = found.setdefault(at, {})
         column[place] = column.get(place, 0) + (group.spent.cost_nano or 0)
-        if group.spent.unknown_cost:
-            unknown.add(at)
+        spent.setdefault(at, []).append(group.spent)
     step_nano = _round_step(max((sum(column.values()) for column in found.values()), default=0))
     top = max((-(-sum(column.values()) // step_nano) * step_nano for column in found.values()), default=0)
     columns = [
         api.SpendColumn(
             at=at,
             parts=[(place, _percent(nano, top)) for place, nano in sorted(column.items()) if nano],
-            unknown=at in unknown,
-            text=("≥" if at in unknown else "") + money(sum(column.values())),
+            unknown=any(each.unknown_cost for each in spent.get(at, ())),
+            text=_cost_of(spent.get(at, ())),
         )
         for at, column in sorted(found.items())
     ]
     return columns, [(_percent(nano, top), amount(Kind.COST, nano / NANO)) for nano in range(0, top + 1, step_nano)] if top else []
+
+
+def _cost_of(spent: Sequence[answers.Spent]) -> str:
+    """Write what several groups cost together, with the marks that a sum of their calls has."""
+    nano = sum(each.cost_nano or 0 for each in spent)
+    unknown = any(each.unknown_cost for each in spent)
+    if unknown and not nano:
+        return UNKNOWN
+    return ("≥" if unknown else "") + money(nano, estimated=bool(nano) and any(map(_is_rough, spent)))
+
+
+def _is_rough(spent: answers.Spent) -> bool:
+    """Whether calls are in it that we counted, or priced by a guess."""
+    return bool(spent.estimated or spent.assumed)
 
 
 def _round_step(tallest: int) -> int:
@@ -485,31 +497,49 @@ def _between(names: Sequence[str | None], step: timedelta) -> list[str]:
 
 
 def _spend_row(
-    group: answers.Group, most: int, whole: int, split: answers.SpendTable | None, names: Sequence[str | None], alone: bool
+    group: answers.Group,
+    by: Sequence[str],
+    most: int,
+    total: answers.Spent,
+    split: answers.SpendTable | None,
+    names: Sequence[str | None],
 ) -> api.SpendRow:
     spent, key = group.spent, group.key[0]
     inside = [each for each in (split.groups if split is not None else ()) if each.key[0] == key]
-    parts = [(each.key[1], each.spent.cost_nano or 0) for each in inside] if inside else [(key if alone else None, spent.cost_nano or 0)]
-    cached, given = spent.cached_input_tokens, spent.input_tokens
+    parts = [(each.key[-1], each.spent.cost_nano or 0) for each in inside or [group] if inside or len(by) == 1]
+    cached, given, calls = spent.cached_input_tokens, spent.input_tokens, _made(group, by[0])
     return api.SpendRow(
         key=None if key is None else clean(key, _MOST_NAME),
+        value=key,
         width=_percent(spent.cost_nano, most),
         parts=[(names.index(name) if name in names else _MOST_SERIES, _percent(nano, most)) for name, nano in parts if nano],
         cost=spent.cost_text,
-        share=percent((spent.cost_nano or 0) / whole) if whole and spent.cost_nano is not None else UNKNOWN,
-        calls=count(_made(group)),
+        share=_share_of(spent, total),
+        calls=count(calls),
         input=spent.input_text,
         cached=percent(cached / given) if cached is not None and given else "-",
         output=spent.output_text,
-        each=money((spent.cost_nano or 0) // spent.requests) if spent.requests and not spent.unknown_cost else UNKNOWN,
+        each=UNKNOWN if spent.unknown_cost or not calls else money((spent.cost_nano or 0) // calls, estimated=_is_rough(spent)),
         refused=spent.refused,
-        inside=[_spend_row(_inner(each), most, whole, None, names, alone=True) for each in inside],
+        inside=[_spend_row(_inner(each), by[1:], most, total, None, names) for each in inside],
     )
 
 
-def _made(group: answers.Group) -> int:
-    """Count the model and tool calls that were made, as the terminal does: what was refused was not."""
-    return group.spent.requests + group.spent.tool_calls
+def _share_of(spent: answers.Spent, total: answers.Spent) -> str:
+    """Write which share of the whole it is: about so much where a part of either is not known for certain."""
+    if not total.cost_nano or spent.cost_nano is None:
+        return UNKNOWN
+    mark = "~" if total.unknown_cost or _is_rough(total) else ""
+    return mark + percent(spent.cost_nano / total.cost_nano)
+
+
+def _made(group: answers.Group, by: str) -> int:
+    """Count the calls that were made, as the terminal does: of tools where it is one's or of no model, else of models."""
+    return group.spent.tool_calls if by == "tool" or (by == "model" and group.key[0] is None) else group.spent.requests
+
+
+def _many(number: int, thing: str) -> str:
+    return thing if number == 1 else f"{thing}s"
 
 
 def _inner(group: answers.Group) -> answers.Group:

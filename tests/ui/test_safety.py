@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 import time
 import urllib.parse
 from pathlib import Path
@@ -421,3 +422,11 @@ def test_a_damaged_page_is_told_in_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "static").mkdir()
     with pytest.raises(ConfigurationError, match=r"the page is damaged, index.html is missing"):
         app.Desk(access(port=1), tmp_path, Inbox(tmp_path / "a.db"), tmp_path)
+
+
+@pytest.mark.parametrize("missing", ["fastapi", "uvicorn"])
+def test_what_the_page_needs_is_named_with_the_extra_that_installs_it(tmp_path, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    done = CliRunner().invoke(commands, ["ui", "--store", str(tmp_path)])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert done.output.endswith("Install it with: pip install 'ravi-otel[ui]'\n")

@@ -1188,7 +1188,7 @@ export interface components {
         };
         /**
          * SpendRow
-         * @description Be one group of what was spent; widths are percents of the dearest.
+         * @description Be one group of what was spent; `value` is its name as it is asked for, widths are percents of the dearest.
          */
         SpendRow: {
             /** Cached */
@@ -1216,6 +1216,8 @@ export interface components {
             refused: number;
             /** Share */
             share: string;
+            /** Value */
+            value: string | null;
             /** Width */
             width: number;
         };

@@ -256,7 +256,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
     const asked = new URLSearchParams();
     const outer = depth === 1 ? data.rows[Number(key.split("/")[0])] : row;
     const names = depth === 1 ? [by[0], by[1]] : [by[0]];
-    const values = depth === 1 ? [outer?.key, row.key] : [row.key];
+    const values = depth === 1 ? [outer?.value, row.value] : [row.value];
     for (const [place, name] of names.entries()) {
       const value = values[place];
       if (name === "run" && value) return `/runs/${encodeURIComponent(value)}`;

@@ -1,0 +1,100 @@
+"""Every figure of the page is the terminal's, with the same marks."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from click.testing import CliRunner
+from page_client import Client
+from stored_runs import Shelf
+
+from ravi_otel.cli.entry import commands
+
+
+@pytest.fixture
+def inside(served):
+    client = Client(served)
+    client.arrive()
+    return client
+
+
+def kept(served):
+    """Keep calls of every doubt: counted by us, of no price, priced by a guess, told by nobody, refused."""
+    shelf = Shelf(served.store)
+    shelf.put("processes", process="p1", name="x.py", began=shelf._now, lost=0)
+    sure = shelf.run("sure", user="anna", tenant="acme")
+    for _ in range(3):
+        shelf.call(sure, (100, 20), 0.0005, agent="planner", model="m-1")
+    shelf.tool(sure, "search", agent="planner")
+    shelf.tool(sure, "search", agent="planner", status="refused")
+    rough = shelf.run("rough", user="ben")
+    shelf.agent(rough, "writer", status="stopped", stop_reason="limit_cost")
+    shelf.call(rough, (1_000, 300), 0.02, agent="writer", model="m-2", source="estimated")
+    shelf.call(rough, (1_000, 300), 0.02, agent="writer", model="m-1", cost_source="assumed")
+    partly = shelf.run("partly", user="cleo")
+    shelf.agent(partly, "reader", status="paused", stop_reason="paused")
+    shelf.call(partly, (10, 5), 0.001, agent="reader", model="m-1")
+    shelf.call(partly, (10, 5), None, agent="reader", model="local")
+    shelf.call(partly, None, None, agent="reader", model="m-1")
+    shelf.call(partly, None, None, agent="reader", model="m-1", status="refused")
+    unknown = shelf.run("unknown", user="dora")
+    shelf.call(unknown, (10, 5), None, agent="loner", model="local")
+    return shelf
+
+
+def terminal(served, *words):
+    done = CliRunner().invoke(commands, [*words, "--store", str(served.store)], env={"COLUMNS": "200", "PYTHONUTF8": "1"})
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def lines(output):
+    """Return the cells of each line."""
+    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("by", ["user", "model", "agent", "tool", "tenant", "run", "provider"])
+def test_who_spent_what_is_the_same_in_the_terminal(inside, served, by):
+    kept(served)
+    page = json.loads(inside(f"/api/spend?since=30d&by={by}")[2])
+    said = lines(terminal(served, "cost", "--from", "30d", "--by", by))
+    named = [row for row in page["rows"] if row["key"] is not None]
+    assert named
+    for row in named:
+        (line,) = [line for line in said if line[0] == row["key"]]
+        assert line[1:5] == [row["calls"], row["input"], row["output"], row["cost"]], row["key"]
+    (all_of_it,) = [line for line in said if line[0].startswith(page["says"].partition(" in ")[0])]
+    assert "in all" in all_of_it[0]
+
+
+def test_what_a_call_cost_and_a_share_carry_the_marks_of_what_they_are_worked_out_from(inside, served):
+    kept(served)
+    rows = {row["key"]: row for row in json.loads(inside("/api/spend?since=30d&by=user")[2])["rows"]}
+    assert [rows[name]["each"] for name in ("anna", "ben", "cleo", "dora")] == ["$0.000500", "~$0.020000", "?", "?"]
+    assert rows["dora"]["share"] == "?"
+    assert rows["anna"]["share"].startswith("~")
+    (column,) = [each for each in json.loads(inside("/api/spend?since=today&by=user")[2])["columns"] if each["text"] != "$0"]
+    assert column["text"] == "≥~$0.042500"
+    (column,) = json.loads(inside("/api/spend?since=today&by=user&user=dora")[2])["columns"]
+    assert column["text"] == "?"
+    (column,) = json.loads(inside("/api/spend?since=today&by=user&user=anna")[2])["columns"]
+    assert column["text"] == "$0.001500"
+
+
+def test_a_run_is_told_as_in_the_terminal_and_how_it_ended_once(inside, served):
+    kept(served)
+    page = json.loads(inside("/api/runs")[2])
+    told = {row["run"]: (row["spent"], word) for row, (_, word) in zip(page["page"]["rows"], page["words"], strict=True)}
+    said = {line[0]: line for line in lines(terminal(served, "runs"))}
+    for run, (spent, _) in told.items():
+        assert said[run][-4:-1] == [str(spent["requests"]), spent["tokens_text"], spent["cost_text"]]
+        facts = dict(json.loads(inside(f"/api/runs/{run}")[2])["facts"])
+        assert (facts["cost"], facts["tokens"], facts["calls"]) == (spent["cost_text"], spent["tokens_text"], str(spent["requests"]))
+    assert {run: word for run, (_, word) in told.items()} == {
+        "sure": "ok",
+        "rough": "stopped: limit_cost",
+        "partly": "paused",
+        "unknown": "ok",
+    }
