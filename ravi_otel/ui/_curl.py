@@ -22,7 +22,8 @@ def sent_again(view: CallView) -> str | None:
         return None
     messages = [{"role": "system", "content": _text(view.system)}] if view.system else []
     for each in view.messages:
-        messages += _messages(str(each.get("role")), each.get("parts") or ())
+        parts = [part for part in each.get("parts") or () if isinstance(part, Mapping)]
+        messages += _messages(str(each.get("role")), parts)
     body = {"model": view.facts.get("request_model") or view.facts.get("model"), "messages": messages}
     sent = shlex.quote(json.dumps(body, ensure_ascii=False))
     return f"curl {_URL} \\\n  -H \"Authorization: Bearer $OPENAI_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  -d {sent}\n"
