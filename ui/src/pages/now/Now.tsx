@@ -9,7 +9,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, Says, State } from "../../parts/Icon.tsx";
 import { LimitBar, Meter } from "../../parts/LimitBar.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
-import { type Asked, Steering, WORDS } from "./Steering.tsx";
+import { type Asked, ORDER, Steering, WORDS } from "./Steering.tsx";
 import "../../parts/Table.css";
 import "./now.css";
 
@@ -281,9 +281,6 @@ function Line({ row, selected, open, onChoose, onFold }: LineProps) {
     </>
   );
 }
-
-/** What ends something stands last. */
-const ORDER: readonly Asked["op"][] = ["resume", "pause", "stop", "set_limit", "close", "cancel"];
 
 /** What may be done to the selected row, below the group that it is in. */
 function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void }) {

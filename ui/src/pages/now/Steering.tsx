@@ -26,6 +26,9 @@ export const WORDS: Record<Asked["op"], Words> = {
   set_limit: { button: "Set limit…", act: "Set it", leave: "Leave it", says: "It counts from the next call on. What is used stays used." },
 };
 
+/** The order of buttons: what ends something stands last. */
+export const ORDER: readonly Asked["op"][] = ["resume", "pause", "stop", "set_limit", "close", "cancel"];
+
 export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void }) {
   const { op, row } = asked;
   const words = WORDS[op];

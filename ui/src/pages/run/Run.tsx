@@ -10,7 +10,7 @@ import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { Steps } from "../../parts/Tree.tsx";
 import { useVirtual } from "../../virtual.ts";
 import { many, quoted, span, visible } from "../../words.ts";
-import { type Asked, Steering, WORDS } from "../now/Steering.tsx";
+import { type Asked, ORDER, Steering, WORDS } from "../now/Steering.tsx";
 import { Curves } from "./Curves.tsx";
 import { Ids } from "./Ids.tsx";
 import { Item } from "./Item.tsx";
@@ -108,7 +108,7 @@ const MOST_TICKS = 6;
 function ticksOf(length: number): (readonly [number, string])[] {
   const seconds = length / 1000;
   const step = STEPS_S.find((each) => seconds / each <= MOST_TICKS) ?? Math.ceil(seconds / MOST_TICKS);
-  const number = Math.floor((seconds * 0.97) / step);
+  const number = Math.floor((seconds * 0.95) / step);
   return Array.from({ length: number + 1 }, (_, at) => [((at * step) / seconds) * 100, at === 0 ? "0" : step < 1 ? `${(at * step).toFixed(step < 0.1 ? 2 : 1)} s` : seconds < 60 ? `${at * step} s` : span(at * step)]);
 }
 
@@ -276,9 +276,9 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
                   Jaeger ↗
                 </a>
               )}
-              {top?.can.map((op) => (
-                <button key={op} type="button" class="btn" onClick={() => setAsking({ op: op as Asked["op"], row: top })}>
-                  {WORDS[op as Asked["op"]].button}
+              {top && ORDER.filter((op) => top.can.includes(op)).map((op) => (
+                <button key={op} type="button" class="btn" onClick={() => setAsking({ op, row: top })}>
+                  {WORDS[op].button}
                 </button>
               ))}
             </>
