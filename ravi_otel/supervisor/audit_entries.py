@@ -14,6 +14,9 @@ from ravi_otel.supervisor.audit_chain import entry_of, lines
 from ravi_otel.supervisor.audit_verify import Verified
 
 _DECIDED: Final = {"approve": "let through", "revise": "revised", "block": "blocked", "escalate": "escalated"}
+_ENDED: Final = {"refused": "not run", "error": "failed", "cancelled": "cancelled", "answered": "answered"}
+"""What an `executed` is called that is not "ok": the gate writes one for every call that it judged, whatever became of it."""
+
 _MOST_WORD: Final = 80
 _MOST_SENTENCE: Final = 400
 _SHOWN_APART: Final = frozenset({"n", "at", "what", "run_id", "agent_name", "tool", "op_id", "prev", "hash", "who", "approved"})
@@ -23,8 +26,8 @@ _SHOWN_APART: Final = frozenset({"n", "at", "what", "run_id", "agent_name", "too
 class Entry:
     """One line of a log as it may be shown: `says` is what it says besides who, when and which tool.
 
-    `decision` is what a supervisor or a person said, None where nobody was asked. `who` is a person where `person` says so. `fits` says
-    whether it follows from the line before, None of what comes after one that does not.
+    `decision` is what a supervisor or a person said, or what became of a call that did not end well, else None. `who` is a person where
+    `person` says so. `fits` says whether it follows from the line before, None of what comes after one that does not.
     """
 
     file: str
@@ -73,6 +76,8 @@ def _entry(verified: Verified, number: int, entry: Mapping[str, Any], clean: Cal
     word = _DECIDED.get(decision or "", what.replace("_", " "))
     if what == "approved" and not (entry.get("approved", True) and entry.get("permitted", True)):
         decision = word = "rejected"
+    if what == "executed" and entry.get("status") in _ENDED:
+        decision = word = _ENDED[_text(entry, "status")]
     at, says = entry.get("at"), _limit if what == LIMIT_SET else _says
     return Entry(
         file=clean(verified.path.name, _MOST_SENTENCE),
@@ -114,4 +119,5 @@ def _says(entry: Mapping[str, Any]) -> str:
     else:
         kept = {name: value for name, value in entry.items() if name not in _SHOWN_APART and value is not None}
         told = {name: value if isinstance(value, str) else json.dumps(value) for name, value in kept.items()}
-    return ", ".join(f"{name}={value}" for name, value in told.items())
+    why = _text(entry, "stop_reason") if "stop_reason" not in told else ""
+    return "; ".join(filter(None, (why, ", ".join(f"{name}={value}" for name, value in told.items()))))

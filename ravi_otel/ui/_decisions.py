@@ -49,6 +49,9 @@ _WHATS: Final[Mapping[str, api.Tone]] = {
     "block": "refused",
     "blocked": "refused",
     "escalate": "wait",
+    "not run": "refused",
+    "failed": "error",
+    "cancelled": "paused",
 }
 
 

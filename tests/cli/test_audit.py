@@ -102,3 +102,13 @@ def test_what_is_shown_is_narrowed_down_and_cut_and_given_as_json(decided):
     assert (entry["who"], entry["person"], entry["says"]) == ("ben", True, "cost@a of run r: $0.50 before, $2.00 now")
     assert len(shown(str(decided.path("two")), "--tool", "t", "-n", "2").splitlines()) == 2
     assert shown(str(decided.directory), "--text", "nothing of this") == ""
+
+
+def test_a_call_that_was_not_run_is_not_said_to_be_executed(tmp_path):
+    open_log = AuditLog(tmp_path / "open", content=True)
+    for status, reason in (("ok", None), ("refused", "supervisor_block:rejected"), ("error", None)):
+        facts = {"run_id": "one", "agent_name": "a", "tool": "t", "op_id": status, "arguments": {"x": 1}}
+        open_log.note("executed", **facts, status=status, stop_reason=reason)
+    failed, refused, ran = json.loads(shown(str(open_log.directory), "--json"))
+    assert [each["what"] for each in (ran, refused, failed)] == ["executed", "not run", "failed"]
+    assert (ran["says"], refused["says"]) == ("x=1", "supervisor_block:rejected; x=1")
