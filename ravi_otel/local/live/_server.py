@@ -17,11 +17,11 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, NamedTuple, TypeAlias, get_args
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
@@ -100,15 +100,87 @@ _WANTED: Final[Mapping[str, str]] = {
     "value": "must be a number, in the kind's unit",
     "by": "must be the name of whoever asks",
 }
-_NEEDED: Final[Mapping[Op, tuple[str, ...]]] = {
-    "state": (),
-    "follow": (),
-    **dict.fromkeys(("cancel", "close", "pause", "resume"), ("scope_id",)),
-    "reprioritize": ("scope_id", "priority"),
-    "set_limit": ("scope_id", "kind", "value"),
-}
 
-_DETAILS: Final[Mapping[Op, tuple[str, ...]]] = {"cancel": ("reason",), "reprioritize": ("priority",), "set_limit": ("kind", "value")}
+
+class Who(NamedTuple):
+    """Who gives a command: the person, as whoever asks says, and the user of the system, whom the system knows."""
+
+    by: str
+    login: str
+
+
+Details: TypeAlias = Mapping[str, Any]
+"""What a command says besides its scope."""
+
+
+def _cancel(scope: Scope, details: Details, who: Who) -> None:
+    token = scope.cancellation if scope.facts.kind in _CANCELLED else None
+    if token is None:
+        _close(scope, details, who)
+    else:
+        token.cancel(details.get("reason", _BY_HAND))
+
+
+def _close(scope: Scope, _: Details, __: Who) -> None:
+    scope.close()
+
+
+def _pause(scope: Scope, _: Details, __: Who) -> None:
+    spawn, lease = _slot(scope)
+    if lease.is_root:
+        raise _refusal(lease, "is the root of its run, which is never paused: cancel the run instead")
+    if lease.paused:
+        raise _refusal(lease, "is paused already")
+    if not spawn.pause(lease):
+        raise _refusal(lease, "has no slot any more: it is about to end")
+
+
+def _resume(scope: Scope, _: Details, __: Who) -> None:
+    spawn, lease = _slot(scope)
+    if not spawn.resume(lease):
+        raise _refusal(lease, "is not paused")
+
+
+def _reprioritize(scope: Scope, details: Details, _: Who) -> None:
+    spawn, lease = _slot(scope)
+    spawn.reprioritize(lease, PRIORITIES[details["priority"]])
+
+
+def _set_limit(scope: Scope, details: Details, who: Who) -> None:
+    scope.set_limit(details["kind"], details["value"], by=who.by, login=who.login)
+
+
+def _slot(scope: Scope) -> tuple[SpawnTracker, Lease]:
+    """Return the tracker of an agent's slot, and the slot itself, since several agents may have one id."""
+    if scope.facts.kind is not ScopeKind.AGENT:
+        raise RefusalError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
+    if scope.spawn is None or scope.lease is None:
+        raise RefusalError(f"agent {checks.show(scope.facts.name)} has no slot: it is in no run that counts its agents.")
+    return scope.spawn, scope.lease
+
+
+def _refusal(lease: Lease, why: str) -> RefusalError:
+    return RefusalError(f"agent {checks.show(lease.agent_id)} {why}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What an operator may have done to an open scope: `needs` must be told, `may` can be. One that `ends` it is noted beforehand."""
+
+    act: Callable[[Scope, Details, Who], None]
+    needs: tuple[str, ...] = ()
+    may: tuple[str, ...] = ()
+    ends: bool = False
+
+
+COMMANDS: Final[Mapping[Op, Command]] = {
+    "cancel": Command(_cancel, may=("reason",), ends=True),
+    "close": Command(_close, ends=True),
+    "pause": Command(_pause),
+    "resume": Command(_resume),
+    "reprioritize": Command(_reprioritize, needs=("priority",)),
+    "set_limit": Command(_set_limit, needs=("kind", "value")),
+}
 
 
 def read_request(line: bytes) -> Request:
@@ -117,7 +189,8 @@ def read_request(line: bytes) -> Request:
         request = read(Request, read_line(line))
     except NonsenseError as error:
         raise RefusalError(f"{error.place}={checks.show(error.value)} {_WANTED[error.place]}.") from None
-    for name in _NEEDED[request.op]:
+    command = COMMANDS.get(request.op)
+    for name in () if command is None else ("scope_id", *command.needs):
         if getattr(request, name) is None:
             raise RefusalError(f"{name}=None {_WANTED[name]}.")
     return request
@@ -131,7 +204,7 @@ def answer(line: bytes, scopes: OpenScopes, peer: Peer) -> bytes | None:
             return None
         if request.op == "state":
             return _state(scopes)
-        _obey(request, scopes, peer)
+        _obey(request, COMMANDS[request.op], scopes, peer)
         return write_line({"v": VERSION, "ok": True})
     except RaviError as error:
         return _no(str(error))
@@ -153,72 +226,36 @@ def _state(scopes: OpenScopes) -> bytes:
         most //= 2  # names as long as can be, of characters that take six in JSON
 
 
-def _obey(request: Request, scopes: OpenScopes, peer: Peer) -> None:
+def _obey(request: Request, command: Command, scopes: OpenScopes, peer: Peer) -> None:
+    """Do what is asked, and leave a trace of who asked; RefusalError, or another error of ours, says in one sentence why it is not done."""
     scope = scopes.find(str(request.scope_id))
     if scope is None:
         raise RefusalError(f"scope_id={checks.show(request.scope_id)} is not open any more.")
-    details = _details(request)
-    user = _name_of(peer.uid)
+    details = _details(request, command)
+    user, by = _name_of(peer.uid), _printable(request.by or "")
+    login = user or f"uid {_shown(peer.uid)}"
     words = ", ".join(f"{name}={checks.show(value)}" for name, value in details.items())
     place = f"{request.op} of {scope.facts.kind.value} {checks.show(scope.facts.name)}{f' ({words})' if words else ''}"
-    for_whom = "" if request.by is None else f" for {checks.show(_printable(request.by))}"
-    who = f"{user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
-    login = user or f"uid {_shown(peer.uid)}"
+    for_whom = "" if request.by is None else f" for {checks.show(by)}"
+    asker = f"{user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
     about = {"op": request.op, **details, "by": request.by, "by_user": user, "by_uid": peer.uid, "by_pid": peer.pid}
-    notice = Notice("command", scope.facts, f"{place} by {who}", about)
-    ends = request.op in ("cancel", "close")
-    if ends:  # told before: with it the run may end, and with the run who listens
+    notice = Notice("command", scope.facts, f"{place} by {asker}", about)
+    if command.ends:  # told before: with it the run may end, and with the run who listens
         _leave_trace(scope, notice)
-    _act(request.op, scope, details, _printable(request.by or "") or login, login)
-    if not ends:
+    command.act(scope, details, Who(by or login, login))
+    if not command.ends:
         _leave_trace(scope, notice)
 
 
-def _details(request: Request) -> dict[str, Any]:
+def _details(request: Request, command: Command) -> dict[str, Any]:
     """Return what a command says besides its scope, as it is done: a reason stands in an exception's text, in logs and on terminals."""
-    told: dict[str, Any] = {name: value for name in _DETAILS.get(request.op, ()) if (value := getattr(request, name)) is not None}
-    if not _printable(told.get("reason", "")):
-        told.pop("reason", None)
-    else:
-        told["reason"] = _printable(told["reason"])
+    told = {name: value for name in (*command.needs, *command.may) if (value := getattr(request, name)) is not None}
+    reason = _printable(told.pop("reason", ""))
+    if reason:
+        told["reason"] = reason
     if "value" in told and float(told["value"]).is_integer():
         told["value"] = int(told["value"])
     return told
-
-
-def _act(op: Op, scope: Scope, details: Mapping[str, Any], by: str, login: str) -> None:
-    """Do it, or raise RefusalError, or another error of ours, in one sentence."""
-    token = scope.cancellation if scope.facts.kind in _CANCELLED else None
-    if op == "set_limit":
-        scope.set_limit(details["kind"], details["value"], by=by, login=login)
-    elif op == "cancel" and token is not None:
-        token.cancel(details.get("reason", _BY_HAND))
-    elif op in ("cancel", "close"):
-        scope.close()
-    else:
-        spawn, lease = _slot(scope)
-        refused = None
-        if op == "reprioritize":
-            spawn.reprioritize(lease, PRIORITIES[details["priority"]])
-        elif op == "resume":
-            refused = None if spawn.resume(lease) else "is not paused"
-        elif lease.is_root:
-            refused = "is the root of its run, which is never paused: cancel the run instead"
-        elif lease.paused:
-            refused = "is paused already"
-        else:
-            refused = None if spawn.pause(lease) else "has no slot any more: it is about to end"
-        if refused is not None:
-            raise RefusalError(f"agent {checks.show(lease.agent_id)} {refused}.")
-
-
-def _slot(scope: Scope) -> tuple[SpawnTracker, Lease]:
-    """Return the tracker of an agent's slot, and the slot itself, since several agents may have one id."""
-    if scope.facts.kind is not ScopeKind.AGENT:
-        raise RefusalError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
-    if scope.spawn is None or scope.lease is None:
-        raise RefusalError(f"agent {checks.show(scope.facts.name)} has no slot: it is in no run that counts its agents.")
-    return scope.spawn, scope.lease
 
 
 def _leave_trace(scope: Scope, notice: Notice) -> None:
