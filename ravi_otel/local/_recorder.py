@@ -12,12 +12,13 @@ import math
 import sys
 import time
 import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
-from operator import attrgetter
+from operator import add, attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
@@ -62,8 +63,9 @@ _MOST_KNOWN: Final = 50_000
 _MOST_TEXT: Final = 4_096
 _RUNS: Final = (ScopeKind.RUN, ScopeKind.AGENT)
 _KEPT_COUNTS: Final = frozenset({"suspended", "restarted", "store_errors", "carrier_rejected", "hook_errors"})
-_NO_SUMS: Final = (0,) * len(SUMS)
-_NOTHING: Final = [0, 0, *_NO_SUMS]
+_EACH_0: Final = dict.fromkeys(SUMS, 0)
+_NO_SUMS: Final = tuple(_EACH_0.values())
+_NOTHING: Final = (0, 0, *_NO_SUMS)
 
 _STAYS: Final = ("call", "run", "began")
 _CALL: Final = f"{insert('calls')} ON CONFLICT (call) DO UPDATE SET " + ", ".join(
@@ -130,6 +132,8 @@ _COUNTS: Final = (
 )
 _READ_USAGE: Final = attrgetter(*_COUNTS)
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _Facts = tuple[Any, ...]
 _Sums = tuple[int, ...]
 _Refusal = tuple[str, tuple[Any, ...] | None]
@@ -155,6 +159,15 @@ def _text(value: Any) -> str | None:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
+class _Known(dict[_K, _V]):
+    """Remember what was found out, and forget the oldest where it is too much."""
+
+    def __setitem__(self, key: _K, value: _V) -> None:
+        super().__setitem__(key, value)
+        if len(self) > _MOST_KNOWN:
+            del self[next(iter(self))]
+
+
 class Recorder(Listener):
     """Put what happens into the store by way of `writer`; with `content` also what programs and guardrails say."""
 
@@ -167,26 +180,26 @@ class Recorder(Listener):
         self._forget()
         self._renew()
         renew_while_alive(self, Recorder._renew)
-        self._parents: dict[str, tuple[str | None, str | None]] = {}  # by scope: the one around it, and its run
-        self._around: dict[str, tuple[str, ...]] = {}  # by run: itself, and the runs around it
-        self._sampled: dict[int, tuple[Any, int, int]] = {}
-        self._limits: dict[int, tuple[Any, str]] = {}
+        self._parents = _Known[str, tuple[str | None, str | None]]()  # by scope: the one around it, and its run
+        self._around = _Known[str, tuple[str, ...]]()  # by run: itself, and the runs around it
+        self._sampled = _Known[int, tuple[Any, int, int]]()
+        self._limits = _Known[int, tuple[Any, str]]()
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
 
     def _renew(self) -> None:
         """Begin anew, at the start and in a forked child: what is open, or not written yet, is the parent's."""
         self._open: dict[str, tuple[CallRecord, int]] = {}
-        self._of: dict[str, tuple[ScopeFacts, _Facts]] = {}
+        self._of = _Known[str, tuple[ScopeFacts, _Facts]]()
         self._pending: dict[str, tuple[tuple[Any, ...], _Sums]] = {}  # calls whose usage is still to come, with what they counted for
-        self._groups: dict[tuple[Any, ...], list[int]] = {}
-        self._agents: dict[str, int] = {}
+        self._groups = _counts()
+        self._agents = Counter[str]()
         self._touched: dict[int, Any] = {}
         self._told: set[int] = set()  # messages of this batch
 
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
-        self._runs: set[str] = set()
-        self._shown: dict[str, int] = {}  # calls in flight that have a row, and when it says that they began
+        self._runs = _Known[str, None]()
+        self._shown = _Known[str, int]()  # calls in flight that have a row, and when it says that they began
 
     @property
     def writer(self) -> Writer:
@@ -304,27 +317,21 @@ class Recorder(Listener):
 
     # -- on the writer's thread: whose something is -------------------------------------------------------------------
 
-    def _facts(self, batch: Batch, facts: ScopeFacts, now: int) -> _Facts:
+    def _facts(self, batch: Batch, facts: ScopeFacts, now: int, span: Any = None) -> _Facts:
         """Return run, process, agent, user, tenant, session and tags of a scope; its run has a row from here on."""
         found = self._of.get(facts.scope_id)
         if found is None or found[0] is not facts:
-            tags = _json(dict(facts.tags)) if facts.tags else None
-            whose = (_text(facts.user_id), _text(facts.tenant_id), _text(facts.session_id))
             run = _text(facts.run_id) or self._writer.process
-            found = (facts, (run, self._writer.process, _text(facts.agent_name), _text(facts.agent_id), *whose, tags))
-            if len(self._of) >= _MOST_KNOWN:
-                self._of.clear()
-            self._of[facts.scope_id] = found
+            agent = (_text(facts.agent_name), _text(facts.agent_id))
+            found = self._of[facts.scope_id] = (facts, (run, self._writer.process, *agent, *_whose(facts)))
         known = found[1]
         if known[0] not in self._runs:
-            self._add_run(batch, facts, known, now, None)
+            self._add_run(batch, facts, known, now, span)
         return known
 
     def _add_run(self, batch: Batch, facts: ScopeFacts, known: _Facts, now: int, span: Any) -> None:
         run = known[0]
-        if len(self._runs) >= _MOST_KNOWN:
-            self._runs.clear()
-        self._runs.add(run)
+        self._runs[run] = None
         is_itself = facts.kind is ScopeKind.RUN and facts.run_id is not None
         kind, name = "run", facts.run_name
         if facts.run_id is None:
@@ -334,24 +341,8 @@ class Recorder(Listener):
         around = self._around.get(run, (run,))
         parent = around[1] if len(around) > 1 else None
         whose = known[4:8] if is_itself else (None, None, None, None)
-        row = (
-            run,
-            kind,
-            self._launch,
-            parent,
-            self._writer.process,
-            _text(name),
-            *whose,
-            *_ids(span),
-            now,
-            None,
-            "open",
-            None,
-            None,
-            None,
-            0,
-        )
-        batch.add(_RUN, (*row, *_NO_SUMS))
+        place = (run, kind, self._launch, parent, self._writer.process, _text(name))
+        batch.add(_RUN, (*place, *whose, *_ids(span), now, None, "open", None, None, None, 0, *_NO_SUMS))
 
     # -- scopes -------------------------------------------------------------------------------------------------------
 
@@ -362,27 +353,17 @@ class Recorder(Listener):
                 self._add_scope(batch, facts, parent, now, span)
 
     def _add_scope(self, batch: Batch, facts: ScopeFacts, parent: str | None, now: int, span: Any) -> None:
-        if len(self._parents) >= _MOST_KNOWN:
-            for old in list(self._parents)[: _MOST_KNOWN // 5]:
-                del self._parents[old]
         self._parents[facts.scope_id] = (parent, facts.run_id)
         if facts.kind is ScopeKind.RUN and facts.run_id is not None and facts.run_id not in self._around:
-            if len(self._around) >= _MOST_KNOWN:
-                self._around.clear()
             self._around[facts.run_id] = (facts.run_id, *self._runs_around(parent, facts.run_id))
-        whose = (_text(facts.user_id), _text(facts.tenant_id), _text(facts.session_id), _json(dict(facts.tags)) if facts.tags else None)
-        run, process = _text(facts.run_id), self._writer.process
-        entered = run is not None and facts.kind not in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
-        known: _Facts = (None, process, None, None, *whose)
-        if entered:
-            if facts.kind is ScopeKind.RUN and run not in self._runs:
-                self._add_run(batch, facts, (run, process, None, None, *whose), now, span)
-            known = self._facts(batch, facts, now)
+        known: _Facts = (None, self._writer.process, None, None, *_whose(facts))
+        ids = _ids(None)
+        if facts.run_id is not None and facts.kind not in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION):
+            known, ids = self._facts(batch, facts, now, span if facts.kind is ScopeKind.RUN else None), _ids(span)
         if facts.kind is ScopeKind.AGENT:
-            self._agents[known[0]] = self._agents.get(known[0], 0) + 1
+            self._agents[known[0]] += 1
         node = facts.supervision
         place = (None, None) if node is None else (node.depth, node.priority.name.lower())
-        ids = _ids(span) if entered else (None, None, None)
         start = (facts.scope_id, facts.kind.value, _text(facts.name), parent, *known, *ids, *place, facts.attempt)
         batch.add(_SCOPE, (*start, now, None, "open", None, None, None, None, None))
 
@@ -409,13 +390,8 @@ class Recorder(Listener):
             batch.change(_RUN_END, (now, status, reason, failed, said, facts.run_id))
         if facts.kind in _RUNS and any(spend.consumed):
             tokens, cost_usd, turns = spend.consumed
-            sums = dict.fromkeys(SUMS, 0) | {
-                "unsplit_tokens": tokens,
-                "cost_nano": round(cost_usd * NANO),
-                "turns": turns,
-                "priced_calls": 1,
-            }
-            self._count(self._facts(batch, facts, now), now, ("", "", ""), 0, tuple(sums.values()), calls=0)
+            sums = _sums(unsplit_tokens=tokens, cost_nano=round(cost_usd * NANO), turns=turns, priced_calls=1)
+            self._count(self._facts(batch, facts, now), now, ("", "", ""), 0, sums, calls=0)
 
     def _add_readings(self, batch: Batch, told: tuple[ScopeFacts, Sequence[LimitReading]]) -> None:
         facts, readings = told
@@ -499,8 +475,6 @@ class Recorder(Listener):
         """Write which limit it is, open for more."""
         found = self._limits.get(id(account))
         if found is None or found[0] is not account:
-            if len(self._limits) >= _MOST_KNOWN:
-                self._limits.clear()
             found = self._limits[id(account)] = (account, _json(_limit_of(account))[:-1])
         return found[1]
 
@@ -518,12 +492,9 @@ class Recorder(Listener):
             *(None if refusal is None else _json(_refused(refusal, chain)), int(inferred), int(abandoned)),
         )
         batch.add(_TOOL, row)
-        sums = dict.fromkeys(SUMS, 0)
-        if status == "refused":
-            sums["refused"] = int(reason != "contended")
-        else:
-            sums["tool_calls"] = int(decision is not None)  # it ran: admitted, only observed, or inferred too late to be refused
-        self._count(known, began, ("", "", _text(name) or ""), duration, tuple(sums.values()))
+        ran = status != "refused" and decision is not None  # admitted, only observed, or inferred too late to be refused
+        sums = _sums(tool_calls=int(ran), refused=int(status == "refused" and reason != "contended"))
+        self._count(known, began, ("", "", _text(name) or ""), duration, sums)
         if said:
             batch.add(_CONTENT, (op_id, known[0], "tool", None, _json(said)))
             self._add_message(batch, known[0], {"role": "tool", "parts": [said]})
@@ -613,15 +584,7 @@ class Recorder(Listener):
 
     def _count(self, known: _Facts, at: int, place: tuple[str, str, str], duration: int, sums: _Sums, *, calls: int = 1) -> None:
         key = (known[0], at - at % _HOUR_NS, *place, known[2] or "", known[4] or "", known[5] or "")
-        found = self._groups.get(key)
-        if found is None:
-            self._groups[key] = [calls, duration, *sums]
-            return
-        found[0] += calls
-        found[1] += duration
-        for index, amount in enumerate(sums, 2):
-            if amount:
-                found[index] += amount
+        self._groups[key] = tuple(map(add, self._groups[key], (calls, duration, *sums)))
 
     def _before(self, batch: Batch) -> bool:
         """Add what a batch sums up, the calls that are in flight, and where the limits in use stand; return whether some are in flight."""
@@ -640,29 +603,24 @@ class Recorder(Listener):
         return waiting
 
     def _sum_up(self, batch: Batch) -> None:
-        groups, self._groups = self._groups, {}
-        agents, self._agents = self._agents, {}
-        runs: dict[str, list[int]] = {}
-        hours: dict[tuple[Any, ...], list[int]] = {}
+        groups, self._groups = self._groups, _counts()
+        agents, self._agents = self._agents, Counter[str]()
+        runs, hours, entered = _counts(), _counts(), Counter[str]()
         for (run, *place), counted in groups.items():
-            _add_up(hours, tuple(place), counted)
+            hours[*place] = tuple(map(add, hours[*place], counted))
             for each in self._around.get(run, (run,)):
-                _add_up(runs, each, counted)
-        entered: dict[str, int] = {}
+                runs[each] = tuple(map(add, runs[each], counted))
         for run, number in agents.items():
-            for each in self._around.get(run, (run,)):
-                entered[each] = entered.get(each, 0) + number
+            entered.update(dict.fromkeys(self._around.get(run, (run,)), number))
         for (hour, provider, model, tool, agent, user, tenant), counted in hours.items():
             batch.change(_HOURLY, (hour, provider, model, agent, tool, user, tenant, *counted))
         for run in dict.fromkeys((*runs, *entered)):
-            batch.change(_RUN_SUMS, (entered.get(run, 0), *runs.get(run, _NOTHING)[2:], run))
+            batch.change(_RUN_SUMS, (entered[run], *runs[run][2:], run))
 
     def _show(self, batch: Batch, record: CallRecord, began: int) -> None:
         """Add the row of a call that is in flight: what it uses nobody knows yet, and if its process dies nobody ever will."""
         call = record.call
         self._shown[record.op_id] = began
-        while len(self._shown) > _MOST_OPEN:
-            del self._shown[next(iter(self._shown))]
         model = _text(call.model)
         whose = (*self._facts(batch, record.facts, began), *_ids(record.span))
         place = (call.operation, call.endpoint, call.provider, model, model, int(call.stream))
@@ -674,8 +632,6 @@ class Recorder(Listener):
         for key, account in touched.items():
             known = self._sampled.get(key)
             if known is None or known[0] is not account:
-                if len(self._sampled) >= _MOST_KNOWN:
-                    self._sampled.clear()
                 known = (account, now, 0)
             elif now - known[2] < max(_SAMPLE_NS, (now - known[1]) // _SAMPLES_A_LIFE):
                 self._touched[key] = account  # a moment later
@@ -699,12 +655,20 @@ _BEGAN: Final = TABLES["calls"].index("began")
 _PENDING: Final = TABLES["calls"].index("pending")
 
 
-def _add_up(sums: dict[Any, list[int]], key: Any, counted: Sequence[int]) -> None:
-    found = sums.get(key)
-    if found is None:
-        sums[key] = list(counted)
-    else:
-        sums[key] = [one + more for one, more in zip(found, counted, strict=True)]
+def _whose(facts: ScopeFacts) -> tuple[str | None, str | None, str | None, str | None]:
+    """Return user, tenant, session and tags of a scope, as columns have them."""
+    tags = _json(dict(facts.tags)) if facts.tags else None
+    return _text(facts.user_id), _text(facts.tenant_id), _text(facts.session_id), tags
+
+
+def _counts() -> defaultdict[Any, _Sums]:
+    """Return sums by key, with calls and their duration before them, that are 0 at first."""
+    return defaultdict(lambda: _NOTHING)
+
+
+def _sums(**counted: int) -> _Sums:
+    """Return what these counts add to any sum, in the order of `SUMS`."""
+    return tuple((_EACH_0 | counted).values())
 
 
 def _ids(span: Any) -> tuple[str | None, str | None, int | None]:
