@@ -179,7 +179,7 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
     rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
     calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
     return api.Spend(
-        says=f"{outer.total.cost_text} in {count(calls)} {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
+        says=f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
         by=by,
         series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
         columns=columns,
@@ -539,7 +539,7 @@ def _made(group: answers.Group, by: str) -> int:
 
 
 def _many(number: int, thing: str) -> str:
-    return thing if number == 1 else f"{thing}s"
+    return f"{count(number)} {thing}" if number == 1 else f"{count(number)} {thing}s"
 
 
 def _inner(group: answers.Group) -> answers.Group:
