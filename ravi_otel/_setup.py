@@ -24,7 +24,6 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._extras import load
-from ravi_otel._forksafe import are_greenlets
 from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
 from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
 from ravi_otel._instrumentation.streams import abandon_open
@@ -401,12 +400,8 @@ def flush(timeout_s: float = 2.0) -> bool:
 
 
 def _sink(kept: tuple[Any, ...]) -> Callable[[], Sink] | None:
-    """Return what makes the providers' end of the store, which needs the SDK: imported at the first use.
-
-    None where gevent has made greenlets of threads: the SDK's providers find out about the machine by starting programs, and other
-    greenlets would run on in the child before it is one.
-    """
-    if not kept or are_greenlets():
+    """Return what makes the providers' end of the store, which needs the SDK: imported at the first use."""
+    if not kept:
         return None
     return lambda: cast("Sink", load("ravi_otel.local._otlp").Sink.of(kept[0].writer))
 

@@ -466,16 +466,32 @@ def _exports(lost: Lost) -> Any:
         return None
 
 
+def _still_in_forks(kind: Any) -> Any:
+    """Return the same kind of provider, one that starts no thread in a forked child where gevent has made greenlets of threads.
+
+    The SDK finds out there about the child with threads. Greenlets would run on meanwhile, in a child that is about to be another program.
+    """
+    renew = getattr(kind, "_handle_fork", None)
+    if renew is None:
+        return kind
+
+    def handle_fork(provider: Any) -> None:
+        if not are_greenlets():
+            renew(provider)
+
+    return type(kind.__name__, (kind,), {"_handle_fork": handle_fork})
+
+
 def _provider(signal: str, end: Any, sink: Sink | None, resource: Any) -> Any:
     """Make the provider of one signal, which tells the sink first: a hung collector holds up the readers behind its own."""
     if signal == "metrics":
         readers = [*([] if sink is None else [sink.metric_reader()]), *([] if end is None else [end])]
-        return load("opentelemetry.sdk.metrics").MeterProvider(readers, resource=resource, shutdown_on_exit=False)
+        return _still_in_forks(load("opentelemetry.sdk.metrics").MeterProvider)(readers, resource=resource, shutdown_on_exit=False)
     if signal == "traces":
-        provider = load("opentelemetry.sdk.trace").TracerProvider(resource=resource, shutdown_on_exit=False)
+        provider = _still_in_forks(load("opentelemetry.sdk.trace").TracerProvider)(resource=resource, shutdown_on_exit=False)
         add, tap = provider.add_span_processor, None if sink is None else sink.span_processor()
     else:
-        provider = load("opentelemetry.sdk._logs").LoggerProvider(resource=resource, shutdown_on_exit=False)
+        provider = _still_in_forks(load("opentelemetry.sdk._logs").LoggerProvider)(resource=resource, shutdown_on_exit=False)
         add, tap = provider.add_log_record_processor, None if sink is None else sink.log_processor()
     for processor in (tap, end):
         if processor is not None:

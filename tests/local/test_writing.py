@@ -181,6 +181,7 @@ def test_greenlets_of_gevent_write_too(tmp_path):
         with ravi_otel.run("desk"):
             client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}])
     gevent.joinall([gevent.spawn(work) for _ in range(10)])
+    print("ended")
     """
     with ScriptedLLM(Text("x", usage=(30, 10))) as model:  # not where threads are greenlets
         first = "import gevent.monkey; gevent.monkey.patch_all()\n"
@@ -195,7 +196,10 @@ def test_greenlets_of_gevent_write_too(tmp_path):
             check=False,
         )
     assert done.returncode == 0, done.stderr
+    assert done.stdout == "ended\n"  # and no child of a program that one starts runs on as a copy of it
     assert [each["requests"] for each in rows(tmp_path / "store", "runs")] == [1] * 10
+    assert [each["outcome"] for each in rows(tmp_path / "store", "processes")] == ["ok"]
+    assert sum(each["records"] for each in rows(tmp_path / "store", "otlp", "signal = 'traces'")) == 20
 
 
 def test_a_process_that_is_told_to_end_says_so_and_ends_what_was_open(tmp_path):
