@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import sqlite3
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,7 @@ MOST_BYTES: Final = 2 * 1024**3
 
 _QUIET_S: Final = 24 * 3600
 _MOST_AT_ONCE: Final = 100
+_SOME: Final = 20
 _MOST_ROWS: Final = 10_000
 _HOUR_NS: Final = 3_600_000_000_000
 _OF_A_RUN: Final = ("scopes", "calls", "tools", "events", "samples", "reviews", "notes", "content", "otlp")
@@ -45,6 +47,10 @@ _NAMED_IN: Final = (
 )
 """Columns of JSON that may name somebody else than whose the row is."""
 
+_UNNEEDED_PROCESSES: Final = (
+    "DELETE FROM processes WHERE ended IS NOT NULL AND last_seen < ?"
+    " AND process NOT IN (SELECT process FROM calls UNION SELECT process FROM scopes)"
+)
 _ERASED: Final = '"(erased)"'
 _SESSIONS_OF: Final = (
     "SELECT session FROM (SELECT session, {0} FROM calls UNION ALL SELECT session, {0} FROM tools UNION ALL SELECT session, {0} FROM runs)"
@@ -72,13 +78,15 @@ class Removed:
 class Pruned:
     """Report a pruning: what went, how many bytes that were, and how many stay.
 
-    `running` are older than what may stay and still run: of those only what they did before that time went.
+    `running` are older than what may stay and still run: of those only what they did before that time went. `unfinished` says that there
+    was no time for all of it.
     """
 
     removed: tuple[Removed, ...]
     bytes: int
     bytes_left: int
     running: tuple[str, ...] = ()
+    unfinished: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,19 +106,20 @@ def prune(
     max_bytes: int = MOST_BYTES,
     keep: str | None = None,
     now: float | None = None,
+    most_s: float = math.inf,
     dry_run: bool = False,
 ) -> Pruned:
     """Remove the runs that began more than `max_age_s` ago, then the oldest until the others have `max_bytes` at most.
 
     Stays: the run with the id `keep`, and one that goes on. The latest of those that ended does not go for its size: it is the one to be
-    looked at. What is summed up by the hour stays for as long as `max_age_s`. With `dry_run` nothing is removed, only told. Raises
-    ConfigurationError for a store that cannot be changed.
+    looked at. What is summed up by the hour stays for as long as `max_age_s`. After `most_s` seconds no more is begun, and the rest goes
+    next time. With `dry_run` nothing is removed, only told. Raises ConfigurationError for a store that cannot be changed.
     """
     clock = round((time.time() if now is None else now) * 1e9)
     try:
         connection = store.connect()
         try:
-            return _Pruning(store, connection, clock).prune(round(max_age_s * 1e9), max_bytes, keep, dry_run=dry_run)
+            return _Pruning(store, connection, clock, most_s).prune(round(max_age_s * 1e9), max_bytes, keep, dry_run=dry_run)
         finally:
             connection.close()
     except sqlite3.Error as error:
@@ -118,10 +127,11 @@ def prune(
 
 
 class _Pruning:
-    def __init__(self, store: Store, connection: sqlite3.Connection, clock: int) -> None:
+    def __init__(self, store: Store, connection: sqlite3.Connection, clock: int, most_s: float = math.inf) -> None:
         self._store = store
         self._connection = connection
         self._clock = clock
+        self._until_s = time.monotonic() + most_s
         connection.row_factory = sqlite3.Row
 
     def prune(self, most_age: int, most_bytes: int, keep: str | None, *, dry_run: bool) -> Pruned:
@@ -131,30 +141,31 @@ class _Pruning:
         found = self._connection.execute(
             "SELECT run, name, began, kind, process, launch, parent, ended FROM runs ORDER BY began"
         ).fetchall()
-        over = [row for row in found if row["run"] != keep and not _goes_on(row, alive)]
+        stays = self._going_on(found, alive)
+        over = [row for row in found if row["run"] != keep and row["run"] not in stays]
         latest = {next((row["run"] for row in reversed(over) if row["parent"] is None), None)}
         for row in over:  # a run in one that stays does too
             latest |= {row["run"]} if row["parent"] in latest and row["parent"] is not None else set()
-        removed = [Removed(row["run"], row["name"], row["began"], "age", row["parent"]) for row in over if row["began"] < cutoff]
-        running = tuple(row["run"] for row in found if row["began"] < cutoff and row["run"] != keep and _goes_on(row, alive))
+        old = [_removed(row, "age") for row in over if row["began"] < cutoff]
+        running = tuple(row["run"] for row in found if row["began"] < cutoff and row["run"] != keep and row["run"] in stays)
         if dry_run:
-            share = size * len(removed) // max(1, len(found))  # nobody knows before it is done
-            return Pruned(tuple(removed), share, size - share, running)
-        self._remove(each.run for each in removed)
+            share = size * len(old) // max(1, len(found))  # nobody knows before it is done
+            return Pruned(tuple(old), share, size - share, running)
+        removed = list(self._remove(old, lambda: True))
         with transaction(self._connection):
             self._connection.execute("DELETE FROM hourly WHERE hour < ?", (cutoff - _HOUR_NS,))
             for table, column in _LEAVES if running else ():
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,))  # noqa: S608 - the names are ours
-        rest = [row for row in over if row["began"] >= cutoff and row["run"] not in latest]
-        while rest and self._bytes() > most_bytes:
-            some, rest = rest[:_MOST_AT_ONCE], rest[_MOST_AT_ONCE:]
-            removed += [Removed(row["run"], row["name"], row["began"], "size", row["parent"]) for row in some]
-            self._remove(row["run"] for row in some)
-        while self._bytes() > most_bytes and self._remove_oldest():
+        rest = [_removed(row, "size") for row in over if row["began"] >= cutoff and row["run"] not in latest]
+        removed += self._remove(rest, lambda: self._bytes() > most_bytes)
+        while self._bytes() > most_bytes and self._has_time() and self._remove_oldest():
             pass
-        self._tidy()
+        self._tidy(removed_any=self._bytes() < size)
         left = self._bytes()
-        return Pruned(tuple(removed), max(0, size - left), left, running)
+        return Pruned(tuple(removed), max(0, size - left), left, running, not self._has_time())
+
+    def _has_time(self) -> bool:
+        return time.monotonic() < self._until_s
 
     def _bytes(self) -> int:
         pages, free, each = (
@@ -166,12 +177,25 @@ class _Pruning:
         """Return the processes and launches that still run, as far as that can be known from here."""
         return alive_and_gone(self._connection.execute(UNENDED), self._clock)[0]
 
-    def _remove(self, runs: Iterable[str]) -> None:
-        waiting = list(runs)
-        while waiting:
-            some, waiting = waiting[:_MOST_AT_ONCE], waiting[_MOST_AT_ONCE:]
+    def _going_on(self, found: Sequence[sqlite3.Row], alive: set[str]) -> set[str]:
+        """Return the runs that go on, and those around them."""
+        parents = {row["run"]: row["parent"] for row in found}
+        stays: set[str] = set()
+        for row in found:
+            at: str | None = row["run"] if row["ended"] is None and (row["process"] in alive or row["run"] in alive) else None
+            while at is not None and at not in stays:
+                stays.add(at)
+                at = parents.get(at)
+        return stays
+
+    def _remove(self, runs: Sequence[Removed], goes_on: Callable[[], bool]) -> Iterator[Removed]:
+        """Remove these, some at once, for as long as that is wanted and there is time for it; yield those that are gone."""
+        for at in range(0, len(runs), _SOME):
+            if not (goes_on() and self._has_time()):
+                return
             with transaction(self._connection):
-                _remove_runs(self._connection, some)
+                _remove_runs(self._connection, [each.run for each in runs[at : at + _SOME]])
+            yield from runs[at : at + _SOME]
 
     def _remove_oldest(self) -> bool:
         """Remove the oldest calls and the rest of about that time, where runs that go on are too much by themselves."""
@@ -186,17 +210,14 @@ class _Pruning:
             self._connection.execute("DELETE FROM content WHERE item NOT IN (SELECT call FROM calls UNION ALL SELECT call FROM tools)")
         return True
 
-    def _tidy(self) -> None:
+    def _tidy(self, *, removed_any: bool) -> None:
         """Give free pages back to the disk, and remove rows and files that nothing refers to."""
-        self._connection.execute("PRAGMA incremental_vacuum")
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        with transaction(self._connection):
-            self._connection.execute(
-                "DELETE FROM processes WHERE ended IS NOT NULL AND last_seen < ?"
-                " AND process NOT IN (SELECT process FROM calls UNION SELECT process FROM scopes)",
-                (self._clock - _QUIET_S * 10**9,),
-            )
+        if removed_any:
+            self._connection.execute("PRAGMA incremental_vacuum")
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            with transaction(self._connection):
+                self._connection.execute(_UNNEEDED_PROCESSES, (self._clock - _QUIET_S * 10**9,))
         self.remove_files()
 
     def remove_files(self) -> None:
@@ -208,8 +229,8 @@ class _Pruning:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _goes_on(row: sqlite3.Row, alive: set[str]) -> bool:
-    return row["ended"] is None and (row["process"] in alive or row["run"] in alive)
+def _removed(row: sqlite3.Row, why: Literal["age", "size"]) -> Removed:
+    return Removed(row["run"], row["name"], row["began"], why, row["parent"])
 
 
 def _remove_runs(connection: sqlite3.Connection, runs: Sequence[str]) -> list[str]:

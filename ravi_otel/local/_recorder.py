@@ -58,6 +58,7 @@ _SAMPLE_NS: Final = 200_000_000
 _SAMPLES_A_LIFE: Final = 300
 """A limit that is counted for long is read less often: a few hundred times in all for each time its life doubles."""
 
+_PRUNING_S: Final = 0.2
 _MOST_OPEN: Final = 10_000
 _MOST_KNOWN: Final = 50_000
 _MOST_TEXT: Final = 4_096
@@ -846,7 +847,8 @@ def recorders(root: Path | None, launch: str | None, *, content: bool) -> tuple[
     return (found,)
 
 
-def _prune(store: Store) -> None:
-    """Remove what is too old or too much, as far as that can be done now."""
+def _prune(store: Store) -> bool:
+    """Remove what is too old or too much, as far as that can be done now and in a moment; return whether there is more of it."""
     with contextlib.suppress(ConfigurationError, OSError):
-        load("ravi_otel.local._prune").prune(store)
+        return bool(load("ravi_otel.local._prune").prune(store, most_s=_PRUNING_S).unfinished)
+    return False

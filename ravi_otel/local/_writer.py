@@ -38,10 +38,16 @@ _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 2.0
 _MOST_BATCH: Final = 2_000
 _TIDY_EVERY_S: Final = 3_600.0
-_KEPT_TRYING: Final = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN})
+_KEPT_TRYING: Final = frozenset({
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PROTOCOL),
+    *(sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_SCHEMA),
+})  # fmt: skip
 
-_OF_A_ROW: Final = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError, OverflowError)
-"""What is wrong with a row, and not with the file: such as a number of more than 64 bits."""
+_OF_A_ROW: Final = (
+    *(sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError),
+    *(OverflowError, UnicodeError),
+)
+"""What is wrong with a row, and not with the file: such as a number of more than 64 bits, or a text that has no bytes."""
 
 End = Literal["ok", "failed", "signal"]
 Lost = Callable[[str, int], object]
@@ -114,7 +120,7 @@ class Writer(BackgroundThread):
         self.lost: Lost = _nobody
         self.before: list[Callable[[Batch], bool]] = []
         self.began_anew: Callable[[], object] = _nobody
-        self.tidy: Callable[[Store], object] = _nobody
+        self.tidy: Callable[[Store], object] = _nobody  # returns whether there is more to do
         self._store = store
         self.name = name
         self.launch = launch
@@ -259,8 +265,8 @@ class Writer(BackgroundThread):
             if self._waiting:  # it came in between
                 self.awake = True
         if now - self._tidied > _TIDY_EVERY_S:
-            self._tidied = now
-            self.tidy(self._store)
+            more = self.tidy(self._store)
+            self._tidied = now - _TIDY_EVERY_S + _AGAIN_S if more else now
         return True
 
     def fault(self, bug: Exception) -> None:

@@ -10,10 +10,11 @@ import time
 import pytest
 from approval_desk import desk, requested
 from kept_by import rows, run
+from stored_runs import Shelf
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import erase, prune
-from ravi_otel.local._store import Store
+from ravi_otel.local._store import Store, this_process
 from ravi_otel.supervisor.approval.rows import seal_of
 
 DAY_S = 24 * 3600
@@ -62,6 +63,29 @@ def test_the_oldest_go_for_their_size_and_never_the_latest(store):
     assert [each.why for each in done.removed] == ["size", "size"]
     (left,) = rows(store.root, "runs", "kind = 'run'")
     assert left["session"] == "s3"
+
+
+def test_a_run_in_which_another_goes_on_stays(tmp_path):
+    shelf = Shelf(tmp_path / "store")
+    ages = {"began": time.time_ns() - 40 * DAY_S * 10**9, "ended": time.time_ns() - 39 * DAY_S * 10**9}
+    for outer, inner in (("over", "over too"), ("around", "goes on")):
+        shelf.run(outer, **ages)
+        shelf.run(inner, parent=outer, process="alive", **ages)
+    shelf.put("processes", process="alive", began=1, last_seen=1, **this_process())
+    shelf.execute("UPDATE runs SET ended = NULL, status = 'open' WHERE run = 'goes on'")
+    shelf.run("new")
+    done = prune(shelf.store)
+    assert {each.run for each in done.removed} == {"over", "over too"}
+    assert {each["run"] for each in rows(tmp_path / "store", "runs")} == {"around", "goes on", "new"}
+    assert set(done.running) == {"around", "goes on"}
+
+
+def test_what_there_is_no_time_for_goes_the_next_time(store):
+    later = time.time() + 31 * DAY_S
+    assert prune(store, now=later, most_s=0).unfinished
+    assert len(rows(store.root, "runs")) == 3
+    done = prune(store, now=later)
+    assert (len(done.removed), done.unfinished) == (3, False)
 
 
 def test_a_dry_run_changes_nothing(store):

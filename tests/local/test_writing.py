@@ -14,6 +14,7 @@ import pytest
 from kept_by import environment, rows, run, started
 
 from ravi_otel.local._store import Store
+from ravi_otel.local._writer import Writer
 from ravi_otel.testing import ScriptedLLM, Text
 
 MANY = """
@@ -306,6 +307,17 @@ def test_a_file_that_cannot_be_used_is_left_alone_and_said_once(tmp_path, conten
     assert done.stdout == "done\n"
     assert done.stderr.count(said) == 1
     assert (store / "runs.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("value", ["half \ud800 a letter", 2**70, object()])
+def test_a_row_that_no_column_can_hold_is_dropped_alone_and_counted(tmp_path, value):
+    writer = Writer(Store.open(tmp_path / "store"), name="desk")
+    for text in ("before", value, "after"):
+        writer.put(lambda batch, text: batch.add("INSERT INTO notes (text) VALUES (?)", (text,)), text)
+    writer.flush(10)
+    writer.leave()
+    assert [each["text"] for each in rows(tmp_path / "store", "notes")] == ["before", "after"]
+    assert [each["lost"] for each in rows(tmp_path / "store", "processes")] == [1]
 
 
 def test_a_page_that_is_damaged_meanwhile_does_no_harm(tmp_path):
