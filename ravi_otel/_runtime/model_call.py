@@ -465,7 +465,8 @@ class ModelCall(UnderWay):
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("settle", error)
         finally:
-            if self._settler.get(None) is me:  # else `fail` is to come
+            ended = self._settled and self.attempts is None
+            if not ended and self._settler.get(None) is me:  # else `fail` is to come
                 self._leave_nothing_held()
 
     def failed(self, sender: CallSender, error: BaseException) -> Flow[BaseException]:

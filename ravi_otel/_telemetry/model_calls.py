@@ -50,6 +50,8 @@ _CLIENT: Final = SpanKind.CLIENT  # reading a member off its class costs more th
 _TOLD_ELSEWHERE: Final = Suppression.TOLD
 _SUPPRESSED: Final = Suppression.SUPPRESSED
 
+_ADMITTED: Final = "admitted"
+
 _UNHEARD: Final = object()
 """The key under which a record keeps the context that a call began in of which nobody would have heard."""
 
@@ -355,11 +357,6 @@ def _weakly(context: Context) -> Callable[[], Context | None]:
         return _nowhere
 
 
-def _key_of(call: Call, facts: ScopeFacts) -> tuple[object, ...]:
-    scope_id, operation, provider, model = facts.scope_id, call.operation, call.provider, call.model
-    return scope_id, operation, provider, model, call.server_address, call.server_port, call.endpoint, call.session
-
-
 class ModelCallTelemetry(Listener):
     """Open a span per logical call, keep it with the record, end it when the call or its stream is over; add the content."""
 
@@ -375,17 +372,15 @@ class ModelCallTelemetry(Listener):
         call, facts, pipeline = record.call, record.facts, self._pipeline
         current = otel_context.get_current()
         parent = current if pipeline.surrounding is None else pipeline.parent()
-        key: tuple[object, ...] = ()
-        beginning: _Beginning | None = None
         signals = pipeline.settled
         if signals is None and call.content is None and pipeline.unheard:
             record.marks[_UNHEARD] = parent
             return None
-        if signals is not None:
-            key = _key_of(call, facts)
-            beginning = self._beginnings.get(key)
-            if beginning is not None and beginning.facts is not facts:
-                beginning = None
+        scope_id, operation, provider, model = facts.scope_id, call.operation, call.provider, call.model
+        key = (scope_id, operation, provider, model, call.server_address, call.server_port, call.endpoint, call.session)
+        beginning = self._beginnings.get(key)
+        if beginning is not None and beginning.facts is not facts:
+            beginning = None
         if beginning is None or call.told_elsewhere is not None or beginning.wanted_in() is not parent:
             told = suppression_of(call, parent)
             if told is not None:
@@ -395,7 +390,7 @@ class ModelCallTelemetry(Listener):
         tracer = (signals or pipeline.signals()).tracer
         if tracer is not None:
             if beginning is None:
-                beginning = self._begin(key or _key_of(call, facts), call, facts)
+                beginning = self._begin(key, call, facts)
             if beginning.wanted_in() is not parent:
                 beginning.wanted_in = _weakly(parent)
             attributes = {**beginning.attributes, **self._attributes.at_start(call)}
@@ -472,7 +467,10 @@ class ModelCallTelemetry(Listener):
                 for retry in record.retries:
                     span.add_event(names.RETRY_EVENT, self._attributes.of_retry(retry, record.call.provider))
                 attributes = self._attributes.at_end(record)
-                spans.add_decision(attributes, record)
+                if error is None and record.decision == _ADMITTED and record.limit_kind is None:
+                    attributes[names.LIMIT_DECISION] = _ADMITTED
+                else:
+                    spans.add_decision(attributes, record)
                 if error is not None and record.call.stream and record.status != "refused":
                     attributes.setdefault(names.RESPONSE_FINISH_REASONS, ("error",))
             if said and record.status != "refused" and self._content.captured:
