@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from ravi_otel.local._answers import CallView
 
@@ -22,8 +22,8 @@ def sent_again(view: CallView) -> str | None:
         return None
     messages = [{"role": "system", "content": _text(view.system)}] if view.system else []
     for each in view.messages:
-        parts = [part for part in each.get("parts") or () if isinstance(part, dict)]
-        messages += _messages(str(each.get("role")), cast("list[dict[str, Any]]", parts))
+        parts: list[Any] = [part for part in each.get("parts") or () if isinstance(part, Mapping)]
+        messages += _messages(str(each.get("role")), parts)
     body = {"model": view.facts.get("request_model") or view.facts.get("model"), "messages": messages}
     sent = shlex.quote(json.dumps(body, ensure_ascii=False))
     return f"curl {_URL} \\\n  -H \"Authorization: Bearer $OPENAI_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  -d {sent}\n"
