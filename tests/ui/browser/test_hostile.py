@@ -78,3 +78,32 @@ def test_an_address_that_is_no_text_shows_a_page_all_the_same(served, looking, p
     looking.is_refused()
     page = looking.open(path)
     expect(page.get_by_role("banner")).to_be_visible()
+
+
+def test_an_exported_run_asks_nobody_and_runs_nothing_that_was_said(served, looking, browser, tmp_path):
+    ends = "</script><script>document.title='run'</script><!--<script>"
+    shelf = Shelf(served.store)
+    shelf.run("r1", name=ends, user=ends)
+    call = shelf.call("r1", (100, 20), 0.1, model=ends)
+    shelf.say("r1", call, ends + "<img src=https://example.com/x>", answer="javascript:alert(1)")
+    page = looking.open("/runs/r1")
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Export HTML").click()
+    saved.value.save_as(tmp_path / "run.html")
+    text = (tmp_path / "run.html").read_text()
+    assert served.access.token not in text
+    assert served.access.derived("change") not in text
+    elsewhere = browser.new_context(offline=True)
+    exported, asked, wrong = elsewhere.new_page(), [], []
+    exported.on("request", lambda request: asked.append(request.url))
+    exported.on("pageerror", lambda error: wrong.append(str(error)))
+    exported.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    exported.goto(f"file://{tmp_path}/run.html")
+    expect(exported.get_by_role("heading", level=1)).to_have_text(ends)
+    exported.get_by_role("treegrid").get_by_text("chat").first.click()
+    expect(exported.get_by_text("<img src=https://example.com/x>").first).to_be_visible()
+    assert exported.title() != "run"
+    assert exported.locator("img").count() == 0
+    assert [url for url in asked if not url.startswith("file:")] == []
+    assert wrong == []
+    elsewhere.close()
