@@ -37,6 +37,9 @@ _MOST_PORT: Final = 65_535
     metavar="URL",
     help="Jaeger, such as http://127.0.0.1:16686: runs link to their traces.",
 )
+@click.option(
+    "--ledger", envvar="RAVI_LEDGER", metavar="URL", help="The ledger in which programs share budgets, such as redis://HOST:6379."
+)
 @store_option
 def ui(  # noqa: PLR0913 - one parameter an option
     *,
@@ -50,6 +53,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     queue: str | None,
     audit: Path,
     jaeger_url: str | None,
+    ledger: str | None,
     place: Path | None,
 ) -> None:
     """Serve a page that shows what runs now, its limits, what waits for your approval, and what was decided.
@@ -77,7 +81,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
     store = Store.place() if place is None else place.expanduser().absolute()
     room = load("ravi_otel.ui._decisions")
     inbox = room.Inbox(queue_place()) if queue is None else room.Inbox(read_place(queue), named="--queue")
-    desk = app.Desk(access, store, inbox, audit.expanduser().absolute(), jaeger_url)
+    desk = app.Desk(access, store, inbox, audit.expanduser().absolute(), jaeger_url, ledger)
     _see_that_it_is_free(host, port)
     click.echo(f"Open {access.url}")
     click.echo(f"It shows the store {store}. Ctrl-C ends it.", err=True)

@@ -142,6 +142,30 @@ class Command(Model):
     reason: str | None = None
 
 
+class Budget(Model):
+    """Be one limit that programs share in a ledger; `state` is empty, or near, exceeded, draining or closed."""
+
+    id: str
+    state: str
+    bar: Bar
+
+
+class Budgets(Model):
+    """Be what programs on all machines share: the ledger, None where none is named, and its budgets, the fullest first."""
+
+    where: str | None
+    error: str | None
+    budgets: list[Budget]
+    more: int
+
+
+class BudgetChange(Model):
+    """Give a shared budget another limit; None closes it."""
+
+    id: str
+    value: str | None = None
+
+
 class Done(Model):
     """Say in one sentence what was done."""
 

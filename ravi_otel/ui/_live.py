@@ -300,6 +300,8 @@ def _can(row: Row) -> list[str]:
         can.append("resume")
     elif scope.pauses is not None:
         can.append("pause" if scope.pauses else "stop")
+    if scope.priority is not None and scope.pauses is not None:
+        can.append("reprioritize")
     return can
 
 

@@ -33,6 +33,7 @@ from ravi_otel.ui import _stored
 from ravi_otel.ui._decisions import Inbox, audit
 from ravi_otel.ui._live import Feed, events
 from ravi_otel.ui._safety import Access, Guard, is_site, peer_of
+from ravi_otel.ui._shared import SharedBudgets
 
 _FILES: Final = ("index.html", "app.js", "style.css")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -52,7 +53,7 @@ router = APIRouter()
 class Desk:
     """Hold what the routes read: the store, the queue of approvals and the audit logs, and the files of the page.
 
-    `jaeger` is where traces can be looked at, None where nobody said.
+    `jaeger` is where traces can be looked at, and `ledger` where programs share budgets; None where nobody said.
     """
 
     access: Access
@@ -60,7 +61,9 @@ class Desk:
     inbox: Inbox
     audit: Path
     jaeger: str | None = None
+    ledger: str | None = None
     feed: Feed = field(init=False)
+    budgets: SharedBudgets = field(init=False)
     files: dict[str, tuple[bytes, str, str]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,6 +74,7 @@ class Desk:
             )
         self.jaeger = None if self.jaeger is None else self.jaeger.rstrip("/")
         self.feed = Feed(self.store)
+        self.budgets = SharedBudgets(self.ledger, self.audit)
         folder = resources.files("ravi_otel.ui") / "static"
         self.files = {each.name: _file(each.name, each.read_bytes()) for each in folder.iterdir() if each.is_file()}
         missing = [name for name in _FILES if name not in self.files]
@@ -151,6 +155,18 @@ def command(desk: At, who: Who, asked: api.Command) -> api.Done:
 def limits(desk: At) -> api.Limits:
     """Return every limit that counts now."""
     return desk.feed.limits()
+
+
+@router.get("/api/budgets")
+def budgets(desk: At) -> api.Budgets:
+    """Return the budgets that programs share."""
+    return desk.budgets.all()
+
+
+@router.post("/api/budgets")
+def set_budget(desk: At, who: Who, asked: api.BudgetChange) -> api.Done:
+    """Set or close a budget that programs share."""
+    return desk.budgets.set(asked, who)
 
 
 @router.get("/api/approvals")

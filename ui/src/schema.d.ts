@@ -88,6 +88,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/budgets": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Budgets
+         * @description Return the budgets that programs share.
+         */
+        get: operations["budgets_api_budgets_get"];
+        put?: never;
+        /**
+         * Set Budget
+         * @description Set or close a budget that programs share.
+         */
+        post: operations["set_budget_api_budgets_post"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/calls/{call_id}": {
         parameters: {
             query?: never;
@@ -585,6 +609,41 @@ export interface components {
             warn: number | null;
             /** Watched */
             watched: boolean;
+        };
+        /**
+         * Budget
+         * @description Be one limit that programs share in a ledger; `state` is empty, or near, exceeded, draining or closed.
+         */
+        Budget: {
+            bar: components["schemas"]["Bar"];
+            /** Id */
+            id: string;
+            /** State */
+            state: string;
+        };
+        /**
+         * BudgetChange
+         * @description Give a shared budget another limit; None closes it.
+         */
+        BudgetChange: {
+            /** Id */
+            id: string;
+            /** Value */
+            value?: string | null;
+        };
+        /**
+         * Budgets
+         * @description Be what programs on all machines share: the ledger, None where none is named, and its budgets, the fullest first.
+         */
+        Budgets: {
+            /** Budgets */
+            budgets: components["schemas"]["Budget"][];
+            /** Error */
+            error: string | null;
+            /** More */
+            more: number;
+            /** Where */
+            where: string | null;
         };
         /**
          * Call
@@ -1512,6 +1571,59 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Audit"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
+    budgets_api_budgets_get: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Budgets"];
+                };
+            };
+        };
+    };
+    set_budget_api_budgets_post: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BudgetChange"];
+            };
+        };
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Done"];
                 };
             };
             /** @description Validation Error */

@@ -165,6 +165,25 @@ def test_steering_says_what_it_will_do_before_it_does(served, looking, key, scop
     assert [(each["op"], each["scope_id"]) for each in actor.heard] == [(heard, "writer")]
 
 
+def test_what_is_more_urgent_gets_another_priority_and_what_needs_nobody_is_left_out(served, looking):
+    actor = served.actor(run("triage-42", scope("planner", "triage-42", pauses=True), scope("writer", "triage-42")))
+    served.actor(run("r2", scope("clerk", "r2")))
+    asked = ask(served)
+    page = looking.open()
+    rows = page.locator("[role=row][aria-level]")
+    expect(rows).to_have_count(5)
+    page.get_by_role("button", name="Needs me").click()
+    expect(rows).to_have_count(2)
+    expect(page.get_by_role("link", name=f"Look at {asked.tool}")).to_be_visible()
+    page.get_by_role("button", name="All", exact=True).click()
+    rows.filter(has_text="planner").click()
+    page.get_by_role("button", name="Priority…").click()
+    page.get_by_label("Priority").select_option("critical")
+    page.get_by_role("button", name="Set it to critical").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [(each["op"], each["scope_id"], each["priority"]) for each in actor.heard] == [("reprioritize", "planner", "critical")]
+
+
 def test_what_a_process_refuses_is_said_in_its_own_words_as_text(served, looking):
     actor = served.actor(run("r1"))
     actor.refusal = f"no: {HOSTILE}"

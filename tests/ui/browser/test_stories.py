@@ -40,6 +40,23 @@ with ScriptedLLM(lambda asked: Text("The search results repeat.", usage=(1200, 3
                 except BudgetExhaustedError as error:
                     print("refused", flush=True)
 """
+SHARING = """
+import sys
+import openai, ravi_otel
+from ravi_otel.errors import BudgetExhaustedError
+from ravi_otel.testing import ScriptedLLM, Text
+
+ravi_otel.instrument(ledger=sys.argv[1])
+with ScriptedLLM(lambda asked: Text("Done.", usage=(1200, 300))) as server:
+    client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+    for number, line in enumerate(sys.stdin):
+        with ravi_otel.run(f"ticket-{number}", tenant_id="acme", limits=["tenant.requests=2"]):
+            try:
+                client.chat.completions.create(model="gpt-4.1", messages=[{"role": "user", "content": line}])
+                print("went through", flush=True)
+            except BudgetExhaustedError as error:
+                print("refused", flush=True)
+"""
 REFUNDS = """
 import ravi_otel
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
@@ -64,12 +81,12 @@ with ravi_otel.run("refunds"), ravi_otel.agent("writer"):
 
 
 @contextmanager
-def program(served, text: str) -> Iterator[subprocess.Popen[str]]:
+def program(served, text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program that keeps its runs in the store that is looked at, with what was said."""
     known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
     told = {"RAVI_STORE": str(served.store), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
     started = subprocess.Popen(
-        [sys.executable, "-c", text],
+        [sys.executable, "-c", text, *arguments],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=known | told, cwd=served.store.parent, bufsize=1,
     )  # fmt: skip
     try:
@@ -155,6 +172,33 @@ def test_a_refund_that_waits_is_found_edited_approved_and_written_down(served, l
     page.goto(f"{served.origin}/audit")
     expect(page.get_by_role("row").filter(has_text="amount=80.0").first).to_be_visible()
     expect(page.get_by_role("row").filter(has_text="approved")).to_contain_text(login())
+
+
+@pytest.mark.parametrize("looking", [{"width": 1440}, {"theme": "dark", "width": 390, "height": 844}], ids=["desk", "phone"], indirect=True)
+def test_a_budget_that_programs_share_is_set_and_closed_for_all_of_them(served, looking, request):
+    served.desk.budgets.url = f"sqlite:{served.store / 'ledger.db'}"
+    page = looking.open()
+    expect(page.get_by_role("alert")).to_contain_text("there is no such file")
+    with program(served, SHARING, served.desk.budgets.url) as started:
+        for became in ("went through", "went through", "refused"):
+            assert asks(started, "a ticket") == became
+        shared = page.get_by_role("region", name="Shared budgets")
+        expect(shared.get_by_role("meter", name="tenant:acme, requests: 2 of 2")).to_be_visible()
+        looking.picture(f"shared-{request.node.callspec.id}")
+        assert looking.accessible() == []
+        assert looking.fits()
+        shared.get_by_role("button", name="Set tenant:acme, requests").click()
+        page.get_by_label("New value").fill("5")
+        page.get_by_role("button", name="Set it to 5").click()
+        expect(shared.get_by_role("meter", name="tenant:acme, requests: 2 of 5")).to_be_visible()
+        assert asks(started, "a ticket") == "went through"
+        shared.get_by_role("button", name="Close tenant:acme, requests").click()
+        expect(page.get_by_role("dialog")).to_contain_text("on every machine, is refused from its next call on")
+        page.get_by_role("button", name="Close it").click()
+        expect(shared.get_by_text("closed")).to_be_visible()
+        assert asks(started, "a ticket") == "refused"
+    page.goto(f"{served.origin}/audit")
+    expect(page.get_by_role("row").filter(has_text="requests").filter(has_text=login())).to_have_count(2)
 
 
 def test_who_spent_most_is_three_clicks_from_the_start_and_the_same_as_the_command_says(served, looking):

@@ -6,9 +6,11 @@ import { Empty, Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { Says } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
+import { Budgets } from "../now/Budgets.tsx";
 import { type Asked, Steering } from "../now/Steering.tsx";
 import { WhatIf } from "./WhatIf.tsx";
 import "../../parts/Table.css";
+import "../now/now.css";
 import "./limits.css";
 
 const KEYS: readonly Key[] = [
@@ -136,6 +138,7 @@ export function LimitsPage() {
           </table>
         </div>
       )}
+      <Budgets />
       <WhatIf />
       {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
     </Page>

@@ -9,7 +9,8 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, Says, State } from "../../parts/Icon.tsx";
 import { LimitBar, Meter } from "../../parts/LimitBar.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
-import { type Asked, ORDER, Steering, WORDS } from "./Steering.tsx";
+import { Budgets } from "./Budgets.tsx";
+import { actsOf, type Asked, Steering, WORDS } from "./Steering.tsx";
 import "../../parts/Table.css";
 import "./now.css";
 
@@ -23,9 +24,15 @@ const KEYS: readonly Key[] = [
 ];
 
 /** The rows that are shown: not those below a folded one, nor processes that say nothing but what they run. */
-function shown(all: readonly NowRow[], folded: ReadonlySet<string>): NowRow[] {
+function shown(all: readonly NowRow[], folded: ReadonlySet<string>, onlyMine: boolean): NowRow[] {
   const hidden = new Set<string>();
+  const mine = new Set<string>();
+  const above = new Map(all.map((row) => [row.key, row.parent]));
+  if (onlyMine)
+    for (const row of all)
+      if (row.note?.ask || row.tone === "wait") for (let key: string | null | undefined = row.key; key; key = above.get(key)) mine.add(key);
   return all.filter((row) => {
+    if (onlyMine && !mine.has(row.key)) return false;
     if (row.parent !== null && (hidden.has(row.parent) || folded.has(row.parent))) {
       hidden.add(row.key);
       return false;
@@ -71,7 +78,8 @@ function Board({ known }: { known: Now }) {
   const [chosen, setChosen] = useState<string | null>(null);
   const [asking, setAsking] = useState<Asked | null>(null);
   const [, go] = useLocation();
-  const rows = useMemo(() => shown(known.rows, folded), [known.rows, folded]);
+  const [onlyMine, setOnlyMine] = useState(false);
+  const rows = useMemo(() => shown(known.rows, folded, onlyMine), [known.rows, folded, onlyMine]);
   const parents = useMemo(() => new Set(known.rows.map((row) => row.parent)), [known.rows]);
   const selected = rows.find((row) => row.key === chosen) ?? rows[0];
   const at = selected ? rows.indexOf(selected) : -1;
@@ -116,8 +124,21 @@ function Board({ known }: { known: Now }) {
       <div class="head">
         <h1>Now</h1>
         {known.rows.length === 0 ? <p class="say">Nothing runs.</p> : <Says says={known.says} />}
+        {known.rows.length > 0 && (
+          <div class="acts">
+            <div class="seg" role="group" aria-label="Which runs">
+              {["All", "Needs me"].map((name, place) => (
+                <button key={name} type="button" aria-current={onlyMine === (place === 1) ? "true" : undefined} onClick={() => setOnlyMine(place === 1)}>
+                  {name}
+                </button>
+              ))}
+            </div>
+          </div>
+        )}
       </div>
-      {rows.length === 0 ? (
+      {onlyMine && rows.length === 0 && known.rows.length > 0 ? (
+        <p class="failed dim">Nothing waits for you.</p>
+      ) : rows.length === 0 ? (
         <Empty ways={EMPTY} after={<Anatomy />}>
           <p>A program shows up here while it runs, with each agent, what it spends and how full its limits are. Start one:</p>
         </Empty>
@@ -144,7 +165,10 @@ function Board({ known }: { known: Now }) {
           ))}
         </div>
       )}
-      <Refusals known={known} />
+      <div class="below">
+        <Refusals known={known} />
+        <Budgets />
+      </div>
       {asking && <Steering asked={asking} onClose={() => setAsking(null)} />}
     </>
   );
@@ -294,7 +318,7 @@ function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void })
         {row.more_bars > 0 && <span class="dim">{row.more_bars} more limits under Limits</span>}
         <span class="set">
           {row.kind !== "run" && <span class="cut">{row.name}</span>}
-          {ORDER.filter((op) => row.can.includes(op)).map((op) => (
+          {actsOf(row).map((op) => (
             <button key={op} type="button" class="btn" onClick={() => onAsk(op)}>
               {WORDS[op].button}
             </button>

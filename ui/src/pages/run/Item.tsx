@@ -7,7 +7,7 @@ import { Failed } from "../../parts/Empty.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { Meter } from "../../parts/LimitBar.tsx";
 import { span } from "../../words.ts";
-import { type Asked, WORDS } from "../now/Steering.tsx";
+import { actsOf, type Asked, WORDS } from "../now/Steering.tsx";
 import { Ids } from "./Ids.tsx";
 
 type Notes = readonly (readonly [number, string, string])[];
@@ -56,9 +56,9 @@ function ScopeItem({ row, notes, onAsk }: { row: TreeRow; notes: Notes; onAsk: (
         {remark && <p>{remark}</p>}
         {open && (
           <p class="set">
-            {open.can.map((op) => (
-              <button key={op} type="button" class="btn" onClick={() => onAsk({ op: op as Asked["op"], row: open })}>
-                {WORDS[op as Asked["op"]].button}
+            {actsOf(open).map((op) => (
+              <button key={op} type="button" class="btn" onClick={() => onAsk({ op, row: open })}>
+                {WORDS[op].button}
               </button>
             ))}
           </p>

@@ -10,7 +10,7 @@ import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { Steps } from "../../parts/Tree.tsx";
 import { useVirtual } from "../../virtual.ts";
 import { many, quoted, span, visible } from "../../words.ts";
-import { type Asked, ORDER, Steering, WORDS } from "../now/Steering.tsx";
+import { actsOf, type Asked, Steering, WORDS } from "../now/Steering.tsx";
 import { Curves } from "./Curves.tsx";
 import { Ids } from "./Ids.tsx";
 import { Item } from "./Item.tsx";
@@ -276,7 +276,8 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
                   Jaeger ↗
                 </a>
               )}
-              {top && ORDER.filter((op) => top.can.includes(op)).map((op) => (
+              {top &&
+                actsOf(top).map((op) => (
                 <button key={op} type="button" class="btn" onClick={() => setAsking({ op, row: top })}>
                   {WORDS[op].button}
                 </button>
