@@ -178,7 +178,7 @@ def test_what_is_more_urgent_gets_another_priority_and_what_needs_nobody_is_left
     page.get_by_role("button", name="All", exact=True).click()
     rows.filter(has_text="planner").click()
     page.get_by_role("button", name="Priority…").click()
-    page.get_by_label("Priority").select_option("critical")
+    page.get_by_role("combobox", name="Priority").select_option("critical")
     page.get_by_role("button", name="Set it to critical").click()
     expect(page.get_by_role("dialog")).to_have_count(0)
     assert [(each["op"], each["scope_id"], each["priority"]) for each in actor.heard] == [("reprioritize", "planner", "critical")]
