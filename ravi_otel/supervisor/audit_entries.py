@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from ravi_otel.policy._limits import format_public_amount
 from ravi_otel.supervisor.audit import LIMIT_SET, SUFFIX
@@ -14,6 +14,21 @@ from ravi_otel.supervisor.audit_chain import entry_of, lines
 from ravi_otel.supervisor.audit_verify import Verified
 
 _DECIDED: Final = {"approve": "let through", "revise": "revised", "block": "blocked", "escalate": "escalated"}
+Verdict = Literal["ok", "refused", "wait", "error", "paused", "run"]
+_VERDICTS: Final[Mapping[str, Verdict]] = {
+    "let through": "ok",
+    "approved": "ok",
+    "executed": "ok",
+    "rejected": "refused",
+    "blocked": "refused",
+    "changed": "refused",
+    "not run": "refused",
+    "escalated": "wait",
+    "failed": "error",
+    "cancelled": "paused",
+}
+"""What became of a call, by the word for an entry; all others neither let through nor refuse."""
+
 _ENDED: Final = {"refused": "not run", "error": "failed", "cancelled": "cancelled", "answered": "answered"}
 """What an `executed` is called that is not "ok": the gate writes one for every call that it judged, whatever became of it."""
 
@@ -26,8 +41,8 @@ _SHOWN_APART: Final = frozenset({"n", "at", "what", "run_id", "agent_name", "too
 class Entry:
     """One line of a log as it may be shown: `says` is what it says besides who, when and which tool.
 
-    `decision` is what a supervisor or a person said, or what became of a call that did not end well, else None. `who` is a person where
-    `person` says so. `fits` says whether it follows from the line before, None of what comes after one that does not.
+    `what` is what happened in one or two words, and `tone` whether that lets through or refuses. `who` is a person where `person` says
+    so. `fits` says whether it follows from the line before, None of what comes after one that does not.
     """
 
     file: str
@@ -36,7 +51,7 @@ class Entry:
     run: str
     tool: str
     what: str
-    decision: str | None
+    tone: Verdict
     says: str
     who: str
     person: bool
@@ -72,12 +87,7 @@ def _entry(verified: Verified, number: int, entry: Mapping[str, Any], clean: Cal
     what, bad = _text(entry, "what"), verified.bad_line == number
     person = _text(entry, "who") if what in ("approved", LIMIT_SET) else ""
     others = {"reviewed": "gate", LIMIT_SET: "the program"}.get(what, "")
-    decision = entry.get("decision") if isinstance(entry.get("decision"), str) else None
-    word = _DECIDED.get(decision or "", what.replace("_", " "))
-    if what == "approved" and not (entry.get("approved", True) and entry.get("permitted", True)):
-        decision = word = "rejected"
-    if what == "executed" and entry.get("status") in _ENDED:
-        decision = word = _ENDED[_text(entry, "status")]
+    word = "changed" if bad else _word(entry, what)
     at, says = entry.get("at"), _limit if what == LIMIT_SET else _says
     return Entry(
         file=clean(verified.path.name, _MOST_SENTENCE),
@@ -85,14 +95,23 @@ def _entry(verified: Verified, number: int, entry: Mapping[str, Any], clean: Cal
         at=at if isinstance(at, (int, float)) and not isinstance(at, bool) else None,
         run=clean(_text(entry, "run_id"), _MOST_WORD),
         tool=clean(_text(entry, "tool"), _MOST_WORD),
-        what="changed" if bad else clean(word, _MOST_WORD),
-        decision=decision,
+        what=clean(word, _MOST_WORD),
+        tone=_VERDICTS.get(word, "run"),
         says=clean(" ".join(verified.problems) if bad else says(entry), _MOST_SENTENCE),
         who=clean(person or _text(entry, "agent_name") or others, _MOST_WORD),
         person=bool(person),
         hash=clean(_text(entry, "hash"), 64),
         fits=True if verified.bad_line is None or number < verified.bad_line else False if bad else None,
     )
+
+
+def _word(entry: Mapping[str, Any], what: str) -> str:
+    """Return what happened in one or two words: of a review its decision, of an answer whether it counts, of an end how it ended."""
+    if what == "approved" and not (entry.get("approved", True) and entry.get("permitted", True)):
+        return "rejected"
+    if what == "executed":
+        return _ENDED.get(_text(entry, "status"), what)
+    return _DECIDED.get(_text(entry, "decision"), what.replace("_", " "))
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ravi_otel.local._answers import RunRow, RunsPage
 from ravi_otel.local._wording import clean
 from ravi_otel.local.live import LimitState
+from ravi_otel.supervisor.audit_entries import Entry
 
 _MOST_NAME: Final = 120
 
@@ -269,26 +270,6 @@ class AuditAsk(Model):
     text: str = ""
 
 
-class AuditEntry(Model):
-    """Be one entry of an audit log; `fits` says whether it follows from the one before, None of what comes after one that does not.
-
-    `person` says that `who` is one.
-    """
-
-    file: str
-    number: int
-    at: float | None
-    run: str
-    tool: str
-    what: str
-    tone: Tone
-    says: str
-    who: str
-    person: bool
-    hash: str
-    fits: bool | None
-
-
 class AuditFile(Model):
     """Be one audit log that is not as it was written."""
 
@@ -306,7 +287,7 @@ class Audit(Model):
     files: int
     entries: int
     broken: list[AuditFile]
-    found: list[AuditEntry]
+    found: list[Entry]
     more: int
     runs: list[str]
     tools: list[str]

@@ -6,7 +6,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -23,7 +23,7 @@ from ravi_otel.supervisor.approval.opening import open_store
 from ravi_otel.supervisor.approval.place import VARIABLE
 from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
 from ravi_otel.supervisor.approval.sentences import by, login, not_pending
-from ravi_otel.supervisor.audit_entries import Entry, entries, newest_first
+from ravi_otel.supervisor.audit_entries import entries, newest_first
 from ravi_otel.supervisor.audit_verify import Verified, verify_all
 from ravi_otel.ui import _api as api
 
@@ -40,18 +40,6 @@ _STATES: Final[Mapping[str, api.Tone]] = {
     "taken": "ok",
     "rejected": "refused",
     "expired": "paused",
-}
-_WHATS: Final[Mapping[str, api.Tone]] = {
-    "approve": "ok",
-    "approved": "ok",
-    "executed": "ok",
-    "rejected": "refused",
-    "block": "refused",
-    "blocked": "refused",
-    "escalate": "wait",
-    "not run": "refused",
-    "failed": "error",
-    "cancelled": "paused",
 }
 
 
@@ -230,7 +218,7 @@ def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
         files=len(verified),
         entries=len(every),
         broken=[_file(each) for each in verified if not each.ok],
-        found=[_entry(entry) for entry in fitting[:_MOST_ENTRIES]],
+        found=fitting[:_MOST_ENTRIES],
         more=max(0, len(fitting) - _MOST_ENTRIES),
         runs=_names(entry.run for entry in every),
         tools=_names(entry.tool for entry in every),
@@ -246,10 +234,3 @@ def _file(each: Verified) -> api.AuditFile:
 
 def _names(found: Iterable[str]) -> list[str]:
     return [name for name, _ in Counter(filter(None, found)).most_common(50)]
-
-
-def _entry(entry: Entry) -> api.AuditEntry:
-    told = asdict(entry)
-    decision = told.pop("decision")
-    tone: api.Tone = "refused" if entry.fits is False else _WHATS.get(decision or entry.what, "run")
-    return api.AuditEntry(**told, tone=tone)

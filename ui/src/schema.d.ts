@@ -512,7 +512,7 @@ export interface components {
             /** Files */
             files: number;
             /** Found */
-            found: components["schemas"]["AuditEntry"][];
+            found: components["schemas"]["Entry"][];
             /** More */
             more: number;
             /** People */
@@ -527,41 +527,6 @@ export interface components {
             whats: string[];
             /** Where */
             where: string;
-        };
-        /**
-         * AuditEntry
-         * @description Be one entry of an audit log; `fits` says whether it follows from the one before, None of what comes after one that does not.
-         *
-         *     `person` says that `who` is one.
-         */
-        AuditEntry: {
-            /** At */
-            at: number | null;
-            /** File */
-            file: string;
-            /** Fits */
-            fits: boolean | null;
-            /** Hash */
-            hash: string;
-            /** Number */
-            number: number;
-            /** Person */
-            person: boolean;
-            /** Run */
-            run: string;
-            /** Says */
-            says: string;
-            /**
-             * Tone
-             * @enum {string}
-             */
-            tone: "run" | "ok" | "near" | "refused" | "wait" | "paused" | "error" | "unknown";
-            /** Tool */
-            tool: string;
-            /** What */
-            what: string;
-            /** Who */
-            who: string;
         };
         /**
          * AuditFile
@@ -794,6 +759,42 @@ export interface components {
             arguments: components["schemas"]["Argument"][];
             /** Fingerprint */
             fingerprint: string;
+        };
+        /**
+         * Entry
+         * @description One line of a log as it may be shown: `says` is what it says besides who, when and which tool.
+         *
+         *     `what` is what happened in one or two words, and `tone` whether that lets through or refuses. `who` is a person where `person` says
+         *     so. `fits` says whether it follows from the line before, None of what comes after one that does not.
+         */
+        Entry: {
+            /** At */
+            at: number | null;
+            /** File */
+            file: string;
+            /** Fits */
+            fits: boolean | null;
+            /** Hash */
+            hash: string;
+            /** Number */
+            number: number;
+            /** Person */
+            person: boolean;
+            /** Run */
+            run: string;
+            /** Says */
+            says: string;
+            /**
+             * Tone
+             * @enum {string}
+             */
+            tone: "ok" | "refused" | "wait" | "error" | "paused" | "run";
+            /** Tool */
+            tool: string;
+            /** What */
+            what: string;
+            /** Who */
+            who: string;
         };
         /**
          * Find
