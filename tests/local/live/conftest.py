@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def live(store):
         handle.listen(live.scopes)
         yield live
         live.stop()
+    until(lambda: not any(thread.name == "ravi-otel-live" for thread in threading.enumerate()))  # it may be opening the store still
 
 
 @pytest.fixture
