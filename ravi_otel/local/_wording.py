@@ -123,10 +123,13 @@ def usd(amount: float | None) -> str:
     return money(None if amount is None else round(amount * NANO))
 
 
-def short_usd(amount: float | None) -> str:
-    """Write dollars in nine characters: large ones rounded down, as counts are."""
-    text = usd(amount)
-    return text if amount is None or len(text) <= COST_CELLS else f"${short(amount)}"
+def short_usd(amount: float | None, *, partly: bool = False) -> str:
+    """Write dollars in nine characters: large ones rounded down, as counts are; `partly` when more was spent than is known."""
+    least = "≥" if partly else ""
+    text = least + usd(amount)
+    if amount is None or len(text) <= COST_CELLS:
+        return text
+    return f"{least}${short(amount)}" if amount >= 1 else f"{least}${math.floor(amount * 10_000) / 10_000:.4f}"
 
 
 def age(seconds: float | None) -> str:

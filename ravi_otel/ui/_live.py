@@ -235,7 +235,8 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
             tone="run" if row.trouble is None else "unknown", word=_listening(row), priority="", calls="", rate="", cost="",
             bars=[], more_bars=0, can=[], facts=[], note=None,
         )  # fmt: skip
-    waits = next((each for each in asks if each.agent == scope.name and each.run == run.run_id), None) if scope.kind != "run" else None
+    who = "" if scope.kind == "run" else scope.name
+    waits = next((each for each in asks if each.agent == who and each.run == run.run_id), None)
     tone, word = _state(row, waits)
     limits = sorted(scope.limits, key=lambda each: -each.urgency)
     bars = [api.Bar.of(each) for each in limits[:_MOST_BARS]]
@@ -255,7 +256,7 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         priority=scope.priority or "",
         calls=count(scope.requests),
         rate=wording.rate(scope.tokens_per_s),
-        cost=wording.short_usd(scope.cost_usd),
+        cost=wording.short_usd(scope.cost_usd, partly=scope.is_cost_partial),
         bars=bars,
         more_bars=len(limits) - len(bars) + scope.limits_left_out,
         can=_can(row),

@@ -80,7 +80,8 @@ class LimitState:
     Amounts are in the kind's public unit (tokens, USD, seconds, count); `unit` names it as UCUM writes it. `ratio` is used of the
     limit, None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written,
     `source` where that was done as far as is known, `declared` what was written there where another amount was set since, `refused`
-    how often it refused. `only_watched` ones refuse nothing.
+    how often it refused. `only_watched` ones refuse nothing. `at_least` says that more is used than is known: calls without a price
+    were let through.
     """
 
     kind: Text
@@ -96,6 +97,7 @@ class LimitState:
     source: Text | None = None
     refused: int = 0
     declared: float | None = None
+    at_least: bool = False
 
     @classmethod
     def of(cls, reading: LimitReading, **more: Any) -> LimitState:
@@ -148,6 +150,8 @@ class LimitState:
             return "unknown"
         if self.is_of_living:
             return "run"
+        if self.at_least and self.fullness < SPENT:
+            return "unknown"
         warns = self.warn_at is not None and self.fullness >= self.warn_at
         return "refused" if self.mark == "!!" else "near" if self.mark or warns else "ok"
 
@@ -156,7 +160,8 @@ class LimitState:
         """Write how full it is: `80 %`."""
         if self.is_unknown:
             return UNKNOWN
-        return "spent" if self.ratio is None else ">999%" if self.ratio >= _MOST_SHARE else percent(max(0.0, self.ratio))
+        share = "spent" if self.ratio is None else ">999%" if self.ratio >= _MOST_SHARE else percent(max(0.0, self.ratio))
+        return f"≥{share}" if self.at_least and self.fullness < SPENT else share
 
     @property
     def value(self) -> str:
@@ -167,7 +172,8 @@ class LimitState:
     def text(self) -> str:
         """Write how much of it is used and held: `$0.30 + $0.05 held of $0.50`."""
         held = f" + {self.amount(self.held)} held" if self.held > 0 else ""
-        return f"{self.amount(self.used)}{held} of {self.amount(self.limit)}"
+        least = "≥" if self.at_least else ""
+        return f"{least}{self.amount(self.used)}{held} of {self.amount(self.limit)}"
 
     def amount(self, value: float) -> str:
         """Write an amount of it in its unit: `$0.50`, `90 s`, `2,000`."""
@@ -195,7 +201,7 @@ class ScopeState:
     `limits` are the fullest ones, at most 50; `limits_left_out` says how many more there are. What is "closed" or "cancelled" was
     told to end, and its code goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses`
     says what a pause does: True has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and
-    tools, and `last_refusal` is the sentence of the last one.
+    tools, and `last_refusal` is the sentence of the last one. `uncosted` calls are not in `cost_usd`: nobody knows what they cost.
     """
 
     scope_id: Text
@@ -221,6 +227,12 @@ class ScopeState:
     last_refusal: Sentence | None = None
     waits_for: Text | None = None
     pauses: bool | None = None
+    uncosted: int = 0
+
+    @property
+    def is_cost_partial(self) -> bool:
+        """Whether more was spent than is known."""
+        return self.uncosted > 0 and self.cost_usd is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ from ravi_otel.local.live._protocol import (
     cut,
     is_number,
 )
-from ravi_otel.policy._limits import NANO, ScopeKind, format_public_amount, place_of, public_amount
+from ravi_otel.policy._limits import NANO, Kind, ScopeKind, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Usage
 
@@ -406,6 +406,7 @@ class OpenScopes(Listener):
             refused=max(0, spend.refused),
             last_refusal=known.refusal,
             waits_for=cut(next(iter(scope.waits_for), None)),
+            uncosted=max(0, spend.unpriced_calls + spend.unreported_calls),
             pauses=None if lease is None or lease.is_root else scope.rules.waits,
         )
 
@@ -467,11 +468,12 @@ def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
     refresh(scope.engine.ledger, scope.accounts)  # who watches before the first call wants to know what others have used, too
     accounts = scope.counters()
     readings = sorted(((scope.reading(each), each) for each in accounts), key=lambda pair: -pair[0].fullness)
-    limits = [state for reading, account in readings if (state := _limit(reading, account)) is not None]
+    unpriced = scope.spend().unpriced_calls > 0
+    limits = [state for reading, account in readings if (state := _limit(reading, account, unpriced=unpriced)) is not None]
     return tuple(limits[:MOST_LIMITS]), len(accounts) - len(limits[:MOST_LIMITS])
 
 
-def _limit(reading: LimitReading, account: Account) -> LimitState | None:
+def _limit(reading: LimitReading, account: Account, *, unpriced: bool) -> LimitState | None:
     if not all(is_number(each) for each in (reading.used, reading.held, reading.limit.amount, reading.ratio if reading.limit.value else 0)):
         return None
     return LimitState.of(
@@ -480,6 +482,7 @@ def _limit(reading: LimitReading, account: Account) -> LimitState | None:
         only_watched=account.observe,
         source=cut(place_of(account.origin) or account.origin) if account.origin else None,
         declared=None if account.value == account.limit.value else public_amount(account.limit.kind, account.limit.value),
+        at_least=unpriced and reading.limit.kind == Kind.COST,
     )
 
 

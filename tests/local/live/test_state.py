@@ -76,6 +76,26 @@ def test_a_cost_that_nobody_knows_is_none(client, ask_it):
         assert ask_it().state().runs[0].scopes[0].cost_usd is None
 
 
+def test_what_is_known_of_a_cost_is_the_least_of_it_after_a_call_without_a_price(client, ask_it):
+    with ravi_otel.run("r", limits=[ravi_otel.cost_limit(1.0, on_unpriced="warn"), "tokens=1M"]):
+        client()
+        before = ask_it().state().runs[0].scopes[0]
+        client(model="nobody-knows-this-one")
+        after = ask_it().state().runs[0].scopes[0]
+    (cost, tokens), (known,) = after.limits, [each for each in before.limits if each.kind == "cost"]
+    assert (known.text, known.share, known.nearness, before.uncosted) == ("$0.15 of $1.00", "15 %", "ok", 0)
+    assert (cost.text, cost.share, cost.nearness, after.uncosted) == ("≥$0.15 of $1.00", "≥15 %", "unknown", 1)
+    assert (tokens.text, tokens.nearness) == ("300 of 1,000,000", "ok")
+
+
+def test_a_limit_that_what_is_known_has_spent_is_spent_whatever_is_not_known(client, ask_it):
+    with ravi_otel.run("r", limits=[ravi_otel.cost_limit(0.15, on_unpriced="warn")]):
+        client(model="nobody-knows-this-one")
+        client()
+        (cost,) = ask_it().state().runs[0].scopes[0].limits
+    assert (cost.nearness, cost.share, cost.at_least) == ("refused", "100 %", True)
+
+
 def test_the_rate_is_of_calls_that_ended_lately_and_counts_as_their_cost_does(client, ask_it):
     with ravi_otel.run("r"), ravi_otel.agent("boss"):
         with ravi_otel.agent("worker"):

@@ -102,6 +102,16 @@ def test_what_runs_is_a_tree_with_states_costs_and_limits(served, looking, reque
     expect(page).to_have_url(f"{served.origin}/approvals/{asked.id}")
 
 
+def test_a_call_that_waits_in_a_run_without_an_agent_stands_below_the_run(served, looking):
+    served.actor(run("closure", status="open", waits_for="approval"))
+    at = desk(served.queue)
+    asked = requested({"customer": 5512}, expires_s=None, agent_name=None, run_id="closure")
+    at.enter(asked, rows.seal_of(asked))
+    page = looking.open()
+    page.get_by_role("treegrid", name="What runs now").get_by_role("link", name="Look at issue_refund(customer=5512)").click()
+    expect(page).to_have_url(f"{served.origin}/approvals/{asked.id}")
+
+
 def test_an_empty_page_says_what_to_type(served, looking):
     page = looking.open()
     expect(page.get_by_text("ravi-otel demo")).to_be_visible()
