@@ -27,7 +27,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 class Served:
     """Be a page that is served, with all that it shows in a folder of its own."""
 
-    def __init__(self, root: Path, *, port: int = 0, token: str | None = None, **options: Any) -> None:
+    def __init__(self, root: Path, *, port: int = 0, token: str | None = None, queue: str | None = None, **options: Any) -> None:
         self.store = root / ".ravi"
         self.store.mkdir(parents=True, exist_ok=True)
         self.queue = self.store / "approvals.db"
@@ -39,7 +39,7 @@ class Served:
         self.access = _safety.access(port=self.port, **options)
         if token is not None:
             self.access = replace(self.access, token=token)
-        self.desk = Desk(self.access, self.store, Inbox(self.queue), self.audit)
+        self.desk = Desk(self.access, self.store, Inbox(queue or self.queue), self.audit)
         self.server: uvicorn.Server | None = None
         self.actors: list[Actor] = []
 

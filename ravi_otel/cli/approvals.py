@@ -20,8 +20,8 @@ from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.editing import alike, changed
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.editing import changed, checked
 from ravi_otel.supervisor.approval.opening import RequestStore, open_store
 from ravi_otel.supervisor.approval.place import VARIABLE, place, read_place
 from ravi_otel.supervisor.approval.rows import StoredRequest
@@ -154,7 +154,12 @@ def edit(
         raise ConfigurationError("--set and --args say two different things: give one of them.")
     queue, stored = _pending(where, request_id)
     asked = stored.request.arguments
-    fresh = _edited_whole(whole, asked) if whole is not None or not changes else changed(asked, changes)
+    if whole is not None:
+        fresh: JsonObject = frozen.read(whole)
+    else:
+        fresh = changed(asked, changes) if changes else _edited_by_hand(stored.request)
+    if stored.request.schema is not None:
+        fresh = checked(stored.request, fresh)
     if frozen.exact(fresh) == frozen.exact(asked):
         raise ConfigurationError("Nothing was changed, and nothing is answered: use `ravi-otel approvals approve` to approve it as it is.")
     _describe(stored)
@@ -218,13 +223,11 @@ def _confirm(question: str, *, yes: bool) -> None:
         raise click.ClickException("Nothing was answered.")
 
 
-def _edited_whole(whole: str | None, asked: JsonObject) -> JsonObject:
-    if whole is not None:
-        return frozen.read(whole)
-    written = click.edit(json.dumps(frozen.plain(asked), indent=2, sort_keys=True) + "\n", extension=".json")
+def _edited_by_hand(asked: ApprovalRequest) -> JsonObject:
+    written = click.edit(json.dumps(frozen.plain(asked.arguments), indent=2, sort_keys=True) + "\n", extension=".json")
     if written is None:
         raise ConfigurationError("Nothing was changed, and nothing is answered: save the file to answer, or give --set NAME=VALUE.")
-    return alike(asked, frozen.read(written))
+    return checked(asked, frozen.read(written))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------

@@ -237,6 +237,13 @@ class Queries:
 
     # -- one call -------------------------------------------------------------------------------------------------
 
+    def last_call(self, run: str, *, before: int, agent: str | None) -> str | None:
+        """Give the id of the last model call that had begun in a run by a time, one of this agent where it made any; None without any."""
+        order = "ORDER BY agent IS NOT :agent, began DESC LIMIT 1"
+        known = {"run": run, "before": before, "agent": agent}
+        found = list(self._rows(f"SELECT call FROM calls WHERE run = :run AND began <= :before {order}", known))
+        return None if not found else str(found[0]["call"])
+
     def call(self, call: str) -> CallView:
         """Give one model call or tool call by its whole id; ConfigurationError where there is none."""
         for table, of in (("calls", call_leaf), ("tools", tool_leaf)):

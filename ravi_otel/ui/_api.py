@@ -173,21 +173,42 @@ class Done(Model):
     said: str
 
 
+class Field(Model):
+    """Be what an argument may be, as its tool's schema says; `says` says it in words, `choices` are JSON."""
+
+    kind: Literal["text", "whole", "number", "flag", "choice", "json"]
+    required: bool
+    nullable: bool
+    choices: list[str]
+    least: float | None
+    most: float | None
+    above: float | None
+    below: float | None
+    shortest: int | None
+    longest: int | None
+    about: str
+    says: str
+
+
 class Argument(Model):
     """Be one argument as JSON in ASCII, so that no two different ones look alike; `reads` is how a text with other letters reads.
 
-    `value` None was not asked for, `edited` None is as it was asked, and an empty one was left out.
+    `value` None was not asked for, `edited` None is as it was asked, and an empty one was left out. `field` None is not known.
     """
 
     name: str
     type: str
+    field: Field | None = None
     value: str | None
     edited: str | None
     reads: str | None
 
 
 class Ask(Model):
-    """Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered."""
+    """Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered.
+
+    `is_over` says that nothing more becomes of it.
+    """
 
     id: str
     tone: Tone
@@ -197,6 +218,9 @@ class Ask(Model):
     agent: str
     run: str | None
     tenant: str
+    user: str
+    op_id: str | None
+    approvers: str
     reason: str
     risk: str | None
     asked_at: float
@@ -208,6 +232,7 @@ class Ask(Model):
     comment: str
     says: str
     can: list[str]
+    is_over: bool
 
 
 class Inbox(Model):
@@ -218,12 +243,42 @@ class Inbox(Model):
     answered: list[Ask]
 
 
+class Message(Model):
+    """Be one message: who said it, and its parts as (kind, text)."""
+
+    role: str
+    parts: list[tuple[str, str]]
+
+
+class SoFar(Model):
+    """Be what its run had come to when it was asked: in figures, and the end of what was said to the model that asked for it.
+
+    `captured` None is that this is not told here.
+    """
+
+    run: str
+    says: str
+    captured: bool | None
+    messages: list[Message]
+
+
+class Ran(Model):
+    """Be the call that ran by an approval: how it ended, and what it gave where that is kept."""
+
+    tone: Tone
+    says: str
+    call: str | None
+    result: str | None
+
+
 class Asked(Model):
-    """Be one request, what became of the same before, and the link by which one other person may decide it."""
+    """Be one request, what became of the same before, its run so far, what ran, and the link by which another may decide it."""
 
     ask: Ask
     earlier: list[Ask]
     link: str | None = None
+    so_far: SoFar | None = None
+    ran: Ran | None = None
 
 
 class Linked(Model):
@@ -407,13 +462,6 @@ class Link(Model):
     refused: bool
     bar: Bar
     written: tuple[str, str] | None
-
-
-class Message(Model):
-    """Be one message: who said it, and its parts as (kind, text)."""
-
-    role: str
-    parts: list[tuple[str, str]]
 
 
 class Call(Model):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
@@ -17,12 +17,13 @@ from ravi_otel.policy._contracts import JsonObject, JsonValue
 from ravi_otel.supervisor import hashing
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.approvers import refusal
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.editing import alike
+from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval.editing import checked
+from ravi_otel.supervisor.approval.form import Field, fields
 from ravi_otel.supervisor.approval.opening import open_store
 from ravi_otel.supervisor.approval.place import VARIABLE
 from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
-from ravi_otel.supervisor.approval.sentences import by, login, not_pending
+from ravi_otel.supervisor.approval.sentences import by, login, not_pending, not_waiting, who_may
 from ravi_otel.supervisor.audit_entries import entries, newest_first
 from ravi_otel.supervisor.audit_verify import Verified, verify_all
 from ravi_otel.ui import _api as api
@@ -88,13 +89,17 @@ class Inbox:
             ask = ask.model_copy(update={"can": ["reject"] if may_say_no else [], "says": wrong})
         return api.Asked(ask=ask, earlier=[_ask(each) for each in earlier])
 
+    def request(self, request_id: str) -> ApprovalRequest:
+        """Return what was asked, as its program asked it."""
+        return self.find(request_id).request
+
     def edited(self, request_id: str, edit: api.Edit) -> api.Edited:
         """Return what an edit would run, and its fingerprint; ConfigurationError for what is not alike."""
         stored = self.find(request_id)
         fresh = self._fresh(stored, edit.arguments)
         asked, policy = stored.request, stored.request.policy_version
         fingerprint = "" if policy is None else hashing.fingerprint(asked.tool, fresh, asked.scope, policy)
-        return api.Edited(arguments=_arguments(asked.arguments, fresh), fingerprint=fingerprint)
+        return api.Edited(arguments=_arguments(asked, fresh), fingerprint=fingerprint)
 
     def answer(self, request_id: str, answer: api.Answer, me: ApprovalAnswer, *, once: bool = False) -> api.Asked:
         """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
@@ -113,7 +118,7 @@ class Inbox:
         return self.asked(stored.id, me)
 
     def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:
-        return alike(stored.request.arguments, frozen.read(arguments))
+        return checked(stored.request, frozen.read(arguments))
 
     def _do(self, act: Callable[[], T]) -> T:
         return self._queue.patiently(act, _PATIENCE_S)
@@ -133,11 +138,14 @@ def _ask(stored: StoredRequest) -> api.Ask:
         id=stored.id,
         tone="error" if stored.flaw is not None else _STATES[stored.state],
         word="waits for approval" if can and stored.state == "pending" else _ended(stored),
-        call=_call(asked.tool, asked.arguments),
+        call=_call(asked),
         tool=frozen.escaped(asked.tool),
         agent=clean(asked.agent_name),
         run=asked.run_id,
         tenant=clean(asked.tenant_id),
+        user=clean(asked.user_id),
+        op_id=asked.op_id,
+        approvers=who_may(asked),
         reason=clean(asked.reason, _MOST_SENTENCE),
         risk=None if asked.risk_score is None else f"{asked.risk_score:g}",
         asked_at=asked.requested_at,
@@ -145,10 +153,11 @@ def _ask(stored: StoredRequest) -> api.Ask:
         answered_at=stored.answered_at,
         fingerprint=frozen.escaped(asked.fingerprint),
         seal=stored.seal,
-        arguments=_arguments(asked.arguments, stored.edited),
+        arguments=_arguments(asked, stored.edited),
         comment=clean(stored.comment, _MOST_SENTENCE),
-        says="" if can and stored.state == "pending" else not_pending(stored),
+        says=not_waiting(stored, time.time()) if can and stored.state == "pending" else not_pending(stored),
         can=can,
+        is_over=stored.flaw is not None or stored.state in ("rejected", "expired") or stored.outcome is not None,
     )
 
 
@@ -166,27 +175,54 @@ def _ended(stored: StoredRequest) -> str:
     return f"{how} by {who}, {ran.get(stored.outcome, stored.outcome)}"
 
 
-def _call(tool: str, arguments: JsonObject) -> str:
-    written = ", ".join(f"{frozen.escaped(name)}={json.dumps(value)}" for name, value in frozen.plain(arguments).items())
-    return clean(f"{frozen.escaped(tool)}({written})", _MOST_CALL)
+def _call(asked: ApprovalRequest) -> str:
+    arguments = frozen.plain(asked.arguments)
+    written = ", ".join(f"{frozen.escaped(name)}={json.dumps(arguments[name])}" for name in _in_order(asked, arguments))
+    return clean(f"{frozen.escaped(asked.tool)}({written})", _MOST_CALL)
 
 
-def _arguments(asked: JsonObject, fresh: JsonObject | None) -> list[api.Argument]:
-    """Put arguments side by side with what is to run instead."""
-    before, after = frozen.plain(asked), frozen.plain(asked if fresh is None else fresh)
+def _arguments(asked: ApprovalRequest, fresh: JsonObject | None) -> list[api.Argument]:
+    """Put arguments side by side with what is to run instead, those that its tool would take besides last."""
+    before, after = frozen.plain(asked.arguments), frozen.plain(asked.arguments if fresh is None else fresh)
+    known = fields(asked.schema)
     return [
         api.Argument(
             name=frozen.escaped(name),
-            type=_type(before.get(name, after.get(name))),
+            type=_type(before.get(name, after.get(name)), known.get(name)),
+            field=None if name not in known else _field(known[name]),
             value=_json(before[name]) if name in before else None,
-            edited=None if after.get(name) == before.get(name) else _json(after[name]) if name in after else "",
+            edited=_edited(name, before, after),
             reads=_reading(after.get(name, before.get(name))),
         )
-        for name in {**before, **after}
+        for name in _in_order(asked, {**before, **after, **known})
     ]
 
 
-def _type(value: JsonValue) -> str:
+def _in_order(asked: ApprovalRequest, names: Iterable[str]) -> list[str]:
+    """Put names in the order in which the tool needs them, where that is known, and the others behind."""
+    listed = list(names)
+    needed = (asked.schema or {}).get("required")
+    first = [str(name) for name in needed if name in listed] if isinstance(needed, Sequence) else []
+    return list(dict.fromkeys([*first, *listed]))
+
+
+def _edited(name: str, before: JsonObject, after: JsonObject) -> str | None:
+    """Return the JSON that an argument is edited to, "" where it is left out, None where it is as it was."""
+    if name not in after:
+        return "" if name in before else None
+    return None if name in before and _json(after[name]) == _json(before[name]) else _json(after[name])
+
+
+def _field(field: Field) -> api.Field:
+    choices = [_json(each) for each in field.choices]
+    known: dict[str, Any] = {name: getattr(field, name) for name in api.Field.model_fields}
+    known |= {"choices": choices, "about": clean(field.about, _MOST_SENTENCE)}
+    return api.Field(**known)
+
+
+def _type(value: JsonValue, field: Field | None) -> str:
+    if field is not None and field.kind != "json":
+        return field.word
     if isinstance(value, bool):
         return "true or false"
     if value is None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
@@ -20,6 +21,7 @@ from ravi_otel.local._wording import UNKNOWN, amount, clean, count, moment, mone
 from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
+from ravi_otel.supervisor.approval.contract import ApprovalRequest
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._curl import sent_again
 from ravi_otel.ui._live import place
@@ -29,6 +31,8 @@ _HEX: Final = re.compile(r"[0-9a-f]{16,32}")
 _MOST_NODES: Final = 100_000
 _MOST_RUNS: Final = 100
 _MOST_EXPORTED: Final = 2_000
+_MOST_SAID: Final = 12
+_ELSEWHERE: Final = "Not in this store: its program keeps its runs elsewhere, or nowhere. RAVI_STORE, or `ravi-otel run`, keeps them here."
 _MOST_NAME: Final = 200
 _MOST_PART: Final = 200_000
 _MOST_CURVES: Final = 8
@@ -119,6 +123,37 @@ def call(store: Store, call_id: str, jaeger: str | None = None) -> api.Call:
     """Return one model call or tool call; `jaeger` is where its span can be looked at."""
     with queries.Queries(store) as ask:
         return _call(ask.call(call_id), jaeger)
+
+
+def so_far(store: Store, asked: ApprovalRequest, *, messages: bool) -> api.SoFar:
+    """Return what the run of a request had come to, and with `messages` the end of what was said to the model that asked for it."""
+    run = asked.run_id or ""
+    try:
+        with queries.Queries(store) as ask:
+            row = ask.run(run)
+            known = ask.last_call(row.run, before=round(asked.requested_at * NANO), agent=asked.agent_name) if messages else None
+            view = None if known is None else ask.call(known)
+    except ConfigurationError:
+        return api.SoFar(run=clean(run, _MOST_NAME), says=_ELSEWHERE, captured=None, messages=[])
+    spent = row.spent
+    calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
+    told = _messages(view)[-_MOST_SAID:] if view is not None and view.captured else []
+    captured = None if view is None else view.captured
+    return api.SoFar(
+        run=clean(row.run, _MOST_NAME), says=f"{calls}, {spent.cost_text}, {row.duration_text}", captured=captured, messages=told
+    )
+
+
+def ran(store: Store, call_id: str) -> api.Ran | None:
+    """Return how the call that was asked about ended, None where the store does not have it (yet)."""
+    try:
+        with queries.Queries(store) as ask:
+            view = ask.call(call_id)
+    except ConfigurationError:
+        return None
+    node = view.node
+    result = None if view.result is None else _text(view.result)
+    return api.Ran(tone=_tone(node), says=f"{clean(node.title, _MOST_NAME)}: {node.status}, {node.ms_text} ms", call=node.id, result=result)
 
 
 def _ids(**known: str | None) -> list[tuple[str, str]]:

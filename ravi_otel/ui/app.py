@@ -181,13 +181,27 @@ def approval(desk: At, me: Signed, request_id: str) -> api.Asked:
     asked = desk.inbox.asked(request_id, me)
     until = time.time() + _LINK_S if asked.ask.expires_at is None else asked.ask.expires_at
     link = desk.access.link(asked.ask.id, until, asked.ask.seal) if asked.ask.tone == "wait" else None
-    return asked.model_copy(update={"link": link})
+    return _around(desk, asked.model_copy(update={"link": link}), messages=True)
 
 
 @router.post("/api/approvals/{request_id}")
 def answer(desk: At, me: Signed, request_id: str, given: api.Answer) -> api.Asked:
     """Approve, edit or reject one request."""
     return desk.inbox.answer(request_id, given, me)
+
+
+def _around(desk: Desk, asked: api.Asked, *, messages: bool) -> api.Asked:
+    """Add its run so far, and what ran; who has a link is shown what it came to, and with `messages` also what was said."""
+    if not Store(desk.store).file.exists():
+        return asked
+    request, store = desk.inbox.request(asked.ask.id), desk.stored()
+    update: dict[str, object] = {}
+    if request.run_id is not None:
+        update["so_far"] = _stored.so_far(store, request, messages=messages)
+    if request.op_id is not None and asked.ask.tone == "ok":
+        found = _stored.ran(store, request.op_id)
+        update["ran"] = found if messages or found is None else found.model_copy(update={"result": None, "call": None})
+    return asked.model_copy(update=update)
 
 
 @router.post("/api/approvals/{request_id}/edit")
@@ -213,7 +227,8 @@ def _linked(desk: Desk, link: str) -> str:
 @router.get("/api/links/{link}")
 def linked(desk: At, me: Holding, link: str) -> api.Linked:
     """Return the request that a link is for; looking changes nothing, since chat programs look before their readers do."""
-    return api.Linked(asked=desk.inbox.asked(_linked(desk, link), me), user=me.who, read_only=desk.access.read_only)
+    asked = _around(desk, desk.inbox.asked(_linked(desk, link), me), messages=False)
+    return api.Linked(asked=asked, user=me.who, read_only=desk.access.read_only)
 
 
 @router.post("/api/links/{link}")

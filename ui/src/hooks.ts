@@ -1,4 +1,4 @@
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useSearch as useWrittenSearch } from "wouter-preact/use-browser-location";
 import { get, sentence } from "./api.ts";
 
@@ -40,7 +40,7 @@ const isTyping = (target: EventTarget | null): boolean =>
 export function useKeys(keys: Record<string, (event: KeyboardEvent) => void>): void {
   const known = useRef(keys);
   known.current = keys;
-  useEffect(() => {
+  useLayoutEffect(() => { // heard as soon as it is there to be seen
     const heard = (event: KeyboardEvent) => {
       if (isTyping(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
       if (event.key === "Enter" && event.target instanceof Element && event.target.closest("a, button")) return;
@@ -70,6 +70,17 @@ export function useSeconds(): number {
     return () => clearInterval(timer);
   }, []);
   return at;
+}
+
+/** Do something once a second, for as long as it is wanted. */
+export function useEverySecond(wanted: boolean, act: () => void): void {
+  const known = useRef(act);
+  known.current = act;
+  useEffect(() => {
+    if (!wanted) return;
+    const timer = setInterval(() => known.current(), 1000);
+    return () => clearInterval(timer);
+  }, [wanted]);
 }
 
 export function useMedia(query: string): boolean {

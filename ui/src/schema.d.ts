@@ -428,11 +428,12 @@ export interface components {
          * Argument
          * @description Be one argument as JSON in ASCII, so that no two different ones look alike; `reads` is how a text with other letters reads.
          *
-         *     `value` None was not asked for, `edited` None is as it was asked, and an empty one was left out.
+         *     `value` None was not asked for, `edited` None is as it was asked, and an empty one was left out. `field` None is not known.
          */
         Argument: {
             /** Edited */
             edited: string | null;
+            field?: components["schemas"]["Field"] | null;
             /** Name */
             name: string;
             /** Reads */
@@ -445,12 +446,16 @@ export interface components {
         /**
          * Ask
          * @description Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered.
+         *
+         *     `is_over` says that nothing more becomes of it.
          */
         Ask: {
             /** Agent */
             agent: string;
             /** Answered At */
             answered_at: number | null;
+            /** Approvers */
+            approvers: string;
             /** Arguments */
             arguments: components["schemas"]["Argument"][];
             /** Asked At */
@@ -467,6 +472,10 @@ export interface components {
             fingerprint: string;
             /** Id */
             id: string;
+            /** Is Over */
+            is_over: boolean;
+            /** Op Id */
+            op_id: string | null;
             /** Reason */
             reason: string;
             /** Risk */
@@ -486,12 +495,14 @@ export interface components {
             tone: "run" | "ok" | "near" | "refused" | "wait" | "paused" | "error" | "unknown";
             /** Tool */
             tool: string;
+            /** User */
+            user: string;
             /** Word */
             word: string;
         };
         /**
          * Asked
-         * @description Be one request, what became of the same before, and the link by which one other person may decide it.
+         * @description Be one request, what became of the same before, its run so far, what ran, and the link by which another may decide it.
          */
         Asked: {
             ask: components["schemas"]["Ask"];
@@ -499,6 +510,8 @@ export interface components {
             earlier: components["schemas"]["Ask"][];
             /** Link */
             link?: string | null;
+            ran?: components["schemas"]["Ran"] | null;
+            so_far?: components["schemas"]["SoFar"] | null;
         };
         /**
          * Audit
@@ -797,6 +810,39 @@ export interface components {
             who: string;
         };
         /**
+         * Field
+         * @description Be what an argument may be, as its tool's schema says; `says` says it in words, `choices` are JSON.
+         */
+        Field: {
+            /** About */
+            about: string;
+            /** Above */
+            above: number | null;
+            /** Below */
+            below: number | null;
+            /** Choices */
+            choices: string[];
+            /**
+             * Kind
+             * @enum {string}
+             */
+            kind: "text" | "whole" | "number" | "flag" | "choice" | "json";
+            /** Least */
+            least: number | null;
+            /** Longest */
+            longest: number | null;
+            /** Most */
+            most: number | null;
+            /** Nullable */
+            nullable: boolean;
+            /** Required */
+            required: boolean;
+            /** Says */
+            says: string;
+            /** Shortest */
+            shortest: number | null;
+        };
+        /**
          * Find
          * @description Be what words or an id lead to: what it is, where it is, and its name.
          */
@@ -1006,6 +1052,23 @@ export interface components {
             word: string;
         };
         /**
+         * Ran
+         * @description Be the call that ran by an approval: how it ended, and what it gave where that is kept.
+         */
+        Ran: {
+            /** Call */
+            call: string | null;
+            /** Result */
+            result: string | null;
+            /** Says */
+            says: string;
+            /**
+             * Tone
+             * @enum {string}
+             */
+            tone: "run" | "ok" | "near" | "refused" | "wait" | "paused" | "error" | "unknown";
+        };
+        /**
          * Refusal
          * @description Be one refused call, in the words of its error.
          */
@@ -1199,6 +1262,22 @@ export interface components {
             user: string | null;
             /** Version */
             version: string;
+        };
+        /**
+         * SoFar
+         * @description Be what its run had come to when it was asked: in figures, and the end of what was said to the model that asked for it.
+         *
+         *     `captured` None is that this is not told here.
+         */
+        SoFar: {
+            /** Captured */
+            captured: boolean | null;
+            /** Messages */
+            messages: components["schemas"]["Message"][];
+            /** Run */
+            run: string;
+            /** Says */
+            says: string;
         };
         /**
          * Spend

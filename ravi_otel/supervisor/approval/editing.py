@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import cast
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject, JsonValue
-from ravi_otel.supervisor.approval import frozen
+from ravi_otel.supervisor.approval import form, frozen
+from ravi_otel.supervisor.approval.contract import ApprovalRequest
 
 
 def changed(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValue]:
@@ -33,6 +35,23 @@ def changed(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValu
         else:
             fresh[name] = _alike(name, fresh.get(name), _value(written.strip(), fresh.get(name)))
     return fresh
+
+
+def checked(request: ApprovalRequest, fresh: JsonObject) -> JsonObject:
+    """Give what a person made of a request's arguments; ConfigurationError for what its tool does not take, as far as can be told here."""
+    if request.schema is None:
+        return alike(request.arguments, fresh)
+    wrong = form.flaw(request.schema, fresh)
+    if wrong is not None:
+        raise ConfigurationError(wrong)
+    numbers = {name for name, each in form.fields(request.schema).items() if each.kind == "number"}
+    return {name: _as_float(value) if name in numbers else value for name, value in fresh.items()}
+
+
+def _as_float(value: JsonValue) -> JsonValue:
+    """Write a whole number as the tool will read it, so that the fingerprint is of what would run."""
+    exact = isinstance(value, int) and not isinstance(value, bool) and float(value) == value
+    return float(cast("int", value)) if exact else value
 
 
 def alike(before: JsonObject, after: JsonObject) -> JsonObject:

@@ -78,7 +78,7 @@ def test_an_empty_queue_says_what_would_fill_it(served, looking):
 def test_text_of_a_model_is_text_and_look_alikes_are_escapes(served, looking):
     ask(served, {"to": "p\u0430ypal@example.com", "body": HOSTILE, "evil": "a\u202eb\n<script>alert(2)</script>"}, reason=HOSTILE)
     page = looking.open("/approvals")
-    expect(page.get_by_text('"p\\u0430ypal@example.com"')).to_be_visible()
+    expect(page.get_by_role("cell").get_by_text('"p\\u0430ypal@example.com"')).to_be_visible()
     expect(page.get_by_text("reads: p\u0430ypal@example.com")).to_be_visible()
     expect(page.get_by_text("\\u202eb\\n<script>alert(2)</script>").first).to_be_visible()
     expect(page.locator("code", has_text=HOSTILE).first).to_be_visible()
@@ -202,3 +202,49 @@ def test_a_link_is_opened_on_a_phone_decides_once_and_shows_what_was_decided(tmp
         expect(page.get_by_role("button", name="Approve")).to_have_count(0)
         looking.context.close()
         assert looking.wrong == []
+
+
+def test_a_request_of_another_machine_is_decided_over_a_redis_at_a_desk(tmp_path, browser, redis_server):
+    with serving(tmp_path, queue=redis_server.url) as served:
+        now = time.time()
+        schema = {"type": "object", "properties": {"order": {"type": "integer"}, "amount": {"type": "number", "maximum": 500}}}
+        asked = requested(
+            {"order": 881, "amount": 120.0}, requested_at=now, expires_at=now + 600, schema={**schema, "required": ["order", "amount"]}
+        )
+        program = Asked(ApprovalQueue(redis_server.url), asked, "sync")
+        looking = Looking(browser, served)
+        page = looking.open("/approvals")
+        expect(page.get_by_text("issue_refund(order=881, amount=120.0)").first).to_be_visible()
+        expect(page.locator("#approve")).to_be_visible()
+        page.keyboard.press("e")
+        page.get_by_label("New value of amount").fill("80")
+        page.get_by_role("button", name="Approve with amount 80.0").click()
+        assert program.answer().arguments == {"order": 881, "amount": 80.0}
+        expect(page.get_by_text("edited and approved by").first).to_be_visible()
+        looking.picture("approvals-redis")
+        looking.context.close()
+        assert looking.wrong == []
+
+
+def test_somebody_who_may_not_approve_is_told_who_may_and_is_offered_nothing(served, looking):
+    asked = ask(served, approvers=("anna", "jo"))
+    page = looking.open(f"/approvals/{asked.id}")
+    expect(page.get_by_text(f"{login()} may not decide about issue_refund: anna and jo may.")).to_be_visible()
+    expect(page.get_by_text("may be approved by anna and jo")).to_be_visible()
+    expect(page.locator("#approve")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert looking.accessible() == []
+
+
+def test_a_notice_says_that_something_waits_and_not_what(served, looking):
+    looking.context.grant_permissions(["notifications"], origin=served.origin)
+    page = looking.page
+    page.add_init_script(
+        "window.heard = []; window.Notification = class { static permission = 'granted'; constructor(...a) { heard.push(a); } }"
+    )
+    looking.open("/approvals")
+    expect(page.get_by_text("Nothing waits for you.")).to_be_visible()
+    ask(served)
+    expect(page.get_by_text("1 request for you")).to_be_visible()
+    assert page.evaluate("heard") == [["ravi", {"body": "1 request for your approval", "tag": "ravi-approvals"}]]

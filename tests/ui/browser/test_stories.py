@@ -58,7 +58,8 @@ with ScriptedLLM(lambda asked: Text("Done.", usage=(1200, 300))) as server:
                 print("refused", flush=True)
 """
 REFUNDS = """
-import ravi_otel
+from typing import Annotated, Literal
+import openai, pydantic, ravi_otel
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
@@ -69,14 +70,24 @@ class Caps:
         high = action["kind"] == "tool" and action["args"]["amount"] > 50
         return Decision(DecisionKind.ESCALATE, "high_refund_requires_human") if high else Decision(DecisionKind.APPROVE, "small")
 
-def issue_refund(order: int, amount: float) -> str:
-    return f"refunded {amount} of {order}"
+def issue_refund(
+    order: int,
+    amount: Annotated[float, pydantic.Field(gt=0, le=500)],
+    currency: Literal["USD", "EUR"] = "USD",
+    note: Annotated[str, pydantic.Field(max_length=40)] | None = None,
+) -> str:
+    return f"refunded {amount} {currency} of {order}"
 
+from ravi_otel.testing import ScriptedLLM, Text
 ravi_otel.instrument()
 gate = Gate(Caps(), tools=[issue_refund], approver=ApprovalQueue(), audit=AuditLog("audit", content=True))
 refund = ravi_otel.tool(issue_refund, gate=gate)
-with ravi_otel.run("refunds"), ravi_otel.agent("writer"):
-    print(refund(order=881, amount=120.0), flush=True)
+with ScriptedLLM(Text("Both payments went through; the second goes back.", usage=(1200, 300))) as server:
+    client = openai.OpenAI(base_url=server.base_url, api_key="none", max_retries=0)
+    with ravi_otel.run("refunds", user_id="u42"), ravi_otel.agent("writer"):
+        asked = [{"role": "user", "content": "Ticket 4417: I was charged twice for order 881."}]
+        client.chat.completions.create(model="gpt-4.1", messages=asked)
+        print(refund(order=881, amount=120.0), flush=True)
 """
 
 
@@ -160,10 +171,26 @@ def test_a_refund_that_waits_is_found_edited_approved_and_written_down(served, l
     with program(served, REFUNDS) as started:
         expect(page.get_by_role("link", name="Look at issue_refund")).to_be_visible(timeout=20_000)
         page.get_by_role("link", name="Look at issue_refund").click()
+        expect(page.get_by_text("1 call, ")).to_be_visible()
+        expect(page.get_by_text("Ticket 4417: I was charged twice for order 881.")).to_be_visible()
         page.get_by_role("button", name="Edit…").click()
-        page.get_by_label("New value of amount").fill("80.0")
+        amount = page.get_by_label("New value of amount")
+        for wrong, why in (("", "amount is needed."), ("lots", "amount must be a number."), ("501", "amount must be at most 500.")):
+            amount.fill(wrong)
+            expect(page.get_by_role("alert")).to_have_text(why)
+            expect(amount).to_have_attribute("aria-invalid", "true")
+            expect(page.locator("#approve")).to_be_disabled()
+        amount.fill("80")
+        expect(page.get_by_role("button", name="Approve with amount 80.0")).to_be_enabled()
+        looking.picture("approval-form-phone")
+        assert looking.accessible() == []
+        assert looking.fits()
         page.get_by_role("button", name="Approve with amount 80.0").click()
-        assert "refunded 80.0 of 881" in started.stdout.readline()
+        assert "refunded 80.0 USD of 881" in started.stdout.readline()
+        expect(page.get_by_text("edited and approved by")).to_contain_text("ran")
+        expect(page.get_by_role("heading", name="What ran")).to_be_visible()
+        expect(page.get_by_text("refunded 80.0 USD of 881")).to_be_visible()
+        looking.picture("approval-ran-phone")
         url = page.url
         started.wait(20)
     page.goto(url)

@@ -8,6 +8,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { many, moment, span } from "../../words.ts";
 import { Request } from "./Request.tsx";
+import { useSettling } from "./settling.ts";
 import "./approvals.css";
 
 const KEYS: readonly Key[] = [
@@ -27,6 +28,7 @@ export function ApprovalsPage({ id }: { id: string | undefined }) {
   const shown = id ?? (isPhone ? undefined : listed[0]?.id);
   const one = useGet<Asked>(shown === undefined ? null : `/api/approvals/${encodeURIComponent(shown)}`, mark);
   useNotices(data);
+  useSettling(one.data ?? undefined, () => setTurn((before) => before + 1));
   const move = (step: number) => {
     const at = listed.findIndex((each) => each.id === shown);
     const next = listed[Math.max(0, Math.min(listed.length - 1, at + step))];

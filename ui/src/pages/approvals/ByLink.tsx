@@ -3,6 +3,7 @@ import { type Linked, session } from "../../api.ts";
 import { useGet, useTitle } from "../../hooks.ts";
 import { Failed } from "../../parts/Empty.tsx";
 import { Request } from "./Request.tsx";
+import { useSettling } from "./settling.ts";
 import "./approvals.css";
 
 /** One request, for whoever was given the link to it: nothing else of the page is shown. */
@@ -11,6 +12,7 @@ export function ByLink({ link }: { link: string }) {
   const path = `/api/links/${encodeURIComponent(link)}`;
   const [turn, setTurn] = useState(0);
   const { data, error } = useGet<Linked>(path, turn);
+  useSettling(data?.asked, () => setTurn((before) => before + 1));
   useEffect(() => {
     if (data) session.value = { user: data.user, token: "-", read_only: data.read_only, store: "", version: "" };
   }, [data]);
@@ -30,7 +32,7 @@ export function ByLink({ link }: { link: string }) {
         {error !== null && <Failed error={error} />}
         {error === null && data && (
           <div class="inbox alone">
-            <Request asked={data.asked} path={path} onDone={() => setTurn((before) => before + 1)} />
+            <Request asked={data.asked} path={path} linked={false} onDone={() => setTurn((before) => before + 1)} />
           </div>
         )}
       </main>

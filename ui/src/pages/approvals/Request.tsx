@@ -1,12 +1,15 @@
-import { useEffect, useId, useRef, useState } from "preact/hooks";
+import { useEffect, useId, useState } from "preact/hooks";
+import { Link } from "wouter-preact";
 import { type Argument, type Asked, type Edited, post, sentence, session } from "../../api.ts";
-import { useKeys, useSeconds } from "../../hooks.ts";
+import { useKeys, useMedia, useSeconds } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Confirm } from "../../parts/Confirm.tsx";
 import { Failed } from "../../parts/Empty.tsx";
 import { Icon, State } from "../../parts/Icon.tsx";
 import { LimitBar } from "../../parts/LimitBar.tsx";
 import { moment, span } from "../../words.ts";
+import { Ran, SoFar } from "./Around.tsx";
+import { wrong } from "./form.ts";
 
 type Drafts = Readonly<Record<string, string>>;
 
@@ -22,7 +25,15 @@ function whole(asked: readonly Argument[], drafts: Drafts): string {
   return `{${parts.join(", ")}}`;
 }
 
-export function Request({ asked, path, onDone }: { asked: Asked; path: string; onDone: () => void }) {
+interface RequestProps {
+  asked: Asked;
+  path: string;
+  /** Whether other pages may be opened from here. */
+  linked?: boolean;
+  onDone: () => void;
+}
+
+export function Request({ asked, path, linked = true, onDone }: RequestProps) {
   const { ask, earlier } = asked;
   const at = useSeconds();
   const [editing, setEditing] = useState(false);
@@ -34,14 +45,23 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
   const [busy, setBusy] = useState(false);
   const [copied, setCopied] = useState(false);
   const note = useId();
+  const isNarrow = useMedia("(max-width: 1279px)") || !linked;
+  const isPending = ask.tone === "wait";
   const isOpen = ask.can.includes("approve") && !session.value?.read_only;
   const mayReject = ask.can.includes("reject") && !session.value?.read_only;
   const changes = Object.keys(drafts).length > 0;
   const draft = changes ? whole(ask.arguments, drafts) : null;
-  const checked = draft === null || edited?.draft === draft;
+  const flaws = new Map(ask.arguments.flatMap((each) => (each.name in drafts ? [[each.name, wrong(each, drafts[each.name] ?? "")] as const] : [])));
+  const flaw = [...flaws.values()].find((each) => each !== null) ?? null;
+  const checked = flaw === null && (draft === null || edited?.draft === draft);
 
   useEffect(() => {
     if (draft === null) {
+      setEdited(null);
+      setError(null);
+      return;
+    }
+    if (flaw !== null) {
       setEdited(null);
       setError(null);
       return;
@@ -65,10 +85,10 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
       wanted = false;
       clearTimeout(timer);
     };
-  }, [draft, path]);
+  }, [draft, flaw, path]);
 
   const send = async (approved: boolean, why: string) => {
-    const body = { seal: ask.seal, approved, takes_back: !ask.can.includes("approve"), comment: why, arguments: approved ? draft : null };
+    const body = { seal: ask.seal, approved, takes_back: !isPending, comment: why, arguments: approved ? draft : null };
     await post<Asked>(path, body);
     onDone();
   };
@@ -104,16 +124,18 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
       <section class="ask-main" aria-label="The request">
         <div>
           <State tone={ask.tone}>
-            {ask.can.includes("approve")
+            {isPending
               ? `${ask.word} ${span(at - ask.asked_at)}${ask.expires_at === null ? ", never expires" : `, expires in ${span(ask.expires_at - at)}`}`
               : ask.word}
           </State>
           <p class="call">{ask.call}</p>
           <p class="soft">
             asked by <b>{ask.agent || "somebody"}</b>
-            {ask.run && <> in {ask.run}</>}
-            {ask.tenant && `, tenant ${ask.tenant}`}, at {moment(ask.asked_at)}
+            {ask.run && <> in {linked ? <Link href={`/runs/${encodeURIComponent(ask.run)}`}>{ask.run}</Link> : ask.run}</>}
+            {ask.tenant && `, tenant ${ask.tenant}`}
+            {ask.user && `, user ${ask.user}`}, at {moment(ask.asked_at)}
           </p>
+          {ask.approvers && <p class="soft">may be approved by {ask.approvers}</p>}
         </div>
         <div>
           <h2>Why a person</h2>
@@ -122,8 +144,9 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
             {ask.risk !== null && <>, risk {ask.risk}</>}
           </p>
         </div>
+        <Ran asked={asked} />
         <div>
-          <h2>Exactly what will run</h2>
+          <h2>{isPending ? "Exactly what will run" : ask.tone === "ok" ? "Exactly what was approved" : "What was asked for"}</h2>
           <table class="args">
             <thead>
               <tr>
@@ -134,7 +157,14 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
             </thead>
             <tbody>
               {shown.map((each) => (
-                <Row key={each.name} argument={each} editing={editing} draft={drafts[each.name]} onDraft={(value) => setDrafts(drafted(drafts, each, value))} />
+                <Row
+                  key={each.name}
+                  argument={each}
+                  editing={editing && isOpen}
+                  draft={drafts[each.name]}
+                  flaw={flaws.get(each.name) ?? null}
+                  onDraft={(value) => setDrafts(drafted(drafts, each, value))}
+                />
               ))}
             </tbody>
           </table>
@@ -143,7 +173,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
             {edited && <code> → {edited.fingerprint.slice(0, 12)}</code>} <span class="dim">SHA-256 over tool, arguments, scope and policy; an approval is for these alone, once</span>
           </p>
         </div>
-        <Leaves run={ask.run} />
+        {isPending && <Leaves run={ask.run} />}
         {earlier.length > 0 && (
           <div>
             <h2>The same was asked before</h2>
@@ -158,6 +188,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
             </ul>
           </div>
         )}
+        {isNarrow && <SoFar asked={asked} linked={linked} />}
         {ask.says && <p class="soft">{ask.says}</p>}
         {ask.comment && (
           <p>
@@ -191,7 +222,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
                 </button>
               ))}
             <button type="button" class="btn tall" onClick={() => setRejecting(true)}>
-              {isOpen ? "Reject…" : "Take it back…"}
+              {isPending ? "Reject…" : "Take it back…"}
             </button>
           </div>
         )}
@@ -210,6 +241,7 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
           </p>
         )}
       </section>
+      {!isNarrow && <SoFar asked={asked} linked={linked} />}
       {rejecting && <Reject call={ask.call} initial={comment} onSend={(why) => send(false, why)} onClose={() => setRejecting(false)} />}
     </>
   );
@@ -218,24 +250,34 @@ export function Request({ asked, path, onDone }: { asked: Asked; path: string; o
 /** Keep a draft only while it says something else than was asked. */
 function drafted(drafts: Drafts, argument: Argument, value: string): Drafts {
   const { [argument.name]: _, ...rest } = drafts;
-  return value === argument.value ? rest : { ...rest, [argument.name]: value };
+  return value === (argument.value ?? "") ? rest : { ...rest, [argument.name]: value };
 }
 
 interface RowProps {
   argument: Argument;
   editing: boolean;
   draft: string | undefined;
+  flaw: string | null;
   onDraft: (json: string) => void;
 }
 
-function Row({ argument, editing, draft, onDraft }: RowProps) {
+function Row({ argument, editing, draft, flaw, onDraft }: RowProps) {
   const isEdited = argument.edited !== null;
+  const isFilled = editing && (argument.value !== null || argument.field != null);
+  if (!isFilled && argument.value === null && !isEdited) return null; // what its tool takes besides, and nobody gave
   return (
     <tr class={isEdited ? "edited" : ""}>
       <td>{argument.name}</td>
       <td>
-        {editing && argument.value !== null ? (
-          <Field argument={argument} draft={draft} onDraft={onDraft} />
+        {isFilled ? (
+          <>
+            <Field argument={argument} draft={draft} flaw={flaw} onDraft={onDraft} />
+            {isEdited && argument.value !== null && (
+              <span class="reads">
+                was <span class="was">{argument.value}</span>
+              </span>
+            )}
+          </>
         ) : (
           <>
             {isEdited && argument.value !== null ? <span class="was">{argument.value}</span> : <span>{argument.value}</span>}{" "}
@@ -244,30 +286,70 @@ function Row({ argument, editing, draft, onDraft }: RowProps) {
         )}
         {argument.reads !== null && <span class="reads">reads: {argument.reads}</span>}
       </td>
-      <td class="dim">{argument.type}</td>
+      <td class="dim" title={argument.field?.says}>
+        {argument.type}
+      </td>
     </tr>
   );
 }
 
-/** A field for one argument by what it is: a text without quotes, a number, a choice, or JSON. */
-function Field({ argument, draft, onDraft }: Omit<RowProps, "editing">) {
-  const label = `New value of ${argument.name}`;
+/** A field for one argument by what its tool takes, else by what it is: a text without quotes, a number, a choice, or JSON. */
+function Field({ argument, draft, flaw, onDraft }: Omit<RowProps, "editing">) {
+  const hint = useId();
+  const field = argument.field ?? null;
   const json = draft ?? argument.value ?? "";
-  const first = useRef<HTMLElement>(null);
-  if (argument.type === "true or false")
-    return (
-      <select class="field" aria-label={label} value={json} onChange={(event) => onDraft(event.currentTarget.value)}>
-        <option value="true">true</option>
-        <option value="false">false</option>
-      </select>
-    );
-  if (argument.type === "text") {
-    const text = JSON.parse(json === "" ? '""' : json) as string;
-    return <textarea class="field" rows={1} aria-label={label} value={text} onInput={(event) => onDraft(asJson(event.currentTarget.value))} />;
-  }
-  if (argument.type === "number")
-    return <input class="field" inputMode="decimal" aria-label={label} value={json} onInput={(event) => onDraft(event.currentTarget.value)} />;
-  return <textarea ref={first as never} class="field" aria-label={label} value={json} onInput={(event) => onDraft(event.currentTarget.value)} />;
+  const kind = field?.kind ?? KINDS[argument.type] ?? "json";
+  const known = {
+    class: "field",
+    "aria-label": `New value of ${argument.name}`,
+    "aria-describedby": field ? hint : undefined,
+    "aria-invalid": flaw !== null,
+    "aria-required": field?.required,
+  };
+  return (
+    <>
+      {kind === "flag" || kind === "choice" ? (
+        <select {...known} value={json} onChange={(event) => onDraft(event.currentTarget.value)}>
+          {choices(kind, field, json).map((each) => (
+            <option key={each} value={each}>
+              {each || "left out"}
+            </option>
+          ))}
+        </select>
+      ) : kind === "text" ? (
+        <textarea {...known} rows={1} value={asText(json)} onInput={(event) => onDraft(written(argument, event.currentTarget.value))} />
+      ) : kind === "json" ? (
+        <textarea {...known} value={json} onInput={(event) => onDraft(event.currentTarget.value)} />
+      ) : (
+        <input {...known} inputMode={kind === "whole" ? "numeric" : "decimal"} value={json} onInput={(event) => onDraft(event.currentTarget.value.trim())} />
+      )}
+      {field && (
+        <span id={hint} class={flaw === null ? "reads" : "reads flaw"} role={flaw === null ? undefined : "alert"}>
+          {flaw ?? field.says}
+        </span>
+      )}
+    </>
+  );
+}
+
+const KINDS: Readonly<Record<string, string>> = { "true or false": "flag", text: "text", number: "number" };
+
+function choices(kind: string, field: Argument["field"] | null, json: string): string[] {
+  const known = kind === "choice" ? (field?.choices ?? []) : ["true", "false", ...(field?.nullable ? ["null"] : [])];
+  const out = field && !field.required ? [""] : [];
+  return [...new Set([...known, ...out, json])];
+}
+
+/** A text as it is read; null and nothing at all are shown as an empty one. */
+function asText(json: string): string {
+  const value: unknown = json === "" ? "" : JSON.parse(json);
+  return typeof value === "string" ? value : "";
+}
+
+/** What a text that was typed stands for: an empty one for what was there, or was not, where nothing else was asked. */
+function written(argument: Argument, text: string): string {
+  if (text === "" && (argument.value === null || argument.value === "null")) return argument.value ?? "";
+  return asJson(text);
 }
 
 /** Write a text as the server does: JSON in ASCII. */
