@@ -295,25 +295,6 @@ class CallView:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Be one refused model call or tool call, and the sentence that the program got."""
-
-    id: str
-    kind: str
-    at: int
-    run: str
-    scope: str
-    agent: str | None
-    user: str | None
-    tenant: str | None
-    name: str | None
-    limit_kind: str | None
-    limit_scope: str | None
-    reason: str | None
-    sentence: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Curve:
     """Say where one limit stood over time: `points` are (time, used, held, limit), in its public unit."""
 

@@ -368,37 +368,33 @@ class Sink:
 _sinks: Final[dict[Writer, Sink]] = {}
 
 
-class _Spans(SpanProcessor):
+class _Intake:
+    """Be one of the providers' processors, as far as it is like the other; it takes nothing any more once it is not `active`."""
+
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
         self.active = True
 
+    def shutdown(self) -> None:
+        """Write what waits."""
+        self._sink.flush(1.0)
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Write what waits; False when that failed or took longer."""
+        return self._sink.flush(timeout_millis / 1000)
+
+
+class _Spans(_Intake, SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         context = span.context
         if self.active and context is not None and context.trace_flags.sampled:
             self._sink.put("traces", span)
 
-    def shutdown(self) -> None:
-        self._sink.flush(1.0)
 
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._sink.flush(timeout_millis / 1000)
-
-
-class _Logs(LogRecordProcessor):
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self.active = True
-
+class _Logs(_Intake, LogRecordProcessor):
     def on_emit(self, log_record: Any) -> None:
         if self.active:
             self._sink.put("logs", log_record)
-
-    def shutdown(self) -> None:
-        self._sink.flush(1.0)
-
-    def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        return self._sink.flush(timeout_millis / 1000)
 
 
 class _Metrics(MetricReader):

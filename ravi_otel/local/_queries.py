@@ -27,7 +27,6 @@ from ravi_otel.local._answers import (
     Hit,
     Json,
     Note,
-    Refusal,
     Refused,
     RunFilter,
     RunRow,
@@ -416,8 +415,8 @@ class Queries:
         where: SpendFilter | None = None,
         run: str | None = None,
         most: int = 100,
-    ) -> tuple[Refusal, ...]:
-        """Give the refused calls and tool calls, the latest first; with `run` those in that run."""
+    ) -> tuple[Json, ...]:
+        """Give the refused calls and tool calls, the latest first, each with the sentence that the program got; with `run` those in it."""
         conditions, values = _spend_conditions(where or SpendFilter())
         conditions += ["status = 'refused'"] + ["began >= :since"] * (since is not None) + ["began < :until"] * (until is not None)
         values |= {"since": since, "until": until, "most": most}
@@ -429,13 +428,7 @@ class Queries:
         calls = f"SELECT call, 'call' AS kind, model AS name, {columns} FROM (SELECT *, '' AS tool FROM calls) WHERE {kept}"
         tools = f"SELECT call, 'tool', name, {columns} FROM (SELECT *, name AS tool, '' AS model, '' AS provider FROM tools) WHERE {kept}"
         found = self._rows(f"{calls} UNION ALL {tools} ORDER BY began DESC LIMIT :most", values)
-        return tuple(
-            Refusal(
-                *(row["call"], row["kind"], row["began"], row["run"], row["scope"], row["agent"], row["user"], row["tenant"], row["name"]),
-                *(row["limit_kind"], row["limit_scope"], row["limit_reason"], sentence_in(row["refusal"])),
-            )
-            for row in found
-        )
+        return tuple({**dict(row), "refusal": sentence_in(row["refusal"])} for row in found)
 
     def find(self, written: str) -> tuple[Found, ...]:
         """Find what an id names, whole or by its beginning: a run, launch, process, scope, call, tool call, trace or span."""

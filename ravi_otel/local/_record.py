@@ -344,17 +344,23 @@ def as_json(record: RunRecord, *, indent: int | None = None) -> str:
     return json.dumps(document, allow_nan=False, indent=indent)
 
 
-def _nodes(record: RunRecord) -> list[Fields]:
-    nodes: list[Fields] = []
-    waiting: list[tuple[Branch | Leaf, int | None]] = [(root, None) for root in reversed(list(record.roots))]
+def walk(record: RunRecord) -> Iterator[tuple[Branch | Leaf, Branch | None]]:
+    """Give every node with the one around it, outer ones first and in the order of time."""
+    waiting: list[tuple[Branch | Leaf, Branch | None]] = [(root, None) for root in reversed(list(record.roots))]
     while waiting:
         node, parent = waiting.pop()
-        place: Fields = {"id": len(nodes), "parent": parent}
+        yield node, parent
         if isinstance(node, Branch):
-            waiting.extend((child, len(nodes)) for child in reversed(list(node.children)))
-            nodes.append(place | _scope(node))
-        else:
-            nodes.append(place | _leaf(node))
+            waiting.extend((child, node) for child in reversed(list(node.children)))
+
+
+def _nodes(record: RunRecord) -> list[Fields]:
+    nodes: list[Fields] = []
+    numbers: dict[Branch | Leaf | None, int | None] = {None: None}
+    for node, parent in walk(record):
+        numbers[node] = len(nodes)
+        place: Fields = {"id": len(nodes), "parent": numbers[parent]}
+        nodes.append(place | (_scope(node) if isinstance(node, Branch) else _leaf(node)))
     return nodes
 
 

@@ -118,14 +118,11 @@ _READ_TOOL: Final = attrgetter(
     *("op_id", "name", "facts", "status", "error_type", "decision", "limit_kind", "limit_scope", "limit_reason", "duration_ns"),
     *("call_id", "inferred", "abandoned", "began_unix_ns", "chain", "span", "said"),
 )
-_READ_ERROR: Final = attrgetter(
-    *("limit_kind", "threshold", "used", "held", "remaining", "scope", "agent_name", "run_name", "reason", "resets_at", "per"),
-    "counted_for",
-)
 _ERROR: Final = (
     *("limit_kind", "threshold", "used", "held", "remaining", "scope", "agent_name", "run_name", "reason", "resets_at", "per"),
     "counted_for",
 )
+_READ_ERROR: Final = attrgetter(*_ERROR)
 _COUNTS: Final = (
     *("input_tokens", "output_tokens", "cached_input_tokens", "total_tokens", "cache_write_tokens", "reasoning_tokens"),
     *("audio_input_tokens", "audio_output_tokens", "cache_write_1h_tokens", "image_input_tokens", "cached_image_tokens"),
@@ -173,7 +170,7 @@ class Recorder(Listener):
     """Put what happens into the store by way of `writer`; with `content` also what programs and guardrails say."""
 
     def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+        self.writer = writer
         self.content = False
         self._launch = writer.launch
         writer.before.append(self._before)
@@ -202,19 +199,14 @@ class Recorder(Listener):
         self._runs = _Known[str, None]()
         self._shown = _Known[str, int]()  # calls in flight that have a row, and when it says that they began
 
-    @property
-    def writer(self) -> Writer:
-        """Return what writes for it."""
-        return self._writer
-
     def retire(self) -> None:
         """Write what waits, and let go of the file: the process goes on without it."""
-        self._writer.rest()
+        self.writer.rest()
 
     def leave(self, outcome: End, status: int | None = None) -> None:
         """Write what waits, because the process is about to end without `atexit`."""
-        self._writer.end(outcome, status)
-        self._writer.leave()
+        self.writer.end(outcome, status)
+        self.writer.leave()
 
     # -- on the thread of whoever does it ---------------------------------------------------------------------------
 
@@ -226,7 +218,7 @@ class Recorder(Listener):
         while around is not None and around.facts.scope_id not in self._parents:
             new.append((around.facts, around.parent_id))
             around = around.parent
-        self._writer.put(self._add_scopes, (now, span, new))
+        self.writer.put(self._add_scopes, (now, span, new))
 
     def scope_closed(self, scope: ScopeView, totals: Totals) -> None:
         """Take how it ended, where its limits stand, and what was used in it."""
@@ -234,7 +226,7 @@ class Recorder(Listener):
         error = scope.error
         failed = None if error is None else type(error).__name__
         said = None if error is None else _refusal_of(error)
-        self._writer.put(
+        self.writer.put(
             self._end_scope,
             (time.time_ns(), scope.facts, scope.status, scope.stop_reason, failed, said, (*totals.readings, *totals.shared), totals.spend),
         )
@@ -243,14 +235,14 @@ class Recorder(Listener):
         """Keep a call that begins, for a row if it takes long."""
         if len(self._open) < _MOST_OPEN:
             self._open[record.op_id] = (record, time.time_ns())
-        if not self._writer.awake:
-            self._writer.rouse()
+        if not self.writer.awake:
+            self.writer.rouse()
 
     def call_ended(self, record: CallRecord) -> None:
         """Take what a call was, and what it used."""
         self._open.pop(record.op_id, None)
         refusal = None if record.error is None else _refusal_of(record.error)
-        self._writer.put(self._add_call, (time.time_ns() - record.late_ns, refusal, _READ_CALL(record)))
+        self.writer.put(self._add_call, (time.time_ns() - record.late_ns, refusal, _READ_CALL(record)))
         if self._closed:
             self._read_late(record.facts.scope_id)
 
@@ -259,27 +251,27 @@ class Recorder(Listener):
         at: ScopeView | None = self._closed.get(scope_id)
         while at is not None:
             if at.status != "open" and (readings := at.readings()):
-                self._writer.put(self._add_readings, (at.facts, readings))
+                self.writer.put(self._add_readings, (at.facts, readings))
             at = at.parent
 
     def call_updated(self, record: CallRecord) -> None:
         """Take what an answer that was made in the background has used."""
-        self._writer.put(self._update_call, _READ_CALL(record))
+        self.writer.put(self._update_call, _READ_CALL(record))
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Take what a tool call was."""
         refusal: _Refusal | None = None
         if record.error is not None and (sentence := spans.sentence(record)) is not None:
             refusal = (sentence, _READ_ERROR(record.error) if isinstance(record.error, BudgetError) else None)
-        self._writer.put(self._add_tool, (time.time_ns(), refusal, _READ_TOOL(record)))
+        self.writer.put(self._add_tool, (time.time_ns(), refusal, _READ_TOOL(record)))
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Take a limit event."""
-        self._writer.put(self._add_event, (time.time_ns(), event, None if at is None else (at.op_id, at.facts, at.span)))
+        self.writer.put(self._add_event, (time.time_ns(), event, None if at is None else (at.op_id, at.facts, at.span)))
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Take what the gate decided."""
-        self._writer.put(self._add_review, (time.time_ns(), event, trace.get_current_span()))
+        self.writer.put(self._add_review, (time.time_ns(), event, trace.get_current_span()))
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Take what became of a request for a slot."""
@@ -314,7 +306,7 @@ class Recorder(Listener):
         self._note("guardrail", event.facts, reason, {"guardrail": event.guardrail, "level": event.level, "stage": event.stage})
 
     def _note(self, kind: str, of: ScopeFacts | tuple[str | None, str | None], text: str | None, data: Mapping[str, Any]) -> None:
-        self._writer.put(self._add_note, (time.time_ns(), kind, of, text, data, trace.get_current_span()))
+        self.writer.put(self._add_note, (time.time_ns(), kind, of, text, data, trace.get_current_span()))
 
     # -- on the writer's thread: whose something is -------------------------------------------------------------------
 
@@ -322,9 +314,9 @@ class Recorder(Listener):
         """Return run, process, agent, user, tenant, session and tags of a scope; its run has a row from here on."""
         found = self._of.get(facts.scope_id)
         if found is None or found[0] is not facts:
-            run = _text(facts.run_id) or self._writer.process
+            run = _text(facts.run_id) or self.writer.process
             agent = (_text(facts.agent_name), _text(facts.agent_id))
-            found = self._of[facts.scope_id] = (facts, (run, self._writer.process, *agent, *_whose(facts)))
+            found = self._of[facts.scope_id] = (facts, (run, self.writer.process, *agent, *_whose(facts)))
         known = found[1]
         if known[0] not in self._runs:
             self._add_run(batch, facts, known, now, span)
@@ -336,13 +328,13 @@ class Recorder(Listener):
         is_itself = facts.kind is ScopeKind.RUN and facts.run_id is not None
         kind, name = "run", facts.run_name
         if facts.run_id is None:
-            kind, name = "process", self._writer.name
+            kind, name = "process", self.writer.name
         elif run == self._launch:
             kind, name = "launch", facts.name if is_itself else facts.run_name
         around = self._around.get(run, (run,))
         parent = around[1] if len(around) > 1 else None
         whose = known[4:8] if is_itself else (None, None, None, None)
-        place = (run, kind, self._launch, parent, self._writer.process, _text(name))
+        place = (run, kind, self._launch, parent, self.writer.process, _text(name))
         batch.add(_RUN, (*place, *whose, *_ids(span), now, None, "open", None, None, None, 0, *_NO_SUMS))
 
     # -- scopes -------------------------------------------------------------------------------------------------------
@@ -357,7 +349,7 @@ class Recorder(Listener):
         self._parents[facts.scope_id] = (parent, facts.run_id)
         if facts.kind is ScopeKind.RUN and facts.run_id is not None and facts.run_id not in self._around:
             self._around[facts.run_id] = (facts.run_id, *self._runs_around(parent, facts.run_id))
-        known: _Facts = (None, self._writer.process, None, None, *_whose(facts))
+        known: _Facts = (None, self.writer.process, None, None, *_whose(facts))
         ids = _ids(None)
         if facts.run_id is not None and facts.kind not in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION):
             known, ids = self._facts(batch, facts, now, span if facts.kind is ScopeKind.RUN else None), _ids(span)
@@ -505,7 +497,7 @@ class Recorder(Listener):
         if at is None:
             call, span = None, None
             agent = (_text(event.agent_name), _text(event.agent_id))
-            known: _Facts = (event.run_id, self._writer.process, *agent, None, _text(event.tenant_id), _text(event.session_id), None)
+            known: _Facts = (event.run_id, self.writer.process, *agent, None, _text(event.tenant_id), _text(event.session_id), None)
         else:
             call, facts, span = at
             known = self._facts(batch, facts, now)
@@ -558,7 +550,7 @@ class Recorder(Listener):
             scope, run = of
             run = run or self._parents.get(scope or "", (None, None))[1]
             agent = (_text(data.get("agent_name")), _text(data.get("agent_id")))
-            known = (run, self._writer.process, *agent, None, None, None, None)
+            known = (run, self.writer.process, *agent, None, None, None, None)
         batch.add(_NOTE, (now, kind, scope, *known, *_ids(span), _text(text), _json(data)))
 
     # -- what was said ------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._record import COUNTED_AS, Branch, Leaf, RunRecord, leaf_line, scope_line
+from ravi_otel.local._record import COUNTED_AS, Branch, Leaf, RunRecord, leaf_line, scope_line, walk
 from ravi_otel.local._store import SUMS, Sums
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, ScopeKind
@@ -417,16 +417,13 @@ def _tool_sums(row: sqlite3.Row) -> Sums:
 
 
 def nodes_of(record: RunRecord) -> Iterator[Node]:
-    """Give every node of a record, outer ones first and in the order of time."""
-    waiting: list[tuple[Branch | Leaf, str | None]] = [(root, None) for root in reversed(record.roots)]
-    while waiting:
-        node, parent = waiting.pop()
+    """Give every node of a stored run's record, outer ones first and in the order of time."""
+    for node, around in walk(record):
+        parent = None if around is None else around.facts.scope_id
         if isinstance(node, Leaf):
             yield leaf_node(node, parent)
-            continue
-        if isinstance(node, StoredScope):
+        elif isinstance(node, StoredScope):
             yield _scope_node(node, parent)
-        waiting.extend((child, node.facts.scope_id) for child in reversed(node.children))
 
 
 def leaf_node(leaf: Leaf, parent: str | None) -> Node:

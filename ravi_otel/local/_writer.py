@@ -121,7 +121,7 @@ class Writer(BackgroundThread):
         self.before: list[Callable[[Batch], bool]] = []
         self.began_anew: Callable[[], object] = _nobody
         self.tidy: Callable[[Store], object] = _nobody  # returns whether there is more to do
-        self._store = store
+        self.store = store
         self.name = name
         self.launch = launch
         self._parent: str | None = None
@@ -130,11 +130,6 @@ class Writer(BackgroundThread):
         super().__init__("ravi-otel-store")
         _WRITERS.add(self)
         atexit.register(_call, weakref.WeakMethod(self.leave))
-
-    @property
-    def store(self) -> Store:
-        """Return the store it writes to."""
-        return self._store
 
     def renew(self) -> None:
         """Begin anew, at the start and in a forked child, whose thread is gone and where what waits is the parent's."""
@@ -236,7 +231,7 @@ class Writer(BackgroundThread):
         if self._is_known or self._waiting or self._unwritten:
             self.flush(_PATIENCE_S)
         if self._is_known and self.launch is None and not self._given_up and self._outcome != "signal":  # a launcher does it itself
-            self.tidy(self._store)
+            self.tidy(self.store)
 
     def _killed(self, number: int) -> None:
         self.end("signal", -number)
@@ -265,7 +260,7 @@ class Writer(BackgroundThread):
             if self._waiting:  # it came in between
                 self.awake = True
         if now - self._tidied > _TIDY_EVERY_S:
-            more = self.tidy(self._store)
+            more = self.tidy(self.store)
             self._tidied = now - _TIDY_EVERY_S + _AGAIN_S if more else now
         return True
 
@@ -346,15 +341,15 @@ class Writer(BackgroundThread):
             self._unwritten.popleft()
 
     def _opened(self) -> sqlite3.Connection:
-        file = self._store.file
+        file = self.store.file
         if self._connection is not None and _inode(file) != self._inode:
             self._connection.close()
             self._connection = None
             self._is_known = False
             self.began_anew()
         if self._connection is None:
-            make_directory(self._store.root)
-            self._connection = self._store.connect(make=True, timeout_s=_PATIENCE_S)
+            make_directory(self.store.root)
+            self._connection = self.store.connect(make=True, timeout_s=_PATIENCE_S)
             self._inode = _inode(file)
         return self._connection
 
@@ -411,7 +406,7 @@ class Writer(BackgroundThread):
         self._said = True
         try:
             self.lost("store_failed", max(1, self._dropped))
-            _log.warning("ravi-otel: the local store at %s is not complete: %s", self._store.file, why)
+            _log.warning("ravi-otel: the local store at %s is not complete: %s", self.store.file, why)
         except Exception as error:  # noqa: BLE001 - a broken log handler is the application's
             _log.debug("a loss could not be told: %r", error)
 

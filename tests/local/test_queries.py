@@ -360,8 +360,8 @@ def test_refusals_are_the_latest_first(shelf, ask):
     shelf.run("r", user="u1")
     first = shelf.call("r", None, None, status="refused", refusal={"sentence": "no"}, limit_kind="cost")
     second = shelf.tool("r", "refund", status="refused", limit_kind="tool_calls")
-    assert [each.id for each in ask.refusals()] == [second, first]
-    assert [each.sentence for each in ask.refusals(where=SpendFilter(model="m-1"))] == ["no"]
+    assert [each["call"] for each in ask.refusals()] == [second, first]
+    assert [each["refusal"] for each in ask.refusals(where=SpendFilter(model="m-1"))] == ["no"]
     assert ask.refusals(where=SpendFilter(user="nobody")) == ()
     assert ask.refusals(until=NOW - HOUR_NS) == ()
 
