@@ -12,6 +12,7 @@ from rich.console import Console
 
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asking, between_options, explain, lost, run_named, say, store_option, tag_of, whose_options
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local._answers import RunFilter, RunRow
 from ravi_otel.local._queries import Ordering
@@ -79,6 +80,8 @@ def runs(
     where a run or agent in it did not come to its end, the end says how that was, and why. Of a lost run nobody saw the end.
     Where a part of a sum is not known, it is a lower bound and marked with ≥; ? is not known at all. `ravi-otel show ID` shows one.
     """
+    if chosen["text"] is not None and not chosen["text"].strip():
+        raise ConfigurationError("--text is empty. Write the words to look for, or leave it out.")
     with asking(place) as queries:
         around = None if inside is None else run_named(queries, "--inside", inside)
         where = RunFilter(status=status, tag=tag_of("--tag", tag), inside=around, **chosen)

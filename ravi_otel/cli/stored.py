@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import click
 
@@ -67,8 +67,14 @@ def whose_options(command: F) -> F:
     return command
 
 
-def _moment(_: click.Context, option: click.Parameter, written: str | None) -> int | None:
-    return None if written is None else moment(" or ".join(option.opts), written)
+def _moment(context: click.Context, option: click.Parameter, written: str | None) -> int | None:
+    if written is None:
+        return None
+    known = {**context.params, str(option.name): moment(" or ".join(option.opts), written)}
+    since, until = known.get("since"), known.get("until")
+    if since is not None and until is not None and since >= until:
+        raise ConfigurationError("--since or --from is not before --until or --to: nothing is between them. Write the earlier time first.")
+    return cast("int", known[str(option.name)])
 
 
 def duration(_: click.Context, option: click.Parameter, written: str | None) -> float | None:
@@ -114,7 +120,7 @@ def found(place: Path | None) -> Store:
             raise ConfigurationError(f"--store {shown} is no directory. Name one in which `ravi-otel run` kept runs, or leave it out.")
     except (RuntimeError, OSError) as error:
         raise ConfigurationError(
-            f"--store {shown} cannot be found: {clean(str(error), 200)}. Name another directory, or leave it out."
+            f"--store {shown} cannot be found: {clean(str(error), 200).rstrip('.')}. Name another directory, or leave it out."
         ) from error
     return Store.find(root)
 
@@ -126,7 +132,7 @@ def asking(place: Path | None) -> Generator[Queries]:
         yield queries
 
 
-def named(queries: Queries, written: str | None) -> Found:
+def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found:
     """Give what an id names, the latest run for None; ConfigurationError where that is nothing, or several things."""
     if written is None:
         latest = queries.runs(most=1).rows
@@ -139,17 +145,17 @@ def named(queries: Queries, written: str | None) -> Found:
         return several[0]
     if not several:
         raise ConfigurationError(
-            f"ID={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, agent, "
-            "call, tool call, trace or span, or its beginning."
+            f"{parameter}={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, "
+            "agent, call, tool call, trace or span, or its beginning."
         )
     listed = ", ".join(f"{each.kind} {clean(each.id, 40)}" for each in several[:_MOST_LISTED])
     more = f" and {len(several) - _MOST_LISTED:,} more" if len(several) > _MOST_LISTED else ""
-    raise ConfigurationError(f"ID={checks.show(written)} names {len(several)} things: {listed}{more}. Write more of it.")
+    raise ConfigurationError(f"{parameter}={checks.show(written)} names {len(several)} things: {listed}{more}. Write more of it.")
 
 
 def run_named(queries: Queries, parameter: str, written: str) -> str:
     """Give the run that an id names, or the one that it is in; ConfigurationError where there is none."""
-    found_one = named(queries, written)
+    found_one = named(queries, written, parameter)
     if found_one.run is None:
         raise ConfigurationError(f"{parameter}={checks.show(written)} names no run. `ravi-otel runs` lists them.")
     return found_one.run

@@ -148,11 +148,10 @@ class _Pruning:
             latest |= {row["run"]} if row["parent"] in latest and row["parent"] is not None else set()
         old = [_removed(row, "age") for row in over if row["began"] < cutoff]
         running = tuple(row["run"] for row in found if row["began"] < cutoff and row["run"] != keep and row["run"] in stays)
-        if dry_run:
-            share = size * len(old) // max(1, len(found))  # nobody knows before it is done
-            return Pruned(tuple(old), share, size - share, running)
+        if dry_run:  # done, counted and undone: nobody knows before what will be free
+            self._connection.execute("BEGIN IMMEDIATE")
         removed = list(self._remove(old, lambda: True))
-        with transaction(self._connection):
+        with self._step():
             self._connection.execute("DELETE FROM hourly WHERE hour < ?", (cutoff - _HOUR_NS,))
             for table, column in _LEAVES if running else ():
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,))  # noqa: S608 - the names are ours
@@ -160,9 +159,16 @@ class _Pruning:
         removed += self._remove(rest, lambda: self._bytes() > most_bytes)
         while self._bytes() > most_bytes and self._has_time() and self._remove_oldest():
             pass
-        self._tidy(removed_any=self._bytes() < size)
         left = self._bytes()
+        if dry_run:
+            self._connection.execute("ROLLBACK")
+        else:
+            self._tidy(removed_any=left < size)
         return Pruned(tuple(removed), max(0, size - left), left, running, not self._has_time())
+
+    def _step(self) -> contextlib.AbstractContextManager[None]:
+        """Return a transaction, or nothing where all is one."""
+        return contextlib.nullcontext() if self._connection.in_transaction else transaction(self._connection)
 
     def _has_time(self) -> bool:
         return time.monotonic() < self._until_s
@@ -193,7 +199,7 @@ class _Pruning:
         for at in range(0, len(runs), _SOME):
             if not (goes_on() and self._has_time()):
                 return
-            with transaction(self._connection):
+            with self._step():
                 _remove_runs(self._connection, [each.run for each in runs[at : at + _SOME]])
             yield from runs[at : at + _SOME]
 
@@ -204,7 +210,7 @@ class _Pruning:
         ).fetchone()[0]
         if found is None or found > self._clock - _QUIET_S * 10**9:
             return False
-        with transaction(self._connection):
+        with self._step():
             for table, column in _LEAVES:
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} <= ?", (found,))  # noqa: S608 - the names are ours
             self._connection.execute("DELETE FROM content WHERE item NOT IN (SELECT call FROM calls UNION ALL SELECT call FROM tools)")

@@ -202,6 +202,9 @@ def test_a_choice_that_no_run_fits_says_so(served):
         ["--inside", "nothing at all"],
         ["--until", "\x1b[31m"],
         ["--since", ""],
+        ["--since", "now", "--until", "7d"],
+        ["--to", "yesterday", "--from", "today"],
+        ["--text", " "],
     ],
 )
 def test_a_choice_that_is_none_is_a_sentence(served, options):

@@ -91,7 +91,10 @@ def test_what_there_is_no_time_for_goes_the_next_time(store):
 def test_a_dry_run_changes_nothing(store):
     before = {table: rows(store.root, table) for table in TABLES}
     assert len(prune(store, now=time.time() + 31 * DAY_S, dry_run=True).removed) == 3
+    assert [each.why for each in prune(store, max_bytes=1, dry_run=True).removed] == ["size", "size"]
     assert {table: rows(store.root, table) for table in TABLES} == before
+    told, done = prune(store, max_bytes=1, dry_run=True), prune(store, max_bytes=1)
+    assert (told.removed, told.bytes_left) == (done.removed, done.bytes_left)
 
 
 @pytest.mark.parametrize(
