@@ -222,6 +222,29 @@ def test_a_call_in_flight_has_one_row_that_its_end_completes(tmp_path):
     assert (desk["requests"], desk["input_tokens"]) == (1, 30)
 
 
+def test_what_a_call_used_after_its_run_was_closed_changes_the_runs_own_limits_and_not_those_it_shared(tmp_path):
+    program = """
+    ravi_otel.instrument(limits=["requests=100"])
+    with ravi_otel.run("desk", limits=["tokens=1000"]), ravi_otel.agent("clerk", limits=["tokens=500"]):
+        stream = client.chat.completions.create(
+            model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}], stream=True, stream_options={"include_usage": True}
+        )
+    ravi_otel.flush()
+    with ravi_otel.run("other"):
+        ask()
+    for _ in stream:
+        pass
+    """
+    run(tmp_path / "store", program)
+    scopes = {each["name"]: json.loads(each["limits"]) for each in rows(tmp_path / "store", "scopes", "kind IN ('run', 'agent')")}
+    told = {name: [(each["scope"], each["limit"], each["used"], each["held"]) for each in found] for name, found in scopes.items()}
+    assert told == {
+        "desk": [("run", "tokens", 40, 0), ("process", "requests", 1, 0)],
+        "clerk": [("agent", "tokens", 40, 0)],
+        "other": [("process", "requests", 2, 0)],
+    }
+
+
 def test_usage_that_comes_late_updates_the_row_and_every_sum(tmp_path):
     program = """
     import json
