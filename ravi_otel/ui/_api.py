@@ -257,6 +257,7 @@ class SoFar(Model):
     """
 
     run: str
+    name: str
     says: str
     captured: bool | None
     messages: list[Message]

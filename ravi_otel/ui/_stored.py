@@ -17,7 +17,7 @@ from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._record import tone_of
 from ravi_otel.local._store import Store, Sums
-from ravi_otel.local._wording import UNKNOWN, amount, clean, count, moment, money, percent
+from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, moment, money, percent
 from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
@@ -134,14 +134,16 @@ def so_far(store: Store, asked: ApprovalRequest, *, messages: bool) -> api.SoFar
             known = ask.last_call(row.run, before=round(asked.requested_at * NANO), agent=asked.agent_name) if messages else None
             view = None if known is None else ask.call(known)
     except ConfigurationError:
-        return api.SoFar(run=clean(run, _MOST_NAME), says=_ELSEWHERE, captured=None, messages=[])
+        name = clean(run, _MOST_NAME)
+        return api.SoFar(run=name, name=name, says=_ELSEWHERE, captured=None, messages=[])
     spent = row.spent
     calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
     told = _messages(view)[-_MOST_SAID:] if view is not None and view.captured else []
     captured = None if view is None else view.captured
-    return api.SoFar(
-        run=clean(row.run, _MOST_NAME), says=f"{calls}, {spent.cost_text}, {row.duration_text}", captured=captured, messages=told
-    )
+    took_s = asked.requested_at - row.began / NANO if row.duration is None else row.duration / NANO
+    says = f"{calls}, {spent.cost_text}, {age(max(0.0, took_s))}"
+    name = clean(row.name or row.run, _MOST_NAME)
+    return api.SoFar(run=clean(row.run, _MOST_NAME), name=name, says=says, captured=captured, messages=told)
 
 
 def ran(store: Store, call_id: str) -> api.Ran | None:

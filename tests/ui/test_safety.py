@@ -362,6 +362,40 @@ def test_who_requested_it_may_say_no_and_not_yes(outside):
     assert inside.change(f"/api/approvals/{asked.id}", no)[0] == 200
 
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"user_id": {"type": "integer"}, "amount_usd": {"type": "number", "maximum": 1_500}},
+    "required": ["user_id", "amount_usd"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ('{"user_id": 42, "amount_usd": 1501}', "amount_usd must be at most 1500."),
+        ('{"user_id": 42, "amount_usd": "800"}', "amount_usd must be a number."),
+        ('{"user_id": 42}', "amount_usd is needed."),
+        ('{"user_id": 42, "amount_usd": 800, "to": "me"}', "is no argument of its tool"),
+        ('{"user_id": 42, "amount_usd": 800, "amount_usd": 1}', "name a key twice"),
+        ('{"user_id": 42, "amount_usd": NaN}', "no number of JSON"),
+    ],
+)
+def test_an_edit_that_the_tool_does_not_take_decides_nothing_whoever_sends_it(outside, arguments, why):
+    asked, path = linked(outside, schema=SCHEMA)
+    inside, stranger = Client(outside), Client(outside)
+    inside.arrive()
+    answer = {"seal": rows.seal_of(asked), "approved": True, "arguments": arguments}
+    for status, _, text in (
+        inside.change(f"/api/approvals/{asked.id}", answer),
+        inside.change(f"/api/approvals/{asked.id}/edit", {"arguments": arguments}),
+        stranger(path.replace("/a/", "/api/links/"), "POST", answer, origin=outside.origin, **JSON),
+    ):
+        assert (status, text.count("\n")) == (400, 1)
+        assert why in text
+    assert desk(outside.queue, time.time).find(asked.id).state == "pending"
+
+
 def test_a_name_of_a_proxy_decides_as_that_name_alone(tmp_path):
     with serving(tmp_path, user_header="x-user", trusted_proxies=["127.0.0.1"]) as served:
         asked, _ = linked(served, approvers=("anna",), link=False)

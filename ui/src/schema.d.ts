@@ -1274,6 +1274,8 @@ export interface components {
             captured: boolean | null;
             /** Messages */
             messages: components["schemas"]["Message"][];
+            /** Name */
+            name: string;
             /** Run */
             run: string;
             /** Says */

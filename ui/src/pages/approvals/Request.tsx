@@ -131,7 +131,7 @@ export function Request({ asked, path, linked = true, onDone }: RequestProps) {
           <p class="call">{ask.call}</p>
           <p class="soft">
             asked by <b>{ask.agent || "somebody"}</b>
-            {ask.run && <> in {linked ? <Link href={`/runs/${encodeURIComponent(ask.run)}`}>{ask.run}</Link> : ask.run}</>}
+            {ask.run && <> in {linked ? <Link href={`/runs/${encodeURIComponent(ask.run)}`}>{asked.so_far?.name ?? ask.run}</Link> : (asked.so_far?.name ?? ask.run)}</>}
             {ask.tenant && `, tenant ${ask.tenant}`}
             {ask.user && `, user ${ask.user}`}, at {moment(ask.asked_at)}
           </p>
