@@ -436,7 +436,7 @@ class Server:
             one.peer.check()
             self._connections[one] = None
             with without_signals():
-                threading.Thread(target=self._serve, args=(one,), name="ravi-otel-live", daemon=True).start()
+                threading.Thread(target=self._serve, args=(one,), name="ravi-otel-live-answer", daemon=True).start()
         except (OSError, RaviError, RuntimeError):  # it is gone, another user's, or there is no room for a thread
             self._connections.pop(one, None)
             connected.close()
