@@ -18,7 +18,7 @@ TAG: Final = "ravi-otel"
 BUDGETS, CALLS, RUNS, HEALTH = "ravi-budgets", "ravi-calls", "ravi-runs", "ravi-health"
 
 SOURCES: Final = ("prometheus", "jaeger", "loki")
-_OF_WORK: Final = (*SOURCES, "service", "environment", "agent", "model", "tenant", "team", "trace_service", "trace_tags")
+_OF_WORK: Final = (*SOURCES, "service", "environment", "agent", "model", "tenant", "team", "trace_service", "trace_tags", "page")
 VARIABLES: Final = {
     BUDGETS: _OF_WORK,
     CALLS: (*_OF_WORK, "convention"),
@@ -26,6 +26,9 @@ VARIABLES: Final = {
     HEALTH: ("prometheus", "service", "environment"),
 }
 """The variables of each dashboard, each of which filters something there; a link carries over what both ends have."""
+
+PAGE: Final = "http://127.0.0.1:8411"
+"""Where `ravi-otel ui` serves its page unless it is told otherwise."""
 
 WIDTH: Final = 24
 TREE: Final = 1000
@@ -61,9 +64,9 @@ def _trace_service() -> dashboard.QueryVariable:
     return made.refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED).sort(model.VariableSort.ALPHABETICAL_ASC)
 
 
-def _text(name: str, title: str, said: str) -> dashboard.TextBoxVariable:
-    empty = model.VariableOption(text="", value="", selected=True)
-    return dashboard.TextBoxVariable(name).label(title).description(said).default_value("").current(empty)
+def _text(name: str, title: str, said: str, usual: str = "") -> dashboard.TextBoxVariable:
+    chosen = model.VariableOption(text=usual, value=usual, selected=True)
+    return dashboard.TextBoxVariable(name).label(title).description(said).default_value(usual).current(chosen)
 
 
 def _convention() -> dashboard.CustomVariable:
@@ -112,6 +115,7 @@ def _variables() -> dict[str, Any]:
             "What spans of the traces found must have besides, as in ravi.tenant.id=acme gen_ai.agent.name=writer.",
         ),
         "trace": _text("trace", "Trace", "The id of the trace whose tree is shown."),
+        "page": _text("page", "Page", "Where `ravi-otel ui` serves its page, without the token: runs and traces lead there.", PAGE),
     }
 
 
@@ -153,9 +157,14 @@ class Board:
         """Make a link to one of the dashboards, with `values` for its variables in place of those that are chosen."""
         return panels.link(title, uid, [name for name in self._has if name in VARIABLES[uid]], None, **values)
 
-    def to_tree(self, title: str) -> dashboard.DashboardLink:
-        """Make a link to the tree of the trace whose id is clicked on, alone on the screen."""
-        return panels.link(title, RUNS, [name for name in self._has if name in VARIABLES[RUNS]], TREE, trace="${__value.raw}")
+    def to_tree(self, title: str) -> tuple[dashboard.DashboardLink, ...]:
+        """Make links to the tree of the trace whose id is clicked on, alone on the screen, and to its run on the page."""
+        there = [name for name in self._has if name in VARIABLES[RUNS]]
+        return panels.link(title, RUNS, there, TREE, trace="${__value.raw}"), self.to_page("Its run on the page")
+
+    def to_page(self, title: str) -> dashboard.DashboardLink:
+        """Make a link to the run on the page of `ravi-otel ui`, by the id of the run or of its trace."""
+        return dashboard.DashboardLink(title).url("${page:raw}/runs/${__value.raw}")
 
     def first(self, title: str, *of_row: Any) -> None:
         """Add the row that is open, which fills the first screen."""

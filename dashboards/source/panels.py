@@ -272,14 +272,14 @@ def linked(panel: Table, column_name: str, *links: dashboard.DashboardLink) -> T
 
 
 def found_traces(
-    title: str, description: str, query: JaegerQuery, tree: dashboard.DashboardLink, *, width: int = 12, slowest: bool = False
+    title: str, description: str, query: JaegerQuery, trees: Sequence[dashboard.DashboardLink], *, width: int = 12, slowest: bool = False
 ) -> Table:
-    """Make a table of traces, 9 high, each with a link to its tree."""
+    """Make a table of traces, 9 high, each with links to its tree and its run."""
     panel = _dressed(table.Panel().datasource(JAEGER), title, description, "none", [query])
     panel.span(width).height(9).filterable(True).min_width(_LEAST_WIDTH)
     widened(panel, {"Start time": 200, "Duration": 90})
     panel.sort_by([common.TableSortByFieldState().display_name("Duration" if slowest else "Start time").desc(True)])
-    return linked(shortened(panel, "traceID"), "traceID", tree)
+    return linked(shortened(panel, "traceID"), "traceID", *trees)
 
 
 def log_lines(title: str, description: str, expression: str, *, width: int = 24) -> Logs:

@@ -128,7 +128,8 @@ def _run_by_run(board: Board) -> list[p.Table]:
         worst="Spent",
     ).datasource(p.LOKI)
     p.widened(dearest, {"Limit per": 100, "Spent": 100})
-    p.linked(p.shortened(p.shortened(dearest, "Trace"), "Run"), "Trace", tree)
+    p.linked(p.shortened(p.shortened(dearest, "Trace"), "Run"), "Trace", *tree)
+    p.linked(dearest, "Run", board.to_page("It on the page"))
     return [
         p.found_traces(
             "Refused runs",
