@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import textwrap
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,12 +16,14 @@ import openai  # noqa: TID253 - the demo is an application
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, SpawnBudget
+from ravi_otel._telemetry.content import CAPTURE
 from ravi_otel.cli.incident_desk import model as incident_model
 from ravi_otel.cli.incident_desk.desk import ALERT, Desk
 from ravi_otel.cli.support_desk import agents
 from ravi_otel.cli.support_desk import model as support_model
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import RunRecord, console, render, render_scopes
+from ravi_otel.local._store import VARIABLE as STORE
 from ravi_otel.local._wording import amount, clean, percent
 from ravi_otel.testing import Answer, Request, ScriptedLLM
 
@@ -29,6 +32,10 @@ if TYPE_CHECKING:
 
 _SCRIPTED_MODEL = "gpt-4.1-mini"
 _NO_KEY = "OPENAI_API_KEY is not set: set it to call the real API, or leave out --live to use the scripted model, which needs no key."
+_SLOWEST_S = 60
+_LINES_OF_PACE = 4
+"""How many calls' time a line that is told is given to be read."""
+
 _LIMITS = (ravi_otel.cost_limit(0.05, on_unpriced="warn"), ravi_otel.time_limit(120))
 
 Say = Callable[[str], None]
@@ -36,16 +43,30 @@ Say = Callable[[str], None]
 
 @click.command(short_help="Watch a runaway agent be stopped, and ten share a run.")
 @click.option("--live", is_flag=True, help="Call the real API with OPENAI_API_KEY, and OPENAI_MODEL (gpt-4.1-mini unless set).")
-def demo(*, live: bool) -> None:
+@click.option(
+    "--pace",
+    type=click.FloatRange(0, _SLOWEST_S),
+    default=0.0,
+    metavar="SECONDS",
+    help="Wait so long before each call of the support desk, to watch it with `ravi-otel ui` or `ravi-otel top`.",
+)
+def demo(*, live: bool, pace: float) -> None:
     """Run two stories. At a support desk one agent works inside its budget, another runs away and is stopped.
 
     At an incident desk an orchestrator has ten slots for its workers: urgent work takes the slots of what can wait, one spawn
     is denied, and one branch is cancelled.
 
-    Without options everything stays on this machine: the model is a scripted HTTP server on 127.0.0.1.
+    Without options everything stays on this machine: the model is a scripted HTTP server on 127.0.0.1. Both runs are kept in the local
+    store, with what was said.
     """
+    with _kept():
+        _tell(live=live, pace=pace)
+    console().print("\nBoth runs are kept, with what was said: look at them with `ravi-otel ui`.", style="dim")
+
+
+def _tell(*, live: bool, pace: float) -> None:
     if not live:
-        _scripted()
+        _scripted(pace)
         return
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     if not key:
@@ -54,11 +75,24 @@ def demo(*, live: bool) -> None:
     where = f"model {clean(model)} of the real API"
     try:
         with openai.OpenAI(api_key=key, timeout=30, max_retries=1) as client:
-            _support_desk(client, model, where, None)
+            _support_desk(client, model, where, None, pace)
         asyncio.run(_incident_desk(openai.AsyncOpenAI(api_key=key, timeout=30, max_retries=1), model, where))
     except openai.OpenAIError as error:
         msg = f"the call to the API failed with {type(error).__name__}: {clean(str(error), 300)}"
         raise click.ClickException(msg) from error
+
+
+@contextmanager
+def _kept() -> Generator[None]:
+    """Have the runs kept where others of this directory are, with what is said, unless the environment says otherwise."""
+    wanted = {STORE: ".ravi", CAPTURE: "SPAN_ONLY"}
+    added = [name for name in wanted if name not in os.environ]
+    os.environ.update({name: wanted[name] for name in added})
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def answer(request: Request) -> Answer:
@@ -66,23 +100,24 @@ def answer(request: Request) -> Answer:
     return incident_model.answer(request) if incident_model.is_of_the_desk(request) else support_model.answer(request)
 
 
-def _scripted() -> None:
+def _scripted(pace: float) -> None:
     where = "a scripted model on this machine"
-    direct = openai.DefaultHttpxClient(trust_env=False)  # a proxy named in the environment cannot reach this process
+    waits = {"request": [lambda _: time.sleep(pace)]} if pace else {}
+    direct = openai.DefaultHttpxClient(trust_env=False, event_hooks=waits)  # a proxy named in the environment cannot reach this process
     held = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks=incident_model.Stage().hooks)
     with ScriptedLLM(answer) as server:
         told: dict[str, Any] = {"base_url": server.base_url, "api_key": "any", "max_retries": 0}
         with openai.OpenAI(**told, http_client=direct) as client:
-            _support_desk(client, _SCRIPTED_MODEL, where, lambda: len(server.requests))
+            _support_desk(client, _SCRIPTED_MODEL, where, lambda: len(server.requests), pace)
         asyncio.run(_incident_desk(openai.AsyncOpenAI(**told, http_client=held), _SCRIPTED_MODEL, where))
 
 
 # -- the support desk -----------------------------------------------------------------------------------------------
 
 
-def _support_desk(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None) -> None:
+def _support_desk(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None, pace: float) -> None:
     record, out = RunRecord(), console()
-    say = _printing(out)
+    say = _printing(out, _LINES_OF_PACE * pace)
     say(f"A support desk with {where}\n", "bold")
     limit_lines = _LimitLines(_indented(say), arrived)
     try:
@@ -159,9 +194,10 @@ def _wrapping(out: Console) -> Callable[..., None]:
     return tell
 
 
-def _printing(out: Console) -> Callable[..., None]:
+def _printing(out: Console, pace: float = 0.0) -> Callable[..., None]:
     def say(line: str, style: str | None = None) -> None:
         out.print(line, style=style, soft_wrap=True)
+        time.sleep(pace)
 
     return say
 

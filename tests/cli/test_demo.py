@@ -10,6 +10,8 @@ import warm_starts
 
 from ravi_otel.cli.demo import answer
 from ravi_otel.cli.incident_desk.model import is_of_the_desk
+from ravi_otel.local._queries import Queries
+from ravi_otel.local._store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
 
 BLOCKED = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['ravi-otel', 'demo']; from ravi_otel.cli import main; main()"
@@ -27,14 +29,25 @@ def squeezed(text):
     return " ".join(text.split())
 
 
-@pytest.fixture(scope="module")
-def demo():
-    return run("demo")
+@pytest.fixture(autouse=True)
+def elsewhere(monkeypatch, tmp_path):
+    """Keep runs nowhere in the working directory."""
+    monkeypatch.setenv("RAVI_STORE", str(tmp_path))
 
 
 @pytest.fixture(scope="module")
-def again():
-    return run("demo", HTTP_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9")
+def kept(tmp_path_factory):
+    return tmp_path_factory.mktemp("kept")
+
+
+@pytest.fixture(scope="module")
+def demo(kept):
+    return run("demo", RAVI_STORE=str(kept))
+
+
+@pytest.fixture(scope="module")
+def again(kept):
+    return run("demo", RAVI_STORE=str(kept), HTTP_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +62,13 @@ def incident(demo):
 
 def test_the_demo_ends_well_and_says_nothing_on_standard_error(demo):
     assert (demo.returncode, demo.stderr) == (0, "")
+
+
+def test_both_runs_are_kept_with_what_was_said(demo, kept):
+    assert demo.stdout.rstrip().endswith("Both runs are kept, with what was said: look at them with `ravi-otel ui`.")
+    with Queries(Store.find(kept)) as ask:
+        assert {row.name for row in ask.runs().rows} >= {"support-desk", "incident-desk"}
+        assert ask.search("kettle")
 
 
 def test_the_worker_does_its_work_with_tools(demo):

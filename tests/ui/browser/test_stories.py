@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
+from stored_runs import Shelf
 
+from ravi_otel.local._wording import money
 from ravi_otel.supervisor.approval.sentences import login
+
+ROOT = Path(__file__).parents[3]
 
 AGENT = """
 import sys
@@ -57,6 +66,26 @@ with ScriptedLLM(lambda asked: Text("Done.", usage=(1200, 300))) as server:
             except BudgetExhaustedError as error:
                 print("refused", flush=True)
 """
+JAEGER = """
+service:
+  extensions: [jaeger_storage, jaeger_query, healthcheckv2]
+  pipelines:
+    traces: {{receivers: [otlp], exporters: [jaeger_storage_exporter]}}
+  telemetry: {{metrics: {{level: none}}}}
+extensions:
+  healthcheckv2: {{use_v2: true, http: {{endpoint: "127.0.0.1:{health}"}}}}
+  jaeger_query:
+    storage: {{traces: some}}
+    http: {{endpoint: "127.0.0.1:{ui}"}}
+    grpc: {{endpoint: "127.0.0.1:{grpc}"}}
+  jaeger_storage: {{backends: {{some: {{memory: {{max_traces: 1000}}}}}}}}
+receivers: {{otlp: {{protocols: {{http: {{endpoint: "127.0.0.1:{otlp}"}}}}}}}}
+exporters: {{jaeger_storage_exporter: {{trace_storage: some}}}}
+"""
+NEXT_TONE = """
+([name, tone]) => [...document.querySelectorAll('[role=row][aria-level]')].some(
+  row => row.textContent.includes(name) && row.querySelector(`[role=meter][data-tone=${tone}]`))
+"""
 REFUNDS = """
 from typing import Annotated, Literal
 import openai, pydantic, ravi_otel
@@ -92,6 +121,19 @@ with ScriptedLLM(Text("Both payments went through; the second goes back.", usage
 
 
 @contextmanager
+def demo(served) -> Iterator[subprocess.Popen[str]]:
+    """Play the demo as it is, slowly enough to be watched, in the store that is looked at."""
+    known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"} | {"RAVI_STORE": str(served.store)}
+    command = [sys.executable, "-m", "ravi_otel", "demo", "--pace", "0.2"]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=known, cwd=served.store.parent)
+    try:
+        yield started
+    finally:
+        started.terminate()
+        started.wait(20)
+
+
+@contextmanager
 def program(served, text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a program that keeps its runs in the store that is looked at, with what was said."""
     known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
@@ -113,11 +155,40 @@ def program(served, text: str, *arguments: str) -> Iterator[subprocess.Popen[str
         started.stdout.close()
 
 
+def free_ports(number: int) -> list[int]:
+    with contextlib.ExitStack() as opened:
+        taken = [opened.enter_context(socket.socket()) for _ in range(number)]
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in taken]
+
+
 def asks(started: subprocess.Popen[str], words: str) -> str:
     """Have the program make one call; returns what became of it."""
     started.stdin.write(words + "\n")
     started.stdin.flush()
     return started.stdout.readline().strip()
+
+
+def test_the_demo_is_watched_while_its_runaway_agent_fills_its_bar_turns_and_is_refused(served, looking):
+    page = looking.open()
+    expect(page.get_by_text("ravi-otel demo")).to_be_visible()
+    with demo(served) as started:
+        row = page.locator("[role=row][aria-level]").filter(has_text="parcel-chaser")
+        expect(row).to_be_visible(timeout=30_000)
+        tones = [page.wait_for_function(NEXT_TONE, arg=["parcel-chaser", tone]) for tone in ("ok", "near")]
+        assert len(tones) == 2
+        expect(row).to_contain_text("refused")
+        expect(page.get_by_text("988 of 1000 tokens used in agent 'parcel-chaser' of run 'support-desk'").first).to_be_visible()
+        page.get_by_role("link", name="Open call that parcel-chaser was refused").click()
+        panel = page.get_by_role("complementary", name="The open item")
+        expect(panel.get_by_text("Where is parcel P-33? Answer with the street it is in, and nothing less.")).to_be_visible()
+        expect(panel.get_by_text("parcel-chaser · tokens · said no")).to_be_visible()
+        looking.picture("story-demo")
+        assert started.wait(60) == 0
+    page.get_by_role("link", name="Runs", exact=True).first.click()
+    expect(page.locator(".runs-body [role=row]").filter(has_text="support-desk")).to_contain_text("25 refused")
+    expect(page.locator(".runs-body [role=row]").filter(has_text="incident-desk")).to_be_visible()
 
 
 def test_a_runaway_agent_is_seen_refused_and_its_limit_raised_and_the_refused_call_is_read(served, looking):
@@ -242,21 +313,108 @@ def test_who_spent_most_is_three_clicks_from_the_start_and_the_same_as_the_comma
     expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
 
 
-def test_an_id_of_an_error_or_a_trace_leads_to_the_run(served, looking):
-    with program(served, AGENT) as started:
-        asks(started, "charged twice")
-    page = looking.open("/runs")
-    page.get_by_role("link", name="triage-42").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
-    run_id = page.url.partition("/runs/")[2].partition("?")[0]
-    page.goto(f"{served.origin}/")
+def test_who_spent_most_yesterday_and_on_what_is_three_clicks_from_the_start_and_what_the_command_says(served, looking):
+    shelf = Shelf(served.store)
+    noon = datetime.now().astimezone().replace(hour=12) - timedelta(days=1)
+    spent = {"u42": (("gpt-4.1", 3.5), ("gpt-4.1-mini", 0.25)), "u17": (("gpt-4.1", 1.25),), None: (("local/llama", None),)}
+    for user, calls in spent.items():
+        run = shelf.run(f"run of {user}", user=user, began=round(noon.timestamp() * 1e9), ended=round(noon.timestamp() * 1e9) + 10**9)
+        for model, cost in calls:
+            shelf.call(run, (1200, 300), cost, model=model)
+    page = looking.open()
+    page.get_by_role("link", name="Spend").click()
+    page.get_by_role("button", name="Yesterday").click()
+    rows = page.locator("table.spend tbody tr")
+    expect(rows.nth(1)).to_contain_text("gpt-4.1")
+    line = page.locator(".status .cli").inner_text().removeprefix("$ ravi-otel ")
+    assert line == "cost --from yesterday --to today --by user,model"
+    said = subprocess.run(
+        [sys.executable, "-m", "ravi_otel", *line.split(), "--json", "--store", str(served.store)], capture_output=True, check=True
+    )
+    told = json.loads(said.stdout)["groups"]
+    assert [(each["user"], each["model"], each["cost_usd"]) for each in told][:2] == [("u42", "gpt-4.1", 3.5), ("u17", "gpt-4.1", 1.25)]
+    expect(rows.first).to_contain_text("u42")
+    while (folded := page.get_by_role("button", name="Unfold ")).count():  # the users after the first
+        folded.first.click()
+    lines = [[each.locator("td").nth(place).inner_text() for place in (0, 2)] for each in rows.all()]
+    for each in told:
+        named = [line for line in lines if line[0] == each["model"]]
+        assert [each["model"], "?" if each["calls_without_price"] else money(round(each["cost_usd"] * 1e9))] in named
+    page.get_by_role("link", name="u42").click()
+    expect(page.locator(".runs-body [role=row]")).to_have_text([re.compile("run of u42")])
+
+
+@pytest.fixture(scope="module")
+def jaeger(tmp_path_factory) -> Iterator[tuple[str, str]]:
+    """Run the stack's own Jaeger; return where spans go to, and where they are looked at."""
+    listed = subprocess.run(["sh", "scripts/stack_servers.sh", "paths", "jaeger"], capture_output=True, text=True, cwd=ROOT, check=False)
+    if listed.returncode:
+        pytest.skip("there is no Jaeger here: `make servers` builds it")
+    ports = dict(zip(("otlp", "grpc", "ui", "health"), free_ports(4), strict=True))
+    config = tmp_path_factory.mktemp("jaeger") / "jaeger.yaml"
+    config.write_text(JAEGER.format(**ports))
+    started = subprocess.Popen(
+        [listed.stdout.split()[-1], "--config", config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        origin = f"http://127.0.0.1:{ports['ui']}"
+        until = time.monotonic() + 60
+        while not asked(f"{origin}/api/services"):
+            assert started.poll() is None, "Jaeger ended"
+            assert time.monotonic() < until, "Jaeger did not start"
+        yield f"http://127.0.0.1:{ports['otlp']}", origin
+    finally:
+        started.terminate()
+        started.wait(20)
+
+
+def asked(url: str) -> bytes:
+    """Return what a server answers, nothing where it does not, or not with what was asked for."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as answer:
+            return answer.read()
+    except OSError:
+        time.sleep(0.05)
+        return b""
+
+
+def test_an_error_and_grafanas_table_lead_to_the_run_and_the_run_to_jaeger(served, looking, jaeger, monkeypatch):
+    spans, served.desk.jaeger = jaeger
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", spans)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")
+    with program(served, AGENT.replace('print("refused"', 'print("refused", error.run_id')) as started:
+        for _ in range(4):
+            asks(started, "charged twice")
+        refused, run_id = asks(started, "the last one").split()
+        assert refused == "refused"
+    page = looking.open()
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.keyboard.press("Control+k")
-    expect(page.get_by_role("combobox")).to_be_focused()
-    page.keyboard.type(run_id[:12])
+    page.keyboard.type(run_id)
     expect(page.get_by_role("option").filter(has_text="triage-42")).to_be_visible()
     page.keyboard.press("Enter")
-    expect(page).to_have_url(f"{served.origin}/runs/{run_id}")
+    expect(page).to_have_url(re.compile(f"{served.origin}/runs/{run_id}"))
+    trace = page.get_by_title(re.compile("Copy trace ")).first.get_attribute("title").removeprefix("Copy trace ")
+
+    boards = json.loads((ROOT / "dashboards" / "runs.json").read_text())
+    links = set(re.findall(r'"url": "(\$\{page:raw\}[^"]*)"', json.dumps(boards)))
+    assert links == {"${page:raw}/runs/${__value.raw}"}
+    (link,) = links
+    for value in (trace, run_id):
+        page.goto(link.replace("${page:raw}", served.origin).replace("${__value.raw}", value))
+        expect(page.get_by_role("heading", level=1)).to_have_text("triage-42")
+
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="Jaeger ↗").first.click()
+    there = opened.value  # its own page, or in its place where it was built without one
+    expect(there).to_have_url(re.compile(rf"^{re.escape(served.desk.jaeger)}/trace/{trace}\?uiFind=[0-9a-f]{{16}}$"))
+    until = time.monotonic() + 20
+    while not (found := asked(f"{served.desk.jaeger}/api/traces/{trace}")) and time.monotonic() < until:
+        time.sleep(0.05)
+    spans = {span["spanID"] for each in json.loads(found)["data"] for span in each["spans"]}
+    assert there.url.rpartition("=")[2] in spans
+    there.close()
+    looking.is_refused()
 
 
 def test_a_run_is_exported_as_one_file_that_opens_anywhere_and_asks_nobody(served, looking, browser, tmp_path):

@@ -70,7 +70,7 @@ function Waiting() {
 const EMPTY = [
   ["A program that was not written for it", "ravi-otel run --limit cost=0.50usd --limit time=90s -- python my_agent.py"],
   ["Your own program: one line, and where to keep its runs", "ravi_otel.instrument()   # and RAVI_STORE=.ravi in its environment"],
-  ["Nothing of your own yet: the support desk, on a scripted model, without a key", "ravi-otel demo"],
+  ["Nothing of your own yet: the support desk, on a scripted model, without a key", "ravi-otel demo --pace 1"],
 ] as const;
 
 function Board({ known }: { known: Now }) {
