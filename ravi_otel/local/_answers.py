@@ -204,7 +204,7 @@ class SpendTable:
     total: Spent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """Be one line of a run's tree: a scope, a model call or a tool call; `notes` are sentences with their tone."""
 
@@ -216,23 +216,23 @@ class Node:
     began: int
     duration: int | None
     status: str
-    stop_reason: str | None
-    error_type: str | None
-    decision: str | None
-    stream: bool
-    priority: str | None
-    attempt: int | None
+    stop_reason: str | None = None
+    error_type: str | None = None
+    decision: str | None = None
+    stream: bool = False
+    priority: str | None = None
+    attempt: int | None = None
     input_tokens: int | None
     output_tokens: int | None
     cost_nano: int | None
-    cost_source: str | None
-    limit_kind: str | None
-    limit_scope: str | None
-    refusal: str | None
-    retries: int
+    cost_source: str | None = None
+    limit_kind: str | None = None
+    limit_scope: str | None = None
+    refusal: str | None = None
+    retries: int = 0
     notes: tuple[tuple[str, str], ...]
     remark: str
-    spent: Spent | None
+    spent: Spent | None = None
     ms_text: str
     in_text: str
     out_text: str

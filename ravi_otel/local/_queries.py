@@ -53,7 +53,7 @@ from ravi_otel.local._answers import (
 )
 from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
 from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, Sums, alive_and_gone
-from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, launch_facts, leaf_node, nodes_of, tool_leaf
+from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, launch_facts, node_of, nodes_of, tool_leaf
 from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
@@ -258,7 +258,7 @@ class Queries:
         known = dict(row)
         facts = {name: known[name] for name in (*_CALL_FACTS, *_TOOL_FACTS) if name in known}
         return CallView(
-            node=leaf_node(leaf, row["scope"]),
+            node=node_of(leaf, row["scope"]),
             **{name: row[name] for name in ("run", "scope", "agent", "user", "tenant", "session", "trace", "span")},
             tags=tags_in(row["tags"]),
             sampled=bool(row["sampled"]),

@@ -65,6 +65,12 @@ class Leaf:
     id: str | None = None
 
     @property
+    def apart(self) -> Usage | None:
+        """Return what it used where input and output were told apart: sound and characters are no tokens, and a total has no parts."""
+        usage = self.usage
+        return None if usage is None or usage.tokenless or usage.total_only else usage
+
+    @property
     def half_told(self) -> bool:
         """Tell whether what it was sent is estimated and what it answered is not known, as of a stream left at its beginning."""
         usage = self.usage
@@ -391,7 +397,7 @@ def _scope(branch: Branch) -> Fields:
 
 
 def _leaf(leaf: Leaf) -> Fields:
-    usage = None if leaf.usage is None or leaf.usage.tokenless or leaf.usage.total_only else leaf.usage
+    usage = leaf.apart
     total = None if leaf.usage is None or leaf.usage.tokenless or leaf.half_told else leaf.usage.total_tokens
     fields: Fields = {
         "type": leaf.what,
@@ -681,8 +687,8 @@ def leaf_figures(leaf: Leaf) -> Figures:
     ms = milliseconds(leaf.duration_ns)
     if not leaf.generative:
         return Figures(ms=ms)
-    usage = leaf.usage
-    if usage is None or usage.tokenless or usage.total_only:  # sound and characters are no tokens, and a total has no parts
+    usage = leaf.apart
+    if usage is None:
         return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
     rough = _is_rough(leaf)
     cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)

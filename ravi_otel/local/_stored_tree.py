@@ -70,6 +70,9 @@ _PARENTS: Final = f"""
         SELECT scope, parent FROM scopes WHERE {IN_RUNS}
         UNION SELECT scopes.scope, scopes.parent FROM up JOIN scopes ON scopes.scope = up.parent)
     SELECT scope, parent FROM up"""
+_OF_LEAF: Final = (
+    *("name", "error_type", "decision", "stream", "cost_nano", "cost_source", "limit_kind", "limit_scope", "refusal", "retries"),
+)
 _PRIORITIES: Final = {each.name.lower(): each for each in Priority}
 
 
@@ -419,43 +422,20 @@ def _tool_sums(row: sqlite3.Row) -> Sums:
 def nodes_of(record: RunRecord) -> Iterator[Node]:
     """Give every node of a stored run's record, outer ones first and in the order of time."""
     for node, around in walk(record):
-        parent = None if around is None else around.facts.scope_id
-        if isinstance(node, Leaf):
-            yield leaf_node(node, parent)
-        elif isinstance(node, StoredScope):
-            yield _scope_node(node, parent)
+        if isinstance(node, (Leaf, StoredScope)):
+            yield node_of(node, None if around is None else around.facts.scope_id)
 
 
-def leaf_node(leaf: Leaf, parent: str | None) -> Node:
-    """Write a call or tool call as a line."""
-    line = leaf_line(leaf)
-    usage = None if leaf.usage is None or leaf.usage.tokenless or leaf.usage.total_only else leaf.usage
+def node_of(node: Leaf | StoredScope, parent: str | None) -> Node:
+    """Write a scope, a call or a tool call as a line."""
+    line, told = (leaf_line(node), _of_leaf(node)) if isinstance(node, Leaf) else (scope_line(node), _of_scope(node))
     return Node(
-        id=leaf.id or "",
+        **told,
         parent=parent,
-        kind=leaf.what,
-        name=leaf.name,
+        status=node.status,
         title=line.title,
-        began=leaf.started_ns,
-        duration=leaf.duration_ns,
-        status=leaf.status,
-        stop_reason=None,
-        error_type=leaf.error_type,
-        decision=leaf.decision,
-        stream=leaf.stream,
-        priority=None,
-        attempt=None,
-        input_tokens=None if usage is None else usage.input_tokens,
-        output_tokens=None if usage is None or leaf.half_told else usage.output_tokens,
-        cost_nano=leaf.cost_nano,
-        cost_source=leaf.cost_source,
-        limit_kind=leaf.limit_kind,
-        limit_scope=leaf.limit_scope,
-        refusal=leaf.refusal,
-        retries=leaf.retries,
         notes=line.notes,
         remark=line.remark,
-        spent=None,
         ms_text=line.figures.ms,
         in_text=line.figures.tokens_in,
         out_text=line.figures.tokens_out,
@@ -463,39 +443,32 @@ def leaf_node(leaf: Leaf, parent: str | None) -> Node:
     )
 
 
-def _scope_node(scope: StoredScope, parent: str | None) -> Node:
-    facts, line, spent = scope.facts, scope_line(scope), Spent.of(scope.sums)
-    return Node(
-        id=facts.scope_id,
-        parent=parent,
-        kind=facts.kind.value,
-        name=facts.name,
-        title=line.title,
-        began=scope.began,
-        duration=scope.ended - scope.began if scope.ended and scope.status != "open" else None,
-        status=scope.status,
-        stop_reason=scope.stop_reason,
-        error_type=None,
-        decision=None,
-        stream=False,
-        priority=None if facts.supervision is None else facts.supervision.priority.name.lower(),
-        attempt=scope.attempt,
-        input_tokens=spent.input_tokens,
-        output_tokens=spent.output_tokens,
-        cost_nano=spent.cost_nano,
-        cost_source=None,
-        limit_kind=None,
-        limit_scope=None,
-        refusal=None,
-        retries=0,
-        notes=line.notes,
-        remark=line.remark,
-        spent=spent,
-        ms_text=line.figures.ms,
-        in_text=line.figures.tokens_in,
-        out_text=line.figures.tokens_out,
-        cost_text=line.figures.cost,
-    )
+def _of_leaf(leaf: Leaf) -> dict[str, Any]:
+    return {
+        "id": leaf.id or "",
+        "kind": leaf.what,
+        "began": leaf.started_ns,
+        "duration": leaf.duration_ns,
+        "input_tokens": None if leaf.apart is None else leaf.apart.input_tokens,
+        "output_tokens": None if leaf.apart is None or leaf.half_told else leaf.apart.output_tokens,
+        **{name: getattr(leaf, name) for name in _OF_LEAF},
+    }
+
+
+def _of_scope(scope: StoredScope) -> dict[str, Any]:
+    facts, spent = scope.facts, Spent.of(scope.sums)
+    return {
+        "id": facts.scope_id,
+        "kind": facts.kind.value,
+        "name": facts.name,
+        "began": scope.began,
+        "duration": scope.ended - scope.began if scope.ended and scope.status != "open" else None,
+        "stop_reason": scope.stop_reason,
+        "priority": None if facts.supervision is None else facts.supervision.priority.name.lower(),
+        "attempt": scope.attempt,
+        "spent": spent,
+        **{name: getattr(spent, name) for name in ("input_tokens", "output_tokens", "cost_nano")},
+    }
 
 
 def _unsettled(launch: Json) -> list[LimitReading]:
