@@ -676,7 +676,8 @@ _IN_HOURS: Final = (
 _CALLS_AS_HOURS: Final = (
     f"SELECT {_QUARTER_OF}, coalesce(provider, '') AS provider, coalesce(model, '') AS model, "
     + _WHOSE_CALL.format(tool="''")
-    + f", operation NOT LIKE '% %' AS calls, coalesce(duration, 0) AS duration, {_SUMMED}{{more}} FROM calls WHERE {{where}}"
+    + ", operation NOT LIKE '% %' AND status != 'open' AS calls, coalesce(duration, 0) AS duration, "
+    + f"{_SUMMED}{{more}} FROM calls WHERE {{where}}"
 )
 _TOOLS_AS_HOURS: Final = (
     f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "

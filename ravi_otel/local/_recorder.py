@@ -18,7 +18,7 @@ from datetime import datetime
 from hashlib import blake2b
 from operator import add, attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from opentelemetry import trace
 
@@ -108,6 +108,11 @@ _HOURLY: Final = f"{insert('hourly')} ON CONFLICT DO UPDATE SET " + ", ".join(
     f"{name} = {name} + excluded.{name}" for name in ("calls", "duration", *SUMS)
 )
 
+_NO_HOUR: Final = (
+    "DELETE FROM hourly WHERE hour = ? AND provider = ? AND model = ? AND agent = ? AND tool = ? AND user = ? AND tenant = ? AND "  # noqa: S608
+    + " AND ".join(f"{name} = 0" for name in ("calls", *SUMS))
+)
+
 _READ_CALL: Final = attrgetter(
     *("op_id", "call", "facts", "status", "error_type", "reply", "usage", "cost_nano", "cost_source", "decision", "limit_kind"),
     *("limit_scope", "limit_reason", "first_chunk_ns", "duration_ns", "request_id", "http_status", "first_content_ns", "price_date"),
@@ -166,6 +171,15 @@ class _Known(dict[_K, _V]):
             del self[next(iter(self))]
 
 
+class _InFlight(NamedTuple):
+    """Be a call in flight that has a row, with what it was counted by until it ends."""
+
+    began: int
+    known: _Facts
+    place: tuple[str, str, str]
+    sums: _Sums
+
+
 class Recorder(Listener):
     """Put what happens into the store by way of `writer`; with `content` also what programs and guardrails say."""
 
@@ -193,11 +207,12 @@ class Recorder(Listener):
         self._agents = Counter[str]()
         self._touched: dict[int, Any] = {}
         self._told: set[int] = set()  # messages of this batch
+        self._shown = _Known[str, _InFlight]()
 
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
         self._runs = _Known[str, None]()
-        self._shown = _Known[str, int]()  # calls in flight that have a row, and when it says that they began
+        self._shown = _Known[str, _InFlight]()
 
     def retire(self) -> None:
         """Write what waits, and let go of the file: the process goes on without it."""
@@ -394,7 +409,10 @@ class Recorder(Listener):
 
     def _add_call(self, batch: Batch, told: tuple[int, _Refusal | None, tuple[Any, ...]]) -> None:
         now, refusal, fields = told
-        began = self._shown.pop(fields[0], now - fields[14])
+        shown = self._shown.pop(fields[0], None)
+        if shown is not None and shown.sums is not _NO_SUMS:
+            self._count(shown.known, shown.began, shown.place, 0, tuple(-each for each in shown.sums), calls=0)
+        began = now - fields[14] if shown is None else shown.began
         row, sums, known, place = self._call_row(batch, fields, refusal, began)
         batch.add(_CALL, row)
         if any(sums) or fields[1].generative:
@@ -583,8 +601,6 @@ class Recorder(Listener):
         """Add what a batch sums up, the calls that are in flight, and where the limits in use stand; return whether some are in flight."""
         now = time.time_ns()
         self._told.clear()
-        self._sum_up(batch)
-        self._sample(batch, now)
         waiting = False
         for record, began in tuple(self._open.values()):
             if record.op_id in self._shown:
@@ -593,6 +609,8 @@ class Recorder(Listener):
                 waiting = True
             else:
                 self._show(batch, record, began)
+        self._sum_up(batch)
+        self._sample(batch, now)
         return waiting
 
     def _sum_up(self, batch: Batch) -> None:
@@ -606,18 +624,24 @@ class Recorder(Listener):
         for run, number in agents.items():
             entered.update(dict.fromkeys(self._around.get(run, (run,)), number))
         for (hour, provider, model, tool, agent, user, tenant), counted in hours.items():
-            batch.change(_HOURLY, (hour, provider, model, agent, tool, user, tenant, *counted))
+            key = (hour, provider, model, agent, tool, user, tenant)
+            batch.change(_HOURLY, (*key, *counted))
+            if not counted[0]:  # of calls that were in flight it may be all that there was
+                batch.change(_NO_HOUR, key)
         for run in dict.fromkeys((*runs, *entered)):
             batch.change(_RUN_SUMS, (entered[run], *runs[run][2:], run))
 
     def _show(self, batch: Batch, record: CallRecord, began: int) -> None:
         """Add the row of a call that is in flight: what it uses nobody knows yet, and if its process dies nobody ever will."""
-        call = record.call
-        self._shown[record.op_id] = began
-        model = _text(call.model)
-        whose = (*self._facts(batch, record.facts, began), *_ids(record.span))
+        call, model, known = record.call, _text(record.call.model), self._facts(batch, record.facts, began)
+        shown = self._shown[record.op_id] = _InFlight(
+            began, known, (call.provider, model or "", ""), _UNKNOWN_YET if call.generative else _NO_SUMS
+        )
+        if call.generative:
+            self._count(known, began, shown.place, 0, shown.sums, calls=0)
         place = (call.operation, call.endpoint, call.provider, model, model, int(call.stream))
-        batch.add(_IN_FLIGHT, (record.op_id, record.facts.scope_id, *whose, *place, began, "open", record.decision, 0, *_NO_SUMS))
+        whose = (*known, *_ids(record.span))
+        batch.add(_IN_FLIGHT, (record.op_id, record.facts.scope_id, *whose, *place, began, "open", record.decision, 0, *shown.sums))
 
     def _sample(self, batch: Batch, now: int) -> None:
         """Add where the limits stand that were in use since the last time."""
@@ -662,6 +686,10 @@ def _counts() -> defaultdict[Any, _Sums]:
 def _sums(**counted: int) -> _Sums:
     """Return what these counts add to any sum, in the order of `SUMS`."""
     return tuple((_EACH_0 | counted).values())
+
+
+_UNKNOWN_YET: Final = _sums(untold_calls=1, uncosted_calls=1)
+"""What a call in flight adds to any sum: it makes it a lower bound, for ever where its process dies before it ends."""
 
 
 def _ids(span: Any) -> tuple[str | None, str | None, int | None]:

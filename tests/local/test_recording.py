@@ -206,7 +206,7 @@ def test_a_call_in_flight_has_one_row_that_its_end_completes(tmp_path):
                 seen = connection.execute("SELECT call, began, status FROM calls").fetchall() if tables else []
             if seen:
                 print(*seen[0], flush=True)
-                return Text("at last", usage=(30, 10))
+                return Text("at last", usage=(30, 10), model="gpt-4o-mini-2024-07-18")
     ravi_otel.instrument()
     with ScriptedLLM(answer) as server, ravi_otel.run("desk", user_id="ann"):
         client = openai.OpenAI(base_url=server.base_url, api_key="any", max_retries=0)
@@ -218,8 +218,13 @@ def test_a_call_in_flight_has_one_row_that_its_end_completes(tmp_path):
     assert (row["call"], row["began"], row["status"], row["user"]) == (call, int(began), "ok", "ann")
     assert (row["requests"], row["input_tokens"], json.loads(row["usage"])["output_tokens"]) == (1, 30, 10)
     assert row["duration"] >= 200_000_000
-    (desk,) = rows(tmp_path / "store", "runs")
-    assert (desk["requests"], desk["input_tokens"]) == (1, 30)
+    (desk,), (hour,) = rows(tmp_path / "store", "runs"), rows(tmp_path / "store", "hourly")
+    for summed in (desk, hour):
+        assert (summed["requests"], summed["input_tokens"], summed["untold_calls"], summed["uncosted_calls"]) == (1, 30, 0, 0)
+    assert (hour["model"], hour["calls"]) == (
+        "gpt-4o-mini-2024-07-18",
+        1,
+    )  # nothing is left of the name it was asked by
 
 
 def test_what_a_call_used_after_its_run_was_closed_changes_the_runs_own_limits_and_not_those_it_shared(tmp_path):

@@ -13,6 +13,7 @@ import time
 import pytest
 from kept_by import environment, rows, run, started
 
+from ravi_otel.local._queries import Queries
 from ravi_otel.local._store import Store
 from ravi_otel.local._writer import Writer
 from ravi_otel.testing import ScriptedLLM, Text
@@ -52,6 +53,11 @@ def test_a_killed_process_loses_at_most_the_last_instant_and_what_was_in_flight_
     (killed,) = rows(store, "processes")
     assert (desk["status"], "ended" in desk, "ended" in killed) == ("open", False, False)
     assert desk["requests"] == 5
+    with Queries(Store.find(store)) as ask:  # what the sixth has used nobody will ever know
+        lost, sums = ask.run(desk["run"]), [ask.spend(by, since=since).total for by in (("model",), ("run",), ()) for since in (None, 1)]
+    assert lost.status == "lost"
+    assert {each.cost_text[:1] for each in (lost.spent, *sums)} == {"≥"}
+    assert {(each.unknown_usage, each.unknown_cost, each.input_text) for each in (lost.spent, *sums)} == {(1, 1, "≥150")}
 
 
 def _is_in_flight(store) -> bool:
