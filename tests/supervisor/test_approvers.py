@@ -45,6 +45,12 @@ def asked(approvers=None, *, requester_may_approve=True, user_id=None):
         (("ann", "jo"), replace(NO, identity=of_login("bob")), "bob may not decide about issue_refund: ann and jo may."),
         (("ann",), HOLDER, "Whoever has the link may not decide about issue_refund: ann may."),
         (("login:ann",), replace(ANN, identity=of_sign_in("ann")), "ann may not decide about issue_refund: login:ann may."),
+        (("login:ann",), replace(ANN, identity=of_sign_in("login:ann")), "login:ann may not decide about issue_refund: login:ann may."),
+        (
+            ("sign-in:ann",),
+            replace(ANN, identity=of_login("sign-in:ann")),
+            "sign-in:ann may not decide about issue_refund: sign-in:ann may.",
+        ),
         ((LINK,), replace(ANN, identity=of_login(LINK)), "link may not decide about issue_refund: whoever has the link may."),
         ((LINK,), replace(YES, who=LINK), "link may not decide about issue_refund: whoever has the link may."),
         (("ann",), ApprovalAnswer(approved=True), "Somebody whom nobody named may not decide about issue_refund: ann may."),
