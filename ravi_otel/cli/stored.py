@@ -12,7 +12,7 @@ import click
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
-from ravi_otel.local._answers import Found, RunRow
+from ravi_otel.local._answers import Found, RunFilter, RunRow
 from ravi_otel.local._queries import Queries
 from ravi_otel.local._record import explained
 from ravi_otel.local._store import Store
@@ -29,6 +29,8 @@ _BYTES: Final = {
 _AMOUNT: Final = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([a-z]*)", re.ASCII | re.IGNORECASE)
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)\s*([smhdw])", re.ASCII)
 _MOST_LISTED: Final = 5
+_WHOSE: Final = ("session", "user", "tenant", "agent", "name")
+"""What a span names by an id that is of many runs, each an option of `runs`."""
 
 NO_CONTENT: Final = "No prompts were kept here. `ravi-otel run --content -- ...` keeps those of a run."
 
@@ -144,6 +146,12 @@ def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found
     if len(several) == 1:
         return several[0]
     if not several:
+        for whose in _WHOSE if written else ():
+            if queries.runs(RunFilter(**{whose: written}), most=1).rows:
+                raise ConfigurationError(
+                    f"{parameter}={checks.show(written)} is the {whose} of runs, and names none of them. "
+                    f"`ravi-otel runs --{whose} {clean(written, 60)}` lists them."
+                )
         raise ConfigurationError(
             f"{parameter}={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, "
             "agent, call, tool call, trace or span, or its beginning."

@@ -209,3 +209,14 @@ def test_of_an_agent_only_what_was_said_in_it_is_shown(shelf):
     assert "write it down" in out
     assert "where is the plan" not in out
     assert "where is the plan" in shelf("show", run.launch, "--content").stdout
+
+
+@pytest.mark.parametrize(
+    ("whose", "written"), [("session", "conv-123"), ("user", "u42"), ("tenant", "acme"), ("agent", "clerk"), ("name", "triage")]
+)
+def test_an_id_that_is_of_many_runs_leads_to_their_list(shelf, call, whose, written):
+    shelf.run("r2", session="conv-123")
+    done = shelf("show", written)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert f"ID='{written}' is the {whose} of runs" in done.stderr
+    assert f"`ravi-otel runs --{whose} {written}` lists them" in done.stderr
