@@ -62,9 +62,9 @@ class Inbox:
         except QueueError:
             return ()
 
-    def waiting(self) -> list[api.Ask]:
+    def waiting(self, patience_s: float = _PATIENCE_S) -> list[api.Ask]:
         """Return what waits for an answer, oldest first."""
-        return [_ask(each) for each in self._all(pending=True)]
+        return [_ask(each) for each in self._all(pending=True, patience_s=patience_s)]
 
     def all(self) -> api.Inbox:
         """Return the whole queue: what waits, and the newest of what is over."""
@@ -120,13 +120,13 @@ class Inbox:
     def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:
         return checked(stored.request, frozen.read(arguments))
 
-    def _do(self, act: Callable[[], T]) -> T:
-        return self._queue.patiently(act, _PATIENCE_S)
+    def _do(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
+        return self._queue.patiently(act, patience_s)
 
-    def _all(self, *, pending: bool) -> list[StoredRequest]:
+    def _all(self, *, pending: bool, patience_s: float = _PATIENCE_S) -> list[StoredRequest]:
         if not self._queue.exists():
             return []
-        return self._do(partial(self._queue.all, pending=pending, most=2 * _MOST_ANSWERED))
+        return self._do(partial(self._queue.all, pending=pending, most=2 * _MOST_ANSWERED), patience_s)
 
 
 def _ask(stored: StoredRequest) -> api.Ask:

@@ -25,6 +25,7 @@ from ravi_otel.ui._decisions import Inbox
 _LEAST_S: Final = 0.1
 _EVERY_S: Final = 0.25
 _SECOND_S: Final = 1.0
+_QUEUE_PATIENCE_S: Final = 0.5
 _ALIVE_S: Final = 5.0
 """How soon a page that has nothing new to hear is told that somebody is there."""
 
@@ -95,7 +96,7 @@ class Feed:
     def now(self, inbox: Inbox) -> api.Now:
         """Return what is open, as rows; a queue of approvals that cannot be read takes nothing else away."""
         try:
-            return _now(self.look(), inbox.waiting(), [])
+            return _now(self.look(), inbox.waiting(_QUEUE_PATIENCE_S), [])
         except QueueError:
             return _now(self.look(), [], [("error", "approvals cannot be read")])
 

@@ -13,7 +13,9 @@ import pytest
 import redis_servers
 from approval_desk import Asked, desk, pending, requested, until
 from redis_servers import said
+from refund_gate import LARGE, Till, desk_gate, through
 
+import ravi_otel
 from ravi_otel import ConfigurationError
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
@@ -233,9 +235,15 @@ def test_a_program_in_an_event_loop_goes_on_while_the_server_is_silent():
 
 
 def test_what_names_no_queue_is_refused():
-    for wrong in ("memory://", "http://127.0.0.1:1/0"):
-        with pytest.raises(ConfigurationError, match="ApprovalQueue"):
+    for wrong, why in (
+        ("memory://", "names no queue of approvals"),
+        ("http://me:secret@127.0.0.1:1/0", "names no queue of approvals"),
+        ("redis://127.0.0.1:1/0?colour=red", "unknown"),
+    ):
+        with pytest.raises(ConfigurationError, match=why) as error:
             ApprovalQueue(wrong)
+        assert str(error.value).startswith("ApprovalQueue(path)")
+        assert "secret" not in str(error.value)
 
 
 def test_nothing_of_a_request_outlives_its_deletion(redis_server, url):
@@ -247,3 +255,21 @@ def test_nothing_of_a_request_outlives_its_deletion(redis_server, url):
     keys = said(redis_server.port, "KEYS", "*request*")
     assert keys == b"*0\r\n"
     assert until(lambda: at.all(pending=False, most=9) == [])
+
+
+@pytest.mark.parametrize("colour", ["sync", "async", "trio"])
+def test_a_gate_asks_over_it_goes_on_with_the_edit_and_writes_down_how_it_ended(url, colour):
+    till = Till()
+    gate = desk_gate(till, ApprovalQueue(url))
+
+    def call():
+        with ravi_otel.run("desk"):
+            through(colour, gate, "refund", till.refund, LARGE)
+
+    for number in (1, 2):  # the second event loop of one queue, too
+        with ThreadPoolExecutor(1) as program:
+            done = program.submit(call)
+            answered(url, replace(YES, arguments={**LARGE, "amount": 800.0 + number}))
+            done.result(20)
+        assert till.paid[-1] == (42, 800.0 + number, "late")
+    assert [each.outcome for each in desk(url, time.time).all(pending=False, most=9)] == ["ok", "ok"]

@@ -28,10 +28,12 @@ from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
+from anyio.lowlevel import RunVar
 
 from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._enforcement.ledger.redis.client import RedisClient, ServerError
 from ravi_otel._enforcement.ledger.redis.messages import Script
+from ravi_otel._enforcement.ledger.redis.url import SCHEMES
 from ravi_otel._enforcement.ledger.redis.url import read as read_url
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import Flow, Step, run_sync
@@ -110,6 +112,10 @@ return 1
 )
 
 
+_threads: Final[RunVar[anyio.CapacityLimiter]] = RunVar("ravi_otel_approvals")
+"""How many threads an event loop has ask servers at once: none of those that are the program's."""
+
+
 class _Again(Exception):  # noqa: N818 - a state, told by one function of ours to the next
     """Say that somebody changed the request meanwhile."""
 
@@ -155,9 +161,12 @@ class RedisStore:
     """
 
     def __init__(self, url: str, clock: Callable[[], float] | None = None, *, named: str = "RAVI_APPROVALS") -> None:
+        scheme = url.partition("://")[0]
+        if not url.lower().startswith(SCHEMES):  # and nothing else of it is shown: a password may be in it
+            raise ConfigurationError(
+                f"{named}={checks.show(f'{scheme}://…')} names no queue of approvals: give the path of a file, or redis://HOST:6379/0."
+            )
         choice = read_choice(named, url)
-        if choice.store != "redis":
-            raise ConfigurationError(f"{named}={choice.shown} is no queue of approvals: give the path of a file, or a URL of a Redis.")
         self.shown = choice.shown
         self._clock = clock
         own_s = read_url(choice.url).timeout_s
@@ -165,7 +174,6 @@ class RedisStore:
         weakref.finalize(self, self._client.close)
         self._tag = f"{{ravi-approvals:{choice.namespace}}}"
         self._trouble: StoreError | None = None
-        self._threads: anyio.CapacityLimiter | None = None
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.shown}>"
@@ -341,9 +349,12 @@ class RedisStore:
         return done
 
     async def _in_thread(self, act: Callable[[], T]) -> T:
-        if self._threads is None:
-            self._threads = anyio.CapacityLimiter(_MOST_THREADS)
-        return await anyio.to_thread.run_sync(act, limiter=self._threads)
+        try:
+            threads = _threads.get()
+        except LookupError:
+            threads = anyio.CapacityLimiter(_MOST_THREADS)
+            _threads.set(threads)
+        return await anyio.to_thread.run_sync(act, limiter=threads)
 
     def locked(self) -> QueueError:
         """Say that the server cannot be asked."""
