@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
-from types import FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, Protocol, cast
 
 import wrapt
@@ -27,7 +27,9 @@ from ravi_otel.hooks._listeners import Guarded
 Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 """What runs instead: the wrapped method, its instance, positional and keyword arguments."""
 
-_DEEPEST: Final = 32
+_MOST_NODES: Final = 256
+_EMPTY: Final = CellType()
+_FUNCTIONS: Final = (FunctionType, MethodType, functools.partial, wrapt.FunctionWrapper)
 _NOT_GIVEN: Final = object()
 _RUNS_LATER: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
@@ -101,7 +103,7 @@ class Wraps:
         current = owner.__dict__[name]
         place = self._made.get((owner, name))
         if place is None or place.original is not current:
-            if place is not None and _lies_beneath(place.replacement, current):
+            if place is not None and _lies_beneath(place.replacement, current, owner):
                 return
             place = _Place(owner, name, current, _standing_for(current, wrapper, owner, name))
             self._made[owner, name] = place
@@ -132,12 +134,30 @@ def _standing_for(current: Any, wrapper: Wrapper, owner: type, name: str) -> Any
     return method
 
 
-def _lies_beneath(ours: Any, current: Any) -> bool:
-    for _ in range(_DEEPEST):
-        if current is None or current is ours:
-            return current is ours
-        current = getattr(current, "__wrapped__", None)
+def _lies_beneath(ours: Any, current: Any, owner: type) -> bool:
+    """Whether what stands in a class leads to a replacement of ours: by what it says that it wraps, or by what functions it can call."""
+    found, nodes = [current], 0
+    while found and nodes < _MOST_NODES:
+        at, nodes = found.pop(0), nodes + 1
+        if at is ours:
+            return True
+        found += _callable_from(at, owner)
     return False
+
+
+def _callable_from(at: Any, owner: type) -> list[Any]:
+    """Return what a wrapper says that it wraps; of a plain function, which says nothing, the functions that it has at hand by any name."""
+    with contextlib.suppress(Exception):  # somebody's own object
+        if isinstance(at, MethodType | functools.partial):
+            return [at.__func__ if isinstance(at, MethodType) else at.func]
+        if hasattr(at, "__wrapped__"):
+            return [at.__wrapped__]
+        if type(at) is FunctionType:
+            cells = [cell.cell_contents for cell in at.__closure__ or () if cell != _EMPTY]
+            named = [place[name] for name in at.__code__.co_names for place in (at.__globals__, vars(owner)) if name in place]
+            defaults = (*(at.__defaults__ or ()), *(at.__kwdefaults__ or {}).values())
+            return [each for each in (*cells, *defaults, *named) if isinstance(each, _FUNCTIONS)]
+    return []
 
 
 # -- what goes around a method, whether it blocks or is awaited -----------------------------------------------------------

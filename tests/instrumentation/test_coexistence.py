@@ -256,6 +256,41 @@ def test_wrapped_over_and_left_and_back_again_a_call_is_still_counted_once(
         owner.request = original  # type: ignore[method-assign]  # as it was
 
 
+_replaced: Any = None
+
+
+def _by_a_global(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _replaced(self, *args, **kwargs)
+
+
+@pytest.mark.parametrize("known_by", ["a closure", "a global", "a default", "an attribute of the class"])
+def test_a_request_is_built_and_counted_once_whatever_plain_function_lies_over_ours(
+    known_by: str, stage: Any, clients: Any, capture: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, client = base_client.BaseClient, clients.make("sync", stage.play(Text("hi")))
+    original = kind.__dict__["_build_request"]
+    try:
+        with ravi_otel.instrument(**given(capture)):
+            ours: Any = kind.__dict__["_build_request"]
+            if known_by == "a closure":
+                _silent(base_client, "BaseClient", "_build_request")
+            elif known_by == "a global":
+                monkeypatch.setitem(globals(), "_replaced", ours)
+                kind._build_request = _by_a_global  # type: ignore[method-assign]
+            elif known_by == "a default":
+                kind._build_request = lambda self, *args, _ours=ours, **kwargs: _ours(self, *args, **kwargs)  # type: ignore[misc]
+            else:
+                kind._formerly = ours  # type: ignore[attr-defined]
+                kind._build_request = lambda self, *args, **kwargs: self._formerly(*args, **kwargs)  # type: ignore[method-assign]
+        with ravi_otel.instrument(**given(capture)), ravi_otel.run("r", limits=["requests=1"]) as run:
+            clients.run("sync", ask(client))
+        assert run.stats().requests == 1
+    finally:
+        kind._build_request = original  # type: ignore[method-assign]
+        if "_formerly" in vars(kind):
+            del kind._formerly
+
+
 @pytest.mark.parametrize("stand_in", [mock.AsyncMock(return_value="said"), Answering()], ids=["a mock", "an object that is called"])
 def test_what_a_program_has_put_in_the_place_of_a_method_answers_as_without_us(stand_in: Any, stage: Any, clients: Any) -> None:
     client = clients.make("async", stage.play(Text("hi")))
