@@ -117,11 +117,8 @@ def prune(
     """
     clock = round((time.time() if now is None else now) * 1e9)
     try:
-        connection = store.connect()
-        try:
+        with contextlib.closing(store.connect()) as connection:
             return _Pruning(store, connection, clock, most_s).prune(round(max_age_s * 1e9), max_bytes, keep, dry_run=dry_run)
-        finally:
-            connection.close()
     except sqlite3.Error as error:
         raise ConfigurationError(f"the local store at {checks.show(str(store.file))} cannot be pruned: {error}.") from error
 
@@ -395,8 +392,7 @@ def _erase_requests(queue: str | Path, ids: Mapping[str, Sequence[str]], *, dry_
 def _erase_turns(path: Path, ids: Mapping[str, Sequence[str]], *, dry_run: bool) -> int:
     if not path.is_file():
         return 0
-    connection = connect(path, timeout_s=5.0)
-    try:
+    with contextlib.closing(connect(path, timeout_s=5.0)) as connection:
         erased = 0
         with _transaction(connection, dry_run=dry_run):
             for column, values in ids.items():
@@ -405,5 +401,3 @@ def _erase_turns(path: Path, ids: Mapping[str, Sequence[str]], *, dry_run: bool)
         if not dry_run:
             _write_anew(connection, path)
         return erased
-    finally:
-        connection.close()

@@ -23,6 +23,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
@@ -287,28 +288,21 @@ class Launch:
         return self._has("processes")
 
     def _has(self, what: str) -> bool:
+        question = f"SELECT 1 FROM {what} WHERE processes.launch = ? LIMIT 1"  # noqa: S608 - the names are ours
         try:
-            connection = self.store.connect()
-            try:
-                question = f"SELECT 1 FROM {what} WHERE processes.launch = ? LIMIT 1"  # noqa: S608 - the names are ours
+            with closing(self.store.connect()) as connection:
                 return connection.execute(question, (self.launch,)).fetchone() is not None
-            finally:
-                connection.close()
         except (sqlite3.Error, ConfigurationError):
             return True
 
     def end(self, **facts: Any) -> None:
         """Write how it ended, by the columns of `launches`; sqlite3.Error or ConfigurationError when that cannot be written."""
-        connection = self.store.connect()
-        try:
-            now = time.time_ns()
-            names = ", ".join(f'"{each}" = ?' for each in ("ended", *facts))
-            values = (now, *map(written, facts.values()), self.launch)
-            with transaction(connection):
-                connection.execute(f"UPDATE launches SET {names} WHERE launch = ?", values)  # noqa: S608 - the names are ours
-                connection.execute(_RUN_OVER, (now, _STATUSES.get(facts.get("outcome", ""), "error"), self.launch))
-        finally:
-            connection.close()
+        now = time.time_ns()
+        names = ", ".join(f'"{each}" = ?' for each in ("ended", *facts))
+        values = (now, *map(written, facts.values()), self.launch)
+        with closing(self.store.connect()) as connection, transaction(connection):
+            connection.execute(f"UPDATE launches SET {names} WHERE launch = ?", values)  # noqa: S608 - the names are ours
+            connection.execute(_RUN_OVER, (now, _STATUSES.get(facts.get("outcome", ""), "error"), self.launch))
 
 
 class Store:
@@ -443,14 +437,10 @@ class Store:
         try:
             make_directory(self.launches)
             made.path.mkdir(mode=0o700)
-            connection = self.connect()
-            try:
-                with transaction(connection):
-                    _insert(connection, "launches", row)
-                    about = {"run": launch, "kind": "launch", "launch": launch, "name": name, "tags": facts.get("tags") or None}
-                    _insert(connection, "runs", {**about, "began": began, "status": "open", "agents": 0, **dict.fromkeys(SUMS, 0)})
-            finally:
-                connection.close()
+            with closing(self.connect()) as connection, transaction(connection):
+                _insert(connection, "launches", row)
+                about = {"run": launch, "kind": "launch", "launch": launch, "name": name, "tags": facts.get("tags") or None}
+                _insert(connection, "runs", {**about, "began": began, "status": "open", "agents": 0, **dict.fromkeys(SUMS, 0)})
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(
                 f"the run cannot be kept in {checks.show(str(self.root))}: {_why(error)}. "
