@@ -66,11 +66,12 @@ class Inbox:
         """Return what waits for an answer, oldest first."""
         return [_ask(each) for each in self._all(pending=True, patience_s=patience_s)]
 
-    def all(self) -> api.Inbox:
-        """Return the whole queue: what waits, and the newest of what is over."""
+    def all(self, me: ApprovalAnswer) -> api.Inbox:
+        """Return the whole queue for whoever looks, of whom `me` is a yes: what waits, and the newest of what is over."""
+        waiting = [_ask_for(me, each) for each in self._all(pending=True)]
         over = [each for each in self._all(pending=False) if each.state != "pending"]
         where = clean(self.shown, _MOST_SENTENCE)
-        return api.Inbox(where=where, waiting=self.waiting(), answered=[_ask(each) for each in over[:_MOST_ANSWERED]])
+        return api.Inbox(where=where, waiting=waiting, answered=[_ask_for(me, each) for each in over[:_MOST_ANSWERED]])
 
     def find(self, request_id: str) -> StoredRequest:
         """Return one request; ConfigurationError where there is none."""
@@ -82,12 +83,7 @@ class Inbox:
         """Return one request with what became of the same before; `me` is a yes of whoever looks, which may not count."""
         stored = self.find(request_id)
         earlier = self._do(partial(self._queue.earlier, stored))
-        ask = _ask(stored)
-        wrong = refusal(stored.request, me) if ask.can else None
-        if wrong is not None:
-            may_say_no = refusal(stored.request, replace(me, approved=False)) is None
-            ask = ask.model_copy(update={"can": ["reject"] if may_say_no else [], "says": wrong})
-        return api.Asked(ask=ask, earlier=[_ask(each) for each in earlier])
+        return api.Asked(ask=_ask_for(me, stored), earlier=[_ask(each) for each in earlier])
 
     def request(self, request_id: str) -> ApprovalRequest:
         """Return what was asked, as its program asked it."""
@@ -127,6 +123,16 @@ class Inbox:
         if not self._queue.exists():
             return []
         return self._do(partial(self._queue.all, pending=pending, most=2 * _MOST_ANSWERED), patience_s)
+
+
+def _ask_for(me: ApprovalAnswer, stored: StoredRequest) -> api.Ask:
+    """Return a request with what whoever looks may do about it, and of one that waits why they may not approve it."""
+    ask = _ask(stored)
+    no = ["reject"] if ask.can and refusal(stored.request, replace(me, approved=False)) is None else []
+    if stored.state != "pending":
+        return ask.model_copy(update={"can": no})
+    wrong = refusal(stored.request, me) if ask.can else None
+    return ask if wrong is None else ask.model_copy(update={"can": no, "says": wrong})
 
 
 def _ask(stored: StoredRequest) -> api.Ask:

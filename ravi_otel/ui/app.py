@@ -170,9 +170,9 @@ def set_budget(desk: At, who: Who, asked: api.BudgetChange) -> api.Done:
 
 
 @router.get("/api/approvals")
-def approvals(desk: At) -> api.Inbox:
+def approvals(desk: At, me: Signed) -> api.Inbox:
     """Return the queue."""
-    return desk.inbox.all()
+    return desk.inbox.all(me)
 
 
 @router.get("/api/approvals/{request_id}")

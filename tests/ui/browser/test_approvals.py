@@ -231,6 +231,7 @@ def test_somebody_who_may_not_approve_is_told_who_may_and_is_offered_nothing(ser
     page = looking.open(f"/approvals/{asked.id}")
     expect(page.get_by_text(f"{login()} may not decide about issue_refund: anna and jo may.")).to_be_visible()
     expect(page.get_by_text("may be approved by anna and jo")).to_be_visible()
+    expect(page.get_by_text("1 request for others")).to_be_visible()
     expect(page.locator("#approve")).to_have_count(0)
     page.keyboard.press("r")
     expect(page.get_by_role("dialog")).to_have_count(0)

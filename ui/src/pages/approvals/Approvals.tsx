@@ -35,7 +35,8 @@ export function ApprovalsPage({ id }: { id: string | undefined }) {
     if (next) go(`/approvals/${next.id}`, { replace: true });
   };
   useKeys({ j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1) });
-  const waiting = data?.waiting.length ?? 0;
+  const waiting = data?.waiting.filter((each) => each.can.includes("approve")).length ?? 0;
+  const others = (data?.waiting.length ?? 0) - waiting;
   const alone = isPhone && id !== undefined;
   return (
     <Page name="Approvals" looks={data ? data.where : "the queue of approvals"} cli="ravi-otel approvals list" keys={KEYS}>
@@ -45,6 +46,7 @@ export function ApprovalsPage({ id }: { id: string | undefined }) {
           <h1>Approvals</h1>
           <p class="say">
             {waiting > 0 && <State tone="wait">{many(waiting, "request")} for you</State>}{" "}
+            {others > 0 && <span>{waiting > 0 ? `${others} for others` : `${many(others, "request")} for others`}</span>}{" "}
             {session.value?.user && (
               <span>
                 You are <b>{session.value.user}</b>.
@@ -137,7 +139,7 @@ function useNotices(data: Inbox | null): void {
   const known = useRef<Set<string> | null>(null);
   useEffect(() => {
     if (!data) return;
-    const ids = new Set(data.waiting.map((each) => each.id));
+    const ids = new Set(data.waiting.filter((each) => each.can.includes("approve")).map((each) => each.id));
     const fresh = known.current === null ? [] : [...ids].filter((each) => !known.current?.has(each));
     known.current = ids;
     if (fresh.length > 0 && "Notification" in window && Notification.permission === "granted") {
