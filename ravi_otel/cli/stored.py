@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -147,10 +148,11 @@ def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found
         return several[0]
     if not several:
         for whose in _WHOSE if written else ():
-            if queries.runs(RunFilter(**{whose: written}), most=1).rows:
+            wanted: dict[str, Any] = {whose: written}
+            if queries.runs(RunFilter(**wanted), most=1).rows:
                 raise ConfigurationError(
                     f"{parameter}={checks.show(written)} is the {whose} of runs, and names none of them. "
-                    f"`ravi-otel runs --{whose} {clean(written, 60)}` lists them."
+                    f"`ravi-otel runs --{whose} {shlex.quote(clean(written, 60))}` lists them."
                 )
         raise ConfigurationError(
             f"{parameter}={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, "
