@@ -102,7 +102,7 @@ def answer(request: Request) -> Answer:
 
 def _scripted(pace: float) -> None:
     where = "a scripted model on this machine"
-    waits = {"request": [lambda _: time.sleep(pace)]} if pace else {}
+    waits: dict[str, list[Callable[[Any], None]]] = {"request": [lambda _: time.sleep(pace)]}
     direct = openai.DefaultHttpxClient(trust_env=False, event_hooks=waits)  # a proxy named in the environment cannot reach this process
     held = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks=incident_model.Stage().hooks)
     with ScriptedLLM(answer) as server:

@@ -451,6 +451,16 @@ class Queries:
                 return tuple(found.values())
         return ()
 
+    def named(self, text: str, *, most: int = 8) -> tuple[Found, ...]:
+        """Find what has these words in its name: runs, the latest first, and agents, models, users and tenants that spent something."""
+        like_text = like(text)
+        if like_text is None:
+            return ()
+        rows = self._rows(_RUNS_NAMED, {"text": like_text, "most": most})
+        for kind in _NAMED_IN_HOURS:
+            rows += self._rows(_IN_HOURS_NAMED.format(kind=kind), {"text": like_text, "most": most})
+        return tuple(Found(row["kind"], row["id"], row["run"], clean(row["title"])) for row in rows)
+
     def search(self, text: str, *, most: int = 50) -> tuple[Hit, ...]:
         """Find calls by words of what was said in them; words are all looked for, and "several in quotes" as they stand."""
         rows = self._rows(_SEARCH, {"words": matching(text), "most": most})
@@ -656,6 +666,14 @@ _WOULD_REFUSE: Final = (
 _LAST_LIMITS: Final = """
     SELECT scope, kind, limits FROM scopes WHERE kind = :kind AND limits IS NOT NULL AND (:agent IS NULL OR name = :agent)
     ORDER BY rowid DESC LIMIT 20"""
+_RUNS_NAMED: Final = (
+    "SELECT 'run' AS kind, run AS id, run, name AS title FROM runs WHERE name LIKE :text ESCAPE '\\' ORDER BY began DESC LIMIT :most"
+)
+_NAMED_IN_HOURS: Final = ("agent", "model", "user", "tenant")
+_IN_HOURS_NAMED: Final = (
+    "SELECT DISTINCT '{kind}' AS kind, {kind} AS id, NULL AS run, {kind} AS title FROM hourly "
+    "WHERE {kind} != '' AND {kind} LIKE :text ESCAPE '\\' LIMIT :most"
+)
 _SEARCH: Final = """
     SELECT snippet(messages_text, 0, '«', '»', '…', 16) AS snippet, messages.run AS run, (
         SELECT item FROM content WHERE content.run = messages.run AND content.kind != 'review'

@@ -567,6 +567,6 @@ class WhatIf(Model):
 
 
 class Find(Model):
-    """Be what words or an id lead to: what it is, where it is, and its name."""
+    """Be what words or an id lead to: what it is, its path on the page, and its name."""
 
     found: list[tuple[str, str, str]]

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
@@ -40,6 +41,8 @@ _MOST_SERIES: Final = 4
 _MOST_COLUMNS: Final = 400
 _BINS: Final = 48
 _LEAST_LEARNT: Final = 5
+_FILTERED: Final = ("agent", "model", "user", "tenant")
+"""What is found that the list of runs is narrowed down by."""
 _MOST_AGENTS: Final = 50
 _SHARES: Final = (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))
 _LONG_NS: Final = 3 * 86_400 * NANO
@@ -307,13 +310,24 @@ def _written(kind: Kind, value: float) -> str:
 
 
 def find(store: Store, text: str) -> api.Find:
-    """Return what an id or words lead to."""
+    """Return where an id, a name or words lead to on the page."""
     with queries.Queries(store) as ask:
-        found = [(each.kind, each.id if each.run is None else each.run, clean(each.title, _MOST_NAME)) for each in ask.find(text)]
-        named = ask.runs(answers.RunFilter(name=text), most=10) if text else None
+        found = [*ask.find(text), *(ask.named(text) if text else ())]
         hits = ask.search(text, most=10) if text else ()
-    found += [("run", row.run, clean(row.name, _MOST_NAME)) for row in (() if named is None else named.rows)]
-    return api.Find(found=[*dict.fromkeys(found), *(("said", hit.run, clean(hit.snippet, _MOST_NAME)) for hit in hits)])
+    led = [(each.kind, _path(each), clean(each.title, _MOST_NAME)) for each in found]
+    said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
+    return api.Find(found=list(dict.fromkeys([*led, *said])))
+
+
+def _path(found: answers.Found) -> str:
+    if found.kind in _FILTERED:
+        return f"/runs?{found.kind}={quote(found.id, safe='')}"
+    return _in_run(found.id if found.run is None else found.run, found.id)
+
+
+def _in_run(run: str, item: str | None) -> str:
+    within = "" if item in (None, run) else f"?item={quote(str(item), safe='')}"
+    return f"/runs/{quote(run, safe='')}{within}"
 
 
 def _moment(name: str, written: str) -> int | None:

@@ -472,6 +472,7 @@ def test_whatever_a_column_holds_every_question_is_answered(shelf, ask, statemen
     ask.refused_by("tokens", 5)
     ask.refused_by("cost", 5, agent="clerk")
     ask.limits_of("cost")
+    ask.named("e%_")
 
 
 def test_a_file_that_is_damaged_is_one_sentence(shelf, ask):

@@ -11,7 +11,7 @@ import { ExportedRun, RunPage } from "./pages/run/Run.tsx";
 import { RunsPage } from "./pages/runs/Runs.tsx";
 import { SpendPage } from "./pages/spend/Spend.tsx";
 import { NowPage } from "./pages/now/Now.tsx";
-import { holdTheme } from "./parts/Frame.tsx";
+import { holdTheme } from "./theme.ts";
 import { Nowhere } from "./pages/Nowhere.tsx";
 import "./tokens.css";
 import "./base.css";

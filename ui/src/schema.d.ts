@@ -844,7 +844,7 @@ export interface components {
         };
         /**
          * Find
-         * @description Be what words or an id lead to: what it is, where it is, and its name.
+         * @description Be what words or an id lead to: what it is, its path on the page, and its name.
          */
         Find: {
             /** Found */

@@ -274,6 +274,31 @@ def test_words_that_were_said_and_ids_are_found_from_everywhere(served, looking)
     expect(page).to_have_url(f"{served.origin}/runs/triage-42")
 
 
+def test_agents_models_limits_and_settings_are_found_by_their_names(served, looking):
+    kept(served)
+    served.actor(run("open now", limits=(limit("cost", 0.4, 0.5, spec="cost=0.5usd"),)))
+    page = looking.open("/")
+    expect(page.get_by_role("row").filter(has_text="open now").first).to_be_visible()
+    for typed, what, path in (
+        ("claude", "model", "/runs?model=claude-sonnet"),
+        ("esearche", "agent", "/runs?agent=researcher"),
+        ("u42", "user", "/runs?user=u42"),
+        ("cost=0.5", "limit of run open now", "/limits"),
+        ("charged twice", "said", "/runs/triage-42?item="),
+    ):
+        page.keyboard.press("Control+k")
+        expect(page.get_by_role("combobox", name="Find a run")).to_be_focused()
+        page.keyboard.type(typed)
+        page.get_by_role("option").filter(has_text=what).first.click()
+        expect(page).to_have_url(re.compile(re.escape(served.origin + path)))
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+    page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox", name="Find a run")).to_be_focused()
+    page.keyboard.type("dark th")
+    page.keyboard.press("Enter")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
 def test_where_there_is_no_store_it_says_how_to_keep_one(served, looking):
     page = looking.open("/runs")
     expect(page.get_by_role("alert")).to_contain_text("there is no store at")

@@ -390,6 +390,7 @@ def test_an_error_and_grafanas_table_lead_to_the_run_and_the_run_to_jaeger(serve
     page = looking.open()
     expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.keyboard.press("Control+k")
+    expect(page.get_by_role("combobox")).to_be_focused()
     page.keyboard.type(run_id)
     expect(page.get_by_role("option").filter(has_text="triage-42")).to_be_visible()
     page.keyboard.press("Enter")

@@ -3,6 +3,7 @@ import { useLocation } from "wouter-preact";
 import type { Find } from "../api.ts";
 import { useGet } from "../hooks.ts";
 import { now } from "../live.ts";
+import { setTheme } from "../theme.ts";
 import { Icon } from "./Icon.tsx";
 import "./Find.css";
 
@@ -19,7 +20,13 @@ interface Hit {
   kind: string;
   name: string;
   href: string;
+  act?: () => void;
 }
+
+const SETTINGS: readonly Hit[] = [
+  { kind: "setting", name: "Light theme", href: "", act: () => setTheme("light") },
+  { kind: "setting", name: "Dark theme", href: "", act: () => setTheme("dark") },
+];
 
 /** The search box: pages, what runs now, and what the store knows by an id, a name or words. */
 export function FindButton() {
@@ -38,7 +45,7 @@ export function FindButton() {
     <>
       <button type="button" class="find" onClick={() => setOpen(true)}>
         <Icon name="find" />
-        <span>Find a run, agent, words</span>
+        <span>Find a run, agent, limit</span>
         <kbd>⌘K</kbd>
       </button>
       {open && <Finding onClose={() => setOpen(false)} />}
@@ -65,13 +72,19 @@ function Finding({ onClose }: { onClose: () => void }) {
       .filter((row) => row.run && row.name.toLowerCase().includes(low))
       .slice(0, 8)
       .map((row) => ({ kind: `${row.kind}, open now`, name: row.name, href: `/runs/${encodeURIComponent(row.run ?? "")}` })),
-    ...(asked === "" ? [] : (data?.found ?? [])).map(([kind, run, name]) => ({ kind, name, href: `/runs/${encodeURIComponent(run)}` })),
+    ...(low === "" ? [] : (now.value?.rows ?? []))
+      .flatMap((row) => row.bars.map((bar) => ({ kind: `limit of ${row.kind} ${row.name}, ${bar.share}`, name: bar.spec ?? bar.title, href: "/limits" })))
+      .filter((hit) => hit.name.toLowerCase().includes(low) || "limit".startsWith(low))
+      .slice(0, 8),
+    ...SETTINGS.filter(({ name }) => low !== "" && name.toLowerCase().includes(low)),
+    ...(asked === "" ? [] : (data?.found ?? [])).map(([kind, href, name]) => ({ kind, name, href })),
   ];
   const chosen = hits[Math.min(at, hits.length - 1)];
   const open = (hit: Hit | undefined) => {
     if (!hit) return;
     onClose();
-    go(hit.href);
+    if (hit.act) hit.act();
+    else go(hit.href);
   };
   return (
     <dialog ref={dialog} class="finding" aria-label="Find" onClose={onClose}>
@@ -83,7 +96,7 @@ function Finding({ onClose }: { onClose: () => void }) {
         aria-controls="hits"
         aria-activedescendant={chosen ? `hit-${hits.indexOf(chosen)}` : undefined}
         aria-label="Find a run, an agent, or words"
-        placeholder="An id, a name, or words that were said"
+        placeholder="An id, a name, a limit, or words that were said"
         autoFocus
         value={text}
         onInput={(event) => {

@@ -5,6 +5,7 @@ import { Link, useLocation } from "wouter-preact";
 import { session } from "../api.ts";
 import { useKeys, useTitle } from "../hooks.ts";
 import { heardAt, live, now, trouble } from "../live.ts";
+import { isDark, setTheme } from "../theme.ts";
 import { FindButton } from "./Find.tsx";
 import { moment } from "../words.ts";
 import { Icon, State } from "./Icon.tsx";
@@ -20,24 +21,9 @@ const PAGES = [
 
 const waiting = computed(() => now.value?.waiting ?? 0);
 
-function isDark(): boolean {
-  const held = document.documentElement.dataset["theme"];
-  return held === undefined ? matchMedia("(prefers-color-scheme: dark)").matches : held === "dark";
-}
-
-/** Hold the theme that was chosen, where the browser keeps anything. */
-export function holdTheme(): void {
-  const held = localStorage.getItem("ravi-theme");
-  if (held === "dark" || held === "light") document.documentElement.dataset["theme"] = held;
-}
-
 function Top() {
   const [at] = useLocation();
-  const turn = () => {
-    const theme = isDark() ? "light" : "dark";
-    document.documentElement.dataset["theme"] = theme;
-    localStorage.setItem("ravi-theme", theme);
-  };
+  const turn = () => setTheme(isDark() ? "light" : "dark");
   return (
     <header class="top">
       <Link class="brand" href="/">

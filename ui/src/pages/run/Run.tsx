@@ -146,11 +146,12 @@ export function RunPage({ id }: { id: string }) {
 function Elsewhere({ id }: { id: string }) {
   const { data } = useGet<Find>(`/api/find?text=${encodeURIComponent(id)}`);
   const [, go] = useLocation();
-  const ids = new Set((data?.found ?? []).filter(([kind]) => kind !== "said").map(([, run]) => run));
-  const [only] = ids;
+  const paths = (data?.found ?? []).filter(([kind, path]) => kind !== "said" && path.startsWith("/runs/")).map(([, path]) => path);
+  const runs = new Set(paths.map((path) => path.split("?")[0]));
+  const [only] = paths.length === 1 ? paths : runs;
   useEffect(() => {
-    if (ids.size === 1 && only && only !== id) go(`/runs/${encodeURIComponent(only)}?item=${encodeURIComponent(id)}`, { replace: true });
-  }, [ids.size, only]);
+    if (runs.size === 1 && only && only !== `/runs/${encodeURIComponent(id)}`) go(only, { replace: true });
+  }, [runs.size, only]);
   return (
     <p class="failed">
       <Link href="/runs">See all runs</Link>
