@@ -195,7 +195,7 @@ class Series:
         self._cleared_ns = now
         for part, account in list(counters.items()):
             said = account.used or account.denied
-            if not account.held and not account.line and (not said or spans(account)):
+            if not account.held and not account.waiters and (not said or spans(account)):
                 counters.pop(part, None)
 
 

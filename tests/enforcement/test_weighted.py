@@ -257,7 +257,7 @@ def test_who_waits_for_what_others_claim_lets_them_pass_and_is_served_when_they_
     account, got = parent.accounts[0], []
     thread = threading.Thread(target=lambda: got.append(begin(background, 100, owner="background", patience_s=20.0)))
     thread.start()
-    while not (account.line or parent.engine.ledger.__dict__.get("_waiters")):
+    while not (account.waiters or parent.engine.ledger.__dict__.get("_waiters")):
         pass
     flying = begin(child, 1500, owner="child", patience_s=20.0)
     assert not isinstance(flying, Denied)

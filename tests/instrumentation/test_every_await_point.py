@@ -305,7 +305,7 @@ class Ended:
         ledger: Any = STATE.engine.ledger
         assert (len(ledger), len(self.heard.open)) == (0, 0)
         assert [reading.held for reading in run.limits] == [0] * len(LIMITS)
-        assert all(account.line == [] for account in run.scope.accounts)
+        assert all(account.waiters == [] for account in run.scope.accounts)
         assert sent <= run.stats().requests <= sent + calls
         tokens = next(reading.used for reading in run.limits if reading.limit.kind == "tokens")
         assert (tokens > 0) == (run.stats().requests > 0)

@@ -225,7 +225,6 @@ class Account:
         "kept_back",
         "kind",
         "limit",
-        "line",
         "named_store",
         "nature",
         "observe",
@@ -242,6 +241,7 @@ class Account:
         "twins",
         "used",
         "value",
+        "waiters",
         "wall_s",
         "warn_at",
         "warn_value",
@@ -283,7 +283,7 @@ class Account:
         self.declared = limit.value  # the smallest value that it came with, whatever was set since
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
-        self.line: list[object] = []  # the queue of those who wait for it
+        self.waiters: list[object] = []  # who waits for it, in their order
         self.row: Any = None
         self.shared: bool | None = None
         self.asked_ns = 0

@@ -28,7 +28,7 @@ _SHARED_SCOPES = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 class Line:
     """What an operation asks of one account: `want`, and no less than `minimum` (both inner integers).
 
-    It is a line as of an invoice. `Account.line` is another: the queue of those who wait for the account.
+    It is a line as of an invoice. Who waits for the account is in `Account.waiters`.
 
     A `free` line is counted and never refused. A `carved` line is held whatever its kind, also where that is else charged at once: it is
     a part set aside for others, and only what they used of it is charged when it ends.
@@ -85,7 +85,7 @@ class Line:
             return True
         account = self.account
         # Who cannot wait passes those who can, as long as there is room: else one large call in line would stop all of them.
-        if not (newcomer and request.patience_s > 0 and account.line):
+        if not (newcomer and request.patience_s > 0 and account.waiters):
             return False
         return not account.claims or account.promised(to=request.meters) < least  # what was promised to it is not what they wait for
 

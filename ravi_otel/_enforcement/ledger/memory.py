@@ -273,7 +273,7 @@ class MemoryLedger(WaitQueue[Waiter]):
             return judge.last_word(waiter.request, self.operations)
         waiter.blocked_by = account
         self._standing[waiter] = None  # before it stands there: nobody may pass it by
-        account.line.append(waiter)
+        account.waiters.append(waiter)
         return None
 
     def _sweep(self) -> None:
@@ -289,9 +289,9 @@ class MemoryLedger(WaitQueue[Waiter]):
 
     def _leave_alone(self, waiter: Waiter, *, wants: bool) -> Grant | Denied:
         self._expire_standing()
-        left = [line.account for line in waiter.request.lines if waiter in line.account.line]
+        left = [line.account for line in waiter.request.lines if waiter in line.account.waiters]
         for place in left:
-            place.line.remove(waiter)
+            place.waiters.remove(waiter)
         answer = judge.last_word(waiter.request, self.operations) if wants and not waiter.woken else None
         if answer is None or answer.contended:
             answer = waiter.refused()

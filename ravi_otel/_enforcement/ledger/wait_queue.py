@@ -110,8 +110,8 @@ def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -
     Where there are claims one may have to wait for what another is promised, and lets that one pass.
     """
     at = 0
-    while at < len(account.line):
-        waiter = account.line[at]
+    while at < len(account.waiters):
+        waiter = account.waiters[at]
         if not isinstance(waiter, Waiter):
             if not account.claims:
                 return
@@ -125,10 +125,10 @@ def serve_line(account: Account, operations: Operations, woken: deque[Waiter]) -
                 at += 1
                 continue
             if not waiter.request.blocks_itself(answer.account, operations):
-                account.line.pop(at)
-                answer.account.line.append(waiter)  # now another account stands in the way
+                account.waiters.pop(at)
+                answer.account.waiters.append(waiter)  # now another account stands in the way
                 continue
             answer = last_word(waiter.request, operations)
-        account.line.pop(at)
+        account.waiters.pop(at)
         waiter.answer = answer
         woken.append(waiter)

@@ -438,7 +438,7 @@ def test_a_limit_that_says_nothing_of_admission_is_counted_as_its_process_chose(
 
 def test_an_account_by_itself_knows_of_no_store_no_window_and_no_other_account():
     each = account()
-    assert (each.asked_ns, each.copy, each.epoch, each.shared, each.row, each.twins, each.line) == (0, None, None, None, None, (), [])
+    assert (each.asked_ns, each.copy, each.epoch, each.shared, each.row, each.twins, each.waiters) == (0, None, None, None, None, (), [])
     assert (each.named_store, each.ends_s, each.window, each.counted_for, each.part) == (False, None, None, None, ())
     assert (each.used, each.held, each.denied, each.events, each.refused_at) == (0, 0, 0, (), None)
     assert (each.near, each.exceeded, each.draining) == (False, False, False)

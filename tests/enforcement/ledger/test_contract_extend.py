@@ -166,7 +166,7 @@ async def test_what_goes_on_is_served_before_those_who_have_not_begun(desk):
     account = desk.tokens(100)
     stream = desk.take((account, 60), owner="stream")
     task = asyncio.create_task(run_async(desk.flow((account, 80), owner="next", patience=10.0)))
-    while not account.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+    while not account.waiters:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
         await asyncio.sleep(0)
     assert extend(desk, stream).more == MORE
     desk.settle(stream, {Kind.TOKENS: 10})
@@ -179,7 +179,7 @@ def test_whoever_is_enclosed_by_the_holder_is_told_at_once(desk, around):
     account = desk.tokens(100)
     desk.take((account, 100), owner="caller")
     answer = desk.ask((account, 50), owner="tool", patience=30.0, around=around)
-    assert (answer.reason, account.line) == ("contended", [])
+    assert (answer.reason, account.waiters) == ("contended", [])
 
 
 @pytest.mark.anyio
@@ -188,11 +188,11 @@ async def test_one_whom_its_own_chain_stands_in_the_way_of_later_is_told_then(de
     blocking = desk.take((first, 100), owner="other")
     desk.take((second, 100), owner="caller")
     task = asyncio.create_task(run_async(desk.flow((first, 50), (second, 50), owner="tool", patience=30.0, around=("caller",))))
-    while not first.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+    while not first.waiters:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
         await asyncio.sleep(0)
     desk.release(blocking)
     assert (await asyncio.wait_for(task, 5)).reason == "contended"
-    assert (first.line, second.line, first.held) == ([], [], 0)
+    assert (first.waiters, second.waiters, first.held) == ([], [], 0)
 
 
 # what is counted and never refused, and what is kept back

@@ -25,9 +25,9 @@ class Line:
 
     async def stand(self, account, name, *asks, patience=10.0, **more):
         """Start waiting, and come back once the one named is in line."""
-        before = len(account.line)
+        before = len(account.waiters)
         task = asyncio.create_task(self._asked(name, *asks, patience=patience, owner=name, **more))
-        while len(account.line) == before and not task.done():  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+        while len(account.waiters) == before and not task.done():  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
             await asyncio.sleep(0)
         return task
 
@@ -40,7 +40,7 @@ async def test_a_settle_lets_the_next_in_line_in(desk):
     desk.settle(holder, {Kind.TOKENS: 30})
     await task
     assert isinstance(line.answers["a"], Grant)
-    assert (account.used, account.held, account.line) == (30, 60, [])
+    assert (account.used, account.held, account.waiters) == (30, 60, [])
 
 
 @pytest.mark.anyio
@@ -91,14 +91,14 @@ async def test_a_wait_ends_when_its_patience_does(desk):
     desk.take((account, 100))
     await (await line.stand(account, "a", (account, 60), patience=0.02))
     denied = line.answers["a"]
-    assert (denied.reason, denied.held, account.denied, account.line, account.events) == ("contended", 100, 0, [], ())
+    assert (denied.reason, denied.held, account.denied, account.waiters, account.events) == ("contended", 100, 0, [], ())
 
 
 def test_a_thread_waits_no_longer_than_its_patience(desk):
     account = desk.tokens(100)
     desk.take((account, 100))
     assert desk.ask((account, 60), patience=0.02).reason == "contended"
-    assert account.line == []
+    assert account.waiters == []
 
 
 def test_without_patience_nobody_waits(desk):
@@ -133,7 +133,7 @@ async def test_who_has_waited_long_enough_gets_what_there_is(desk):
     desk.take((account, 80))
     granted = await run_async(desk.flow((account, 60, 5), owner="me", patience=0.01))
     assert isinstance(granted, Grant)
-    assert (account.held, account.line) == (100, [])
+    assert (account.held, account.waiters) == (100, [])
 
 
 @pytest.mark.anyio
@@ -166,7 +166,7 @@ async def test_a_caller_whose_own_chain_holds_what_it_needs_is_told_at_once(desk
     desk.take((account, 100), owner="me")
     denied = await asyncio.wait_for(run_async(desk.flow((account, 60), owner="me", patience=30.0)), 5)
     assert denied.reason == "contended"
-    assert account.line == []
+    assert account.waiters == []
 
 
 @pytest.mark.anyio
@@ -177,7 +177,7 @@ async def test_a_cancelled_waiter_leaves_nothing_behind(desk):
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (account.used, account.held, account.line) == (0, 100, [])
+    assert (account.used, account.held, account.waiters) == (0, 100, [])
     desk.release(holder)
     desk.take((account, 100))
 
@@ -192,7 +192,7 @@ async def test_one_cancelled_in_the_moment_it_was_let_in_gives_back_what_it_got(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert (account.used, account.held, requests.used, account.line) == (0, 0, 0, [])
+    assert (account.used, account.held, requests.used, account.waiters) == (0, 0, 0, [])
 
 
 def test_a_flow_that_is_closed_while_it_waits_leaves_nothing_behind_at_the_next_step(desk):
@@ -201,14 +201,14 @@ def test_a_flow_that_is_closed_while_it_waits_leaves_nothing_behind_at_the_next_
     first = desk.take((account, 100))
     flow = desk.flow((account, 60), patience=10.0)
     step = next(flow)
-    while not account.line:
+    while not account.waiters:
         step = flow.send(step.blocking())
-    assert len(account.line) == 1
+    assert len(account.waiters) == 1
     flow.close()
     desk.release(first)
     while desk.far and desk.ledger.debts:  # a caller sends what is owed for some milliseconds, and the thread beside it the rest
         desk.ledger.pay_now()
-    assert (account.held, account.line) == (0, [])
+    assert (account.held, account.waiters) == (0, [])
 
 
 @pytest.mark.anyio
@@ -221,7 +221,7 @@ async def test_a_waiter_is_let_in_only_when_every_account_has_room(desk):
     assert outer.held == 0
     desk.release(second)
     await task
-    assert (outer.held, inner.held, outer.line, inner.line) == (40, 40, [], [])
+    assert (outer.held, inner.held, outer.waiters, inner.waiters) == (40, 40, [], [])
 
 
 @pytest.mark.anyio
@@ -247,7 +247,7 @@ async def test_a_waiter_that_is_stopped_comes_back_at_once(desk):
     task = await line.stand(account, "a", (account, 60), on_stop=on_stop)
     stops[0]()
     await asyncio.wait_for(task, 5)
-    assert (line.answers["a"].reason, account.line, stops) == ("contended", [], [])
+    assert (line.answers["a"].reason, account.waiters, stops) == ("contended", [], [])
 
 
 def test_threads_in_line_are_all_served_and_never_hold_too_much(desk):
@@ -267,7 +267,7 @@ def test_threads_in_line_are_all_served_and_never_hold_too_much(desk):
     for thread in threads:
         thread.join(10)
     assert all(isinstance(answer, Grant) for answer in answers)
-    assert (len(answers), account.used, account.held, account.line) == (16, 16, 0, [])
+    assert (len(answers), account.used, account.held, account.waiters) == (16, 16, 0, [])
     assert peak[0] <= 300
 
 

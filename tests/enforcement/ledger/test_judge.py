@@ -83,7 +83,7 @@ def test_what_is_counted_after_is_refused_only_where_all_is_promised(granted, ex
 
 def test_who_was_promised_enough_passes_those_who_wait_for_something_else():
     each, meter = account(100), account(99)
-    each.line.append("somebody")
+    each.waiters.append("somebody")
     request = Reservation("1", [line := Line(each, 20, 20), Line(meter, 1, 1)], patience_s=1.0)
     assert line.refusal(request, newcomer=True) == "contended"
     assert line.refusal(request, newcomer=False) is None

@@ -277,7 +277,7 @@ def test_who_leaves_a_line_and_cannot_read_the_answer_leaves_again(path, monkeyp
     run_sync(ledger.reserve(Reservation(first, [Line(one, 1, 1)])))
     flow = ledger.reserve(Reservation(second, [Line(one, 1, 1)], patience_s=30.0))
     step = next(flow)
-    while not one.line:
+    while not one.waiters:
         step = flow.send(step.blocking())
     call, unread = ledger.store.client.call, [Done(b"E")]
     with ledger.pulse.beating, monkeypatch.context() as patched:

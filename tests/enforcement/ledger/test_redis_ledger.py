@@ -155,7 +155,7 @@ async def test_one_waits_for_what_this_process_holds_of_its_own(new):
     holder = ask(ledger, (own, 100))
     request = Reservation(new_op_id(), [Line(shared, 10, 10), Line(own, 60, 60)], patience_s=10.0)
     task = asyncio.create_task(run_async(ledger.reserve(request)))
-    while not own.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+    while not own.waiters:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
         await asyncio.sleep(0)
     assert shared.held == 0
     settle(ledger, holder, 10)
@@ -268,7 +268,7 @@ async def test_who_came_first_is_served_first_whichever_process_it_waits_in(new)
     tasks = []
     for at in range(3):
         tasks.append(asyncio.create_task(wait(at)))
-        while not accounts[at].line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+        while not accounts[at].waiters:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
             await asyncio.sleep(0)
     await run_async(holder.settle(grant.op_id, {TOKENS: 0}))
     await asyncio.wait_for(asyncio.gather(*tasks), 20)
@@ -426,7 +426,7 @@ async def test_a_cluster_keeps_what_is_one_tenants_together(new, redis_cluster):
         assert dict(run_sync(ledger.extend(grant.op_id, {TOKENS: 40})).more) == {TOKENS: 40}
         request = Reservation(new_op_id(), [Line(twin(tenant=tenant), 50, 50)], patience_s=20.0)
         task = asyncio.create_task(run_async(other.reserve(request)))
-        while not request.lines[0].account.line:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
+        while not request.lines[0].account.waiters:  # noqa: ASYNC110 - the line is the ledger's, which has no event for it
             await asyncio.sleep(0)
         await run_async(ledger.settle(grant.op_id, {TOKENS: 50}))
         assert isinstance(await asyncio.wait_for(task, 20), Grant)

@@ -170,7 +170,7 @@ def test_one_who_waits_for_what_a_killed_process_held_is_answered_after_the_leas
     with pytest.raises(StopIteration) as end:
         flow.send(None)
     assert end.value.value.reason == "too_large"
-    assert (shared.used, shared.held, shared.line) == (100, 0, [])
+    assert (shared.used, shared.held, shared.waiters) == (100, 0, [])
 
 
 @pytest.fixture

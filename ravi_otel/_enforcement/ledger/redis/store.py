@@ -179,19 +179,19 @@ class Ticket:
         self.leave()
         self.account = account
         self.key = next(view.key for each, view in encoded.seen if each is account)
-        account.line.append(self)
+        account.waiters.append(self)
 
     def leave(self) -> None:
         """Leave the line, and have the next one look."""
-        if self.account is not None and self in self.account.line:
-            self.account.line.remove(self)
+        if self.account is not None and self in self.account.waiters:
+            self.account.waiters.remove(self)
             wake_first([self.account])
         self.account = None
 
     @property
     def first(self) -> bool:
         """Whether it is the first of this process, or need not be."""
-        return self.account is None or bool(self.account.claims) or not self.account.line or self.account.line[0] is self
+        return self.account is None or bool(self.account.claims) or not self.account.waiters or self.account.waiters[0] is self
 
     def stop(self) -> None:
         """Wait no more."""
@@ -202,8 +202,8 @@ class Ticket:
 def wake_first(accounts: Iterable[Account]) -> None:
     """Have whoever is first in line at these accounts look again; all of them where one may pass another."""
     for account in accounts:
-        if account.line:
-            for ticket in tuple(account.line) if account.claims else tuple(account.line[:1]):
+        if account.waiters:
+            for ticket in tuple(account.waiters) if account.claims else tuple(account.waiters[:1]):
                 if isinstance(ticket, Ticket):
                     ticket.sleeper.wake()
 
@@ -298,7 +298,7 @@ class RedisStore:
         tag = tag_of(self._namespace, account.facts.tenant_id)
         key = f"{tag}:a:{digest(account.key)}"
         with self.lock:
-            account.line = self._queues.setdefault(key, Queue())
+            account.waiters = self._queues.setdefault(key, Queue())
         view = account.row = AccountView(self._life, tag, key, account, keep_s=self._keep_s, now_ns=self._clock.monotonic_ns())
         return view
 

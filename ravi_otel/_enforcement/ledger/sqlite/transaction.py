@@ -297,7 +297,7 @@ class Transaction:
             if epoch != account.epoch:
                 continue
             row: Row = account.row
-            self._undo.append(partial(_put_back, account, row, row.used, account.refused_at, account.line[:], state_of(account)))
+            self._undo.append(partial(_put_back, account, row, row.used, account.refused_at, account.waiters[:], state_of(account)))
             del wanted[number]
             read[number], at_hand[number] = values, account
             by_hand = account.used - row.used  # written by the program's own hand, while no call was made
@@ -313,7 +313,7 @@ class Transaction:
             if account.roll_ns:
                 account.buckets = dict(account.buckets)
                 account.expire(self.now_ns)
-            if account.line or lined:
+            if account.waiters or lined:
                 self._see_line(account, number)
 
     def _see_line(self, account: Account, number: int) -> None:
@@ -321,7 +321,7 @@ class Transaction:
         if self._tickets is None:
             self._tickets = dict(self.execute("SELECT ticket, account FROM line ORDER BY ticket"))
         ours: dict[object, Stander] = {waiter.ticket: waiter for waiter in self.waiters}
-        account.line = [ours.get(ticket, ticket) for ticket, place in self._tickets.items() if place == number]
+        account.waiters = [ours.get(ticket, ticket) for ticket, place in self._tickets.items() if place == number]
 
     def at_hand(self, account: Account) -> Account:
         """Return the account that counts in here for a row, with what the row says now."""
@@ -381,7 +381,7 @@ class Transaction:
         """Have `undo` show again what an account says now."""
         row: Row | None = account.row
         used = 0 if row is None else row.used
-        self._undo.append(partial(_put_back, account, row, used, account.refused_at, account.line[:], state_of(account)))
+        self._undo.append(partial(_put_back, account, row, used, account.refused_at, account.waiters[:], state_of(account)))
 
     def _request_at_hand(self, request: Reservation) -> Reservation:
         """Return the request on the accounts that count in here; a limit that was declared twice is asked once."""
@@ -547,10 +547,10 @@ class Transaction:
             if waiter.ticket is not None and waiter.ticket not in (self._tickets or ()) and waiter.blocked_by is not None:
                 # Thought dead: its place is gone, and it stands behind all others now.
                 waiter.ticket, waiter.place = None, 0
-                self.at_hand(waiter.blocked_by).line.append(waiter)
+                self.at_hand(waiter.blocked_by).waiters.append(waiter)
         served = len(self.woken)
         for account in tuple(self._at_hand.values()):
-            if account.line:
+            if account.waiters:
                 wait_queue.serve_line(account, self.operations, self.woken)
         for answer in [waiter.answer for waiter in self.woken][served:]:
             if isinstance(answer, Operation):
@@ -566,7 +566,7 @@ class Transaction:
             return self.reserve(waiter.request.patient(0.0))
         self._see_standing()
         waiter.blocked_by = answer.account
-        answer.account.line.append(waiter)
+        answer.account.waiters.append(waiter)
         self.waiters[waiter] = None
         return None
 
@@ -577,8 +577,8 @@ class Transaction:
         self._see_standing()
         waiter.request = self._request_at_hand(waiter.request)
         for account in self._at_hand.values():
-            if waiter in account.line:
-                account.line.remove(waiter)
+            if waiter in account.waiters:
+                account.waiters.remove(waiter)
         self._tear(waiter)
         self.waiters.pop(waiter, None)
         if wants and not waiter.woken:
@@ -607,7 +607,7 @@ class Transaction:
         if self.waiters:
             self.holds, process = True, self.leases.process or self.leases.enrol(self.execute, self.alive_ns)
             for number, account in self._at_hand.items():
-                for waiter in account.line:
+                for waiter in account.waiters:
                     if isinstance(waiter, Stander) and waiter.place != number:
                         self._tear(waiter)
                         stood = self.execute("INSERT INTO line (process, account) VALUES (?, ?)", (process, number))
@@ -646,8 +646,8 @@ class Transaction:
             put_back()
 
 
-def _put_back(account: Account, row: Row | None, used: int, refused_at: int | None, line: list[object], state: tuple[Any, ...]) -> None:
-    account.row, account.refused_at, account.line = row, refused_at, line
+def _put_back(account: Account, row: Row | None, used: int, refused_at: int | None, waiters: list[object], state: tuple[Any, ...]) -> None:
+    account.row, account.refused_at, account.waiters = row, refused_at, waiters
     account.restore(state)
     if row is not None:
         row.used, row.steady, row.changes = used, (), -1
