@@ -6,6 +6,7 @@ Programs of `scenes.py` work meanwhile, after `ravi-otel demo` has, in a store t
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from ravi_otel.local._store import Store
 ROOT = Path(__file__).parents[3]
 SHOWN = ROOT / "docs" / "pictures" / "page"
 WINDOWS = {"desk": (1440, 900), "wide": (2560, 1440), "phone": (390, 844)}
+PHONE = 640
 THEMES = ("light", "dark")
 COLOURS = 160
 THERE = ".table, [role=treegrid], [role=table], .empty, .failed, .inbox, .whatif"
@@ -53,6 +55,14 @@ def _refused_call(page: Page) -> None:
     page.goto(page.url.partition("/runs")[0] + "/")
     page.get_by_role("link", name="Open call that researcher was refused").click()
     expect(page.get_by_text("said no").first).to_be_visible()
+
+
+def _asked(page: Page) -> None:
+    refund = page.get_by_role("link").filter(has_text="refund(order=881")
+    expect(refund).to_be_visible()
+    if page.viewport_size["width"] > PHONE:
+        refund.click()
+        expect(page.locator(".ask-main")).to_contain_text("881")
 
 
 def _edited(page: Page) -> None:
@@ -113,7 +123,7 @@ SHOTS = (
     Shot("spend-by-tool", "/spend?since=30d&by=tool"),
     Shot("limits", "/limits", docs=(("desk", "light"),)),
     Shot("limits-tried", "/limits", _tried),
-    Shot("approvals", "/approvals", docs=(("desk", "light"),)),
+    Shot("approvals", "/approvals", _asked, docs=(("desk", "light"),)),
     Shot("approval-edited", "/approvals", _edited, (("phone", "light"),)),
     Shot("audit", "/audit", docs=(("desk", "light"),)),
     Shot("compare", "/runs", _compared),
@@ -125,7 +135,7 @@ EMPTY = ("now", "runs", "spend", "limits", "approvals", "audit")
 def past(served: Served) -> None:
     """Have a month behind: what is made up, then the demo and refunds that a person has decided about."""
     fill(Store.open(served.store), 320, 16_000)
-    command = partial(subprocess.run, check=True, env=environment(served.store), cwd=served.store.parent, stdout=subprocess.DEVNULL)
+    command = partial(subprocess.run, check=True, env=environment(served.store), stdout=subprocess.DEVNULL)
     ours = [sys.executable, "-m", "ravi_otel"]
     command([*ours, "demo"])
     with playing(served.store, REFUNDS):
@@ -141,6 +151,14 @@ def _one_that_waits(served: Served) -> str:
             return waiting[0].id
         time.sleep(0.05)
     raise SystemExit("nothing waits for a person")
+
+
+@contextlib.contextmanager
+def stage(place: Path) -> Iterator[Served]:
+    """Serve the page in a directory of its own, so that pictures name what is in it as whoever works there would."""
+    place.mkdir()
+    with contextlib.chdir(place), serving(Path()) as served:
+        yield served
 
 
 class Album:
@@ -200,7 +218,7 @@ def looks(browser: Browser, served: Served) -> Iterator[tuple[str, str, Looking]
 
 def main() -> int:
     """Take all pictures, and print what they weigh."""
-    album = Album(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "pictures"))
+    album = Album(Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "pictures").absolute())
     only = set(sys.argv[2:])
     for place in (album.place, SHOWN):
         place.mkdir(parents=True, exist_ok=True)
@@ -208,11 +226,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rp") as root, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=list(NO_NETWORK))
         if not only or "empty" in only:
-            with serving(Path(root) / "empty") as served:
+            with stage(Path(root) / "empty") as served:
                 for window, theme, looking in looks(browser, served):
                     for name in EMPTY:
                         album.take(looking, Shot(f"{name}-empty", "/" if name == "now" else f"/{name}"), window, theme)
-        with serving(Path(root) / "desk") as served:
+        with stage(Path(root) / "desk") as served:
             past(served)
             with playing(served.store, *SCENES):
                 looking = Looking(browser, served)

@@ -16,7 +16,7 @@ REFUNDS = "refunds"
 def environment(store: Path) -> dict[str, str]:
     """Return what has a program keep its runs in the store, with what was said."""
     known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
-    return known | {"RAVI_STORE": str(store), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    return known | {"RAVI_STORE": str(store.absolute()), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
 
 
 @contextlib.contextmanager
@@ -25,7 +25,7 @@ def playing(store: Path, *names: str) -> Iterator[None]:
     command = [sys.executable, str(Path(__file__).parent / "scenes.py")]
     with contextlib.ExitStack() as ends:
         for name in names:
-            started = subprocess.Popen([*command, name], stdin=subprocess.PIPE, env=environment(store), cwd=store.parent)
+            started = subprocess.Popen([*command, name], stdin=subprocess.PIPE, env=environment(store), cwd=store.absolute().parent)
             ends.callback(started.wait)
             ends.callback(started.stdin.close)
         yield
