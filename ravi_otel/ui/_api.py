@@ -28,13 +28,14 @@ class Model(BaseModel):
 
 
 class Session(Model):
-    """Tell the page who looks, and what may be done."""
+    """Tell the page who looks, what may be done, and in which time zone everything is told: the terminal's."""
 
     user: str | None
     token: str
     read_only: bool
     store: str
     version: str
+    zone: str
 
 
 class Bar(Model):

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import socket
 import time
 from base64 import b64encode
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final, cast
+from zoneinfo import ZoneInfo
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Query, Request
@@ -128,8 +132,25 @@ Holding = Annotated[ApprovalAnswer, Depends(_holding)]
 @router.get("/api/session")
 def session(desk: At, who: Who) -> api.Session:
     """Tell the page who looks, and the token that a change must bring."""
-    access, store = desk.access, clean(str(desk.store), _MOST_PATH)
-    return api.Session(user=who or None, token=access.derived("change"), read_only=access.read_only, store=store, version=__version__)
+    access = desk.access
+    return api.Session(
+        user=who or None,
+        token=access.derived("change"),
+        read_only=access.read_only,
+        store=clean(str(desk.store), _MOST_PATH),
+        version=__version__,
+        zone=_zone(),
+    )
+
+
+def _zone() -> str:
+    """Return the name of this machine's time zone, else how far it is from UTC now: a browser knows both."""
+    now = datetime.now().astimezone()
+    name = (os.environ.get("TZ") or os.path.realpath("/etc/localtime").partition("/zoneinfo/")[2]).lstrip(":")
+    with suppress(ValueError, OSError, KeyError):  # no name, or none that is known here
+        if ZoneInfo(name).utcoffset(now.replace(tzinfo=None)) == now.utcoffset():
+            return name
+    return now.isoformat()[-6:]
 
 
 @router.get("/api/events", response_class=StreamingResponse)

@@ -1,6 +1,7 @@
 // What the server says, by the types that are made of its own models; a refusal arrives as the one sentence it was written as.
 import { signal } from "@preact/signals";
 import type { components } from "./schema.d.ts";
+import { holdZone } from "./words.ts";
 
 type Schemas = components["schemas"];
 export type Tone = Schemas["Note"]["tone"];
@@ -60,6 +61,7 @@ export async function post<T>(path: string, body: unknown): Promise<T> {
 
 export async function begin(): Promise<Session> {
   session.value = await get<Session>("/api/session");
+  holdZone(session.value.zone);
   return session.value;
 }
 

@@ -1249,7 +1249,7 @@ export interface components {
         };
         /**
          * Session
-         * @description Tell the page who looks, and what may be done.
+         * @description Tell the page who looks, what may be done, and in which time zone everything is told: the terminal's.
          */
         Session: {
             /** Read Only */
@@ -1262,6 +1262,8 @@ export interface components {
             user: string | null;
             /** Version */
             version: string;
+            /** Zone */
+            zone: string;
         };
         /**
          * SoFar

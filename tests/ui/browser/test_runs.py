@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from datetime import datetime
 
 import pytest
@@ -363,3 +364,18 @@ def test_the_id_of_a_call_leads_to_it_in_its_run(served, looking):
     page = looking.open(f"/runs/{'ab' * 16}")
     expect(page.get_by_role("heading", level=1)).to_have_text("only-one")
     looking.is_refused()
+
+
+def test_times_are_those_of_the_terminal_wherever_the_browser_is(served, browser):
+    shelf = Shelf(served.store)
+    shelf.run("r1")
+    there = browser.new_context(timezone_id="Pacific/Kiritimati")
+    page = there.new_page()
+    page.goto(f"{served.origin}/runs?token={served.access.token}")
+    row = page.get_by_role("table", name="Runs").get_by_role("row").filter(has_text="r1")
+    at = time.strftime("%H:%M:%S", time.localtime(shelf._now / 1e9))
+    expect(row).to_contain_text(at)
+    expect(page.get_by_role("contentinfo")).to_contain_text("times of")
+    page.goto(f"{served.origin}/runs/r1")
+    expect(page.get_by_role("main")).to_contain_text(at)
+    there.close()

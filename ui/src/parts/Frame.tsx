@@ -7,7 +7,7 @@ import { useKeys, useTitle } from "../hooks.ts";
 import { heardAt, live, now, trouble } from "../live.ts";
 import { isDark, setTheme } from "../theme.ts";
 import { FindButton } from "./Find.tsx";
-import { moment } from "../words.ts";
+import { isElsewhere, moment, zone } from "../words.ts";
 import { Icon, State } from "./Icon.tsx";
 
 const PAGES = [
@@ -137,6 +137,7 @@ export function Page({ name, cli, looks, keys = [], children, fixed = false }: P
       <footer class="status">
         <span>
           {looks} · {live.value ? "live" : <State tone="unknown">not connected</State>}
+          {isElsewhere() && ` · times of ${zone.value}`}
         </span>
         {cli !== undefined && (
           <span class="cli" title="The same in a terminal">

@@ -14,7 +14,7 @@ export function ByLink({ link }: { link: string }) {
   const { data, error } = useGet<Linked>(path, turn);
   useSettling(data?.asked, () => setTurn((before) => before + 1));
   useEffect(() => {
-    if (data) session.value = { user: data.user, token: "-", read_only: data.read_only, store: "", version: "" };
+    if (data) session.value = { user: data.user, token: "-", read_only: data.read_only, store: "", version: "", zone: "" };
   }, [data]);
   return (
     <div class="frame">
