@@ -127,14 +127,15 @@ class AuditLog:
 
     def _write(self, entry: dict[str, Any]) -> None:
         path = self.path(entry["run_id"])
+        so = "The limit was set all the same" if entry["what"] == LIMIT_SET else "Nothing is executed without it"
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             with hold(path) as opened:
                 self._append(path, opened, entry)
         except OSError as error:
             raise AuditError(
-                f"the audit log {checks.show(str(path))} cannot be written: {error.strerror or error}. "
-                "Nothing is executed without it; make room there, or give AuditLog a directory you can write."
+                f"the audit log {checks.show(str(path))} cannot be written: {error.strerror or error}. {so}; "
+                "make room there, or give AuditLog a directory you can write."
             ) from error
 
     def _append(self, path: Path, opened: int, entry: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -66,7 +66,7 @@ class SharedBudgets:
                 done, value = bool(run_sync(store.close_scope([shown.counter]))), 0.0
             else:
                 value = limit.read_amount(asked.value)
-                inner = parse_limit(f"{shown.kind}={asked.value.strip()}").value
+                inner = parse_limit(f"{shown.kind}={replace(limit, limit=value).value}").value
                 done = run_sync(store.set_limit(shown.counter, inner)) is not None
         self._known = None
         if not done:

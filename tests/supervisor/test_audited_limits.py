@@ -104,3 +104,4 @@ def test_a_limit_is_set_also_where_the_log_cannot_be_written_and_the_program_say
         run.scope.set_limit("tokens", 10, by="ana", login="ana")
         assert run.limits[0].limit.value == 10
     assert "tokens was set to 10 by ana, and the audit log" in caplog.text
+    assert "The limit was set all the same" in caplog.text
