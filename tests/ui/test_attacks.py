@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from approval_desk import desk, requested
+from fastapi import FastAPI
 from live_actors import run, scope
 from page_client import JSON, Client, raw
 from page_stage import serving
@@ -19,6 +20,7 @@ from stored_runs import Shelf
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.approval import rows
 from ravi_otel.ui._safety import access
+from ravi_otel.ui.app import router
 
 
 @pytest.fixture
@@ -86,6 +88,20 @@ def test_a_method_that_a_header_asks_for_changes_nothing(inside, served):
         status, headers, text = inside("/api/commands", method, {}, **told)
         assert (status, text) == (405, "That cannot be asked for in this way.\n")
         assert "content-security-policy" in headers
+
+
+def test_no_way_to_change_something_is_open_to_whoever_only_looks_or_has_no_token(tmp_path):
+    with serving(tmp_path, read_only=True) as served:
+        schema = FastAPI()
+        schema.include_router(router)
+        changes = [path for path, ways in schema.openapi()["paths"].items() if set(ways) - {"get"}]
+        assert len(changes) >= 5
+        looks, stranger = Client(served), Client(served)
+        looks.arrive()
+        for path in changes:
+            told = {"origin": served.origin, "x_ravi_token": looks.token(), **JSON}
+            assert looks(path, "POST", {}, **told)[::2] == (403, "This page only shows: it was started with --read-only.\n"), path
+            assert stranger(path, "POST", {}, **told)[0] == 401, path
 
 
 def test_a_body_that_is_too_long_is_not_kept(inside, served):
