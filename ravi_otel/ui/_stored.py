@@ -30,7 +30,10 @@ from ravi_otel.ui._live import place
 _MS: Final = 1_000_000
 _HEX: Final = re.compile(r"[0-9a-f]{16,32}")
 _MOST_NODES: Final = 100_000
-_MOST_RUNS: Final = 100
+_FIRST_RUNS: Final = 100
+_MORE_RUNS: Final = 500
+"""How many runs are shown at once, and how many more when they are scrolled to."""
+
 _MOST_EXPORTED: Final = 2_000
 _MOST_SAID: Final = 12
 _ELSEWHERE: Final = "Not in this store: its program keeps its runs elsewhere, or nowhere. RAVI_STORE, or `ravi-otel run`, keeps them here."
@@ -77,7 +80,9 @@ def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
         tag=(key, value or None) if key else None,
     )
     with queries.Queries(store) as ask:
-        page = ask.runs(where, most=_MOST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after)
+        page = ask.runs(
+            where, most=_MORE_RUNS if asked.after else _FIRST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after
+        )
         glances = ask.glances(page.rows)
     return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
 
