@@ -231,7 +231,7 @@ class ExecutionTracker:
         with _lock.own:
             if self._scopes and (owner is None or owner is not self._owner):
                 raise ConfigurationError(
-                    f"budget=ExecutionTracker is already the tab of {errors_text.place(self._scopes[-1].facts)}, which is still open. "
+                    f"budget=ExecutionTracker is already the tracker of {errors_text.place(self._scopes[-1].facts)}, which is still open. "
                     f"Give {errors_text.place(scope.facts)} a tracker of its own, or an ExecutionBudget."
                 )
             if self._tallies:

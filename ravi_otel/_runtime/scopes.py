@@ -358,7 +358,7 @@ class Agent(ScopeHandle):
     _factory = "agent"
 
     def owned_by(self, owner: object) -> Self:
-        """Say which agent object opens it: all turns of one share its tracker as their tab, also at once."""
+        """Say which agent object opens it: all turns of one share its tracker, also at once."""
         self._ask = replace(self._ask, owner=owner)
         return self
 
@@ -522,8 +522,8 @@ def read_limits(parameter: str, limits: Limits) -> tuple[Limit, ...]:
     return tuple(read)
 
 
-def tab(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> ExecutionBudget | ExecutionTracker | None:
-    """Accept a budget, or a tracker that becomes the tab."""
+def budget_or_tracker(parameter: str, budget: ExecutionBudget | ExecutionTracker | None) -> ExecutionBudget | ExecutionTracker | None:
+    """Accept a budget, or a tracker that becomes the tracker of what is opened."""
     if budget is None or isinstance(budget, (ExecutionBudget, ExecutionTracker)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         return budget
     raise ConfigurationError(
@@ -599,7 +599,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
     """Open a run: the outermost span of one piece of work, with limits that hold for everything inside.
 
     `limits` takes limits or their spelling (`"tokens=500k"`); `budget` an ExecutionBudget, or an ExecutionTracker that
-    becomes the run's tab. `session_id` and `tenant_id` open or join those scopes. `user_id` says
+    becomes the run's own. `session_id` and `tenant_id` open or join those scopes. `user_id` says
     whom it is done for: limits that count by user have a counter for each. `hooks`, a HookManager or several, hear of everything
     inside. `tags` are short strings put on spans
     and on the cost metric. `resume` goes on from a snapshot, or its JSON: with its run id, and with these limits, not the ones of then.
@@ -613,7 +613,7 @@ def run(  # noqa: PLR0913 - the front door's documented keywords
         name=scope_name("run(name)", name),
         limits=own,
         origins=stated(own),
-        budget=tab("run(budget)", budget),
+        budget=budget_or_tracker("run(budget)", budget),
         run_id=scope_name("run(run_id)", run_id if snapshot is None else snapshot.run_id),
         session_id=scope_name("run(session_id)", session_id),
         tenant_id=scope_name("run(tenant_id)", tenant_id),
@@ -639,9 +639,9 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
     hooks: Hooks = None,
     when_paused: Literal["end", "wait"] = "end",
 ) -> Agent:
-    """Open an agent: its own span and its own tab; what it spends counts for every enclosing scope but its parent agent's.
+    """Open an agent: its own span and its own tracker; what it spends counts for every enclosing scope but its parent agent's.
 
-    With `share` "pool" it charges its parent agent's tab too; a float above 0 and up to 1 sets that part aside of what is left of
+    With `share` "pool" it charges its parent agent's tracker too; a float above 0 and up to 1 sets that part aside of what is left of
     its parent agent's tokens, cost and turns (of the run's, without a parent agent), a whole number so many tokens: what it used
     is charged there when it closes, and the rest given back. "weighted" promises it its part of that by `priority`, among the agents
     that live with such a share, and charges as it goes. Takes a slot of the run's spawn budget for its time (the run's first
@@ -662,7 +662,7 @@ def agent(  # noqa: PLR0913 - the front door's documented keywords
         agent_id=None if agent_id is None else scope_name("agent(agent_id)", agent_id),
         limits=own,
         origins=origins,
-        budget=None if budget is None else tab("agent(budget)", budget),
+        budget=None if budget is None else budget_or_tracker("agent(budget)", budget),
         own_priority=None if priority is None else checks.member("agent(priority)", priority, Priority),
         own_retention=None if retention is None else checks.member("agent(retention)", retention, HistoryRetention),
         share=share if share is OWN else check_share("agent(share)", share),

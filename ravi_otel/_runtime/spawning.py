@@ -21,7 +21,7 @@ from ravi_otel._enforcement.spawn_tracker import Lease
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._flow import Flow, Step, cause, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
-from ravi_otel._runtime.scopes import Agent, tab
+from ravi_otel._runtime.scopes import Agent, budget_or_tracker
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
 from ravi_otel._runtime.waiting import Waiting, resumption
@@ -154,7 +154,7 @@ def spawn(
     return Spawned(
         AgentId.checked(agent_id, "spawn(agent_id)", "researcher"),
         None if priority is None else checks.member("spawn(priority)", priority, Priority),
-        None if budget is None else tab("spawn(budget)", budget),
+        None if budget is None else budget_or_tracker("spawn(budget)", budget),
         None if wait_s is None else checks.nanoseconds("spawn(wait_s)", wait_s) / NANO,
         retention if retention is HistoryRetention.RUN else checks.member("spawn(retention)", retention, HistoryRetention),
     )
@@ -248,7 +248,7 @@ def supervise(
     """Run `child()` as an agent, and once more when it crashes: its result, or with a coroutine function what to await for it.
 
     Each attempt is an `agent(agent)` of its own, by default named like `child`; all of them have one slot, held between them too, one
-    tab of what was spent, and one deadline, which runs from the first. A crash is an exception of the program's own. What is never
+    tracker of what was spent, and one deadline, which runs from the first. A crash is an exception of the program's own. What is never
     tried again: a refusal, cancellation or pause of ours, also where another exception was raised `from` it, and what is no
     Exception, such as KeyboardInterrupt. Between attempts the checkpoint of the code around runs, and `backoff_s` seconds pass,
     declared as a wait. `policy` allows so many retries, by default 3, to each call of `supervise`, whoever else uses it.
@@ -261,7 +261,7 @@ def supervise(
     crew = _Crew(
         checks.name("supervise(agent)", agent if agent is not None else _name_of(child), "researcher"),
         RetryPolicy() if policy is None else policy,
-        tab("supervise(budget)", budget),
+        budget_or_tracker("supervise(budget)", budget),
         None if priority is None else checks.member("supervise(priority)", priority, Priority),
         None if retention is None else checks.member("supervise(retention)", retention, HistoryRetention),
         checks.nanoseconds("supervise(backoff_s)", backoff_s) / NANO,
@@ -385,7 +385,7 @@ class _Crew:
         return KeptSlot(self._name, priority, self._retention or HistoryRetention.RUN, slots=slots, lease=lease)
 
     def _asked(self, around: Scope, kept_slot: KeptSlot) -> Opening:
-        """Say what each attempt is: one tab for all of them, and a deadline that runs from now on."""
+        """Say what each attempt is: one tracker for all of them, and a deadline that runs from now on."""
         given = self._budget or kept_slot.budget or inherited_budget(around.facts)
         own = isinstance(given, ExecutionTracker)
         tracker = given if isinstance(given, ExecutionTracker) else ExecutionTracker.from_budget(given)

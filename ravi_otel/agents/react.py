@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 
 from ravi_otel._enforcement.tracker import ExecutionTracker
-from ravi_otel._runtime.scopes import Limits, read_limits, tab
+from ravi_otel._runtime.scopes import Limits, budget_or_tracker, read_limits
 from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
@@ -31,7 +31,7 @@ class ReActAgent:
     """Be an agent over one model: it asks, runs the tools that are asked for, and asks again until there is an answer.
 
     `model` is a name, an LLMClient such as OpenAIModel, or None for the default; `api` is for a name. `execution_budget` is each run's,
-    or as an ExecutionTracker the one tab of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `middleware`
+    or as an ExecutionTracker the one of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `middleware`
     stands around its runs, its model calls and its tools, the first one outermost. `history` is a HistoryStore or AgentMemory, in which
     sessions are kept. `supervisor` is a Supervisor or a ToolGate, and judges every tool call. `max_steps` is how often the model is asked
     in one run at most; `description` is what an agent that may delegate to it is told. One agent may run often, and at once. Raises
@@ -60,7 +60,7 @@ class ReActAgent:
         self.description = _text("description", description)
         self.model = _model(model, api)
         self.tools = read_tools(tools, gated=supervisor is not None)
-        self.execution_budget = tab("ReActAgent(execution_budget)", execution_budget)
+        self.execution_budget = budget_or_tracker("ReActAgent(execution_budget)", execution_budget)
         self.limits = read_limits("ReActAgent(limits)", limits)
         tell_misspelt(self.name, self.limits, self.tools)
         self.hooks = read_hooks("ReActAgent(hooks)", hooks)

@@ -132,7 +132,7 @@ def test_a_call_that_waits_in_line_is_let_go_when_its_run_ends(stage, instrument
             stage.wait_for(1)
             second = threading.Thread(target=lambda: outcome.append(failure(lambda: ask(client))))
             second.start()
-            while not run.scope.accounts[0].line:
+            while not run.scope.accounts[0].waiters:
                 pass
             finish(run, agent)
             second.join(10)
@@ -143,7 +143,7 @@ def test_a_call_that_waits_in_line_is_let_go_when_its_run_ends(stage, instrument
             first = asyncio.create_task(ask(client))
             await until(lambda: stage.sent)
             second = asyncio.create_task(ask(client))
-            await until(lambda: run.scope.accounts[0].line)
+            await until(lambda: run.scope.accounts[0].waiters)
             finish(run, agent)
             outcome.extend(await asyncio.wait_for(asyncio.gather(second, first, return_exceptions=True), 10))
 

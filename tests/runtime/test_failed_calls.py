@@ -188,7 +188,7 @@ def test_a_task_cancelled_in_line_costs_nothing(stage, instrumented, ask, until)
             first = asyncio.create_task(ask(client))
             await until(lambda: stage.sent)
             second = asyncio.create_task(ask(client))
-            await until(lambda: run.scope.accounts[0].line)
+            await until(lambda: run.scope.accounts[0].waiters)
             second.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await second

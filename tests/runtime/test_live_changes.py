@@ -134,7 +134,7 @@ def test_who_waits_in_line_is_judged_again_by_the_new_value(stage, client, ask, 
         end = hold(run.scope, 990)
         thread = threading.Thread(target=work)
         thread.start()
-        while not run.scope.accounts[0].line:
+        while not run.scope.accounts[0].waiters:
             pass
         run.set_limit("tokens", value)
         if expected is not None:
@@ -311,7 +311,7 @@ def test_one_tracker_of_two_open_scopes_is_an_error(instrumented):
     tracker = ExecutionTracker(max_tokens=5)
     with ravi_otel.run("r", budget=tracker):
         with (
-            pytest.raises(ConfigurationError, match="already the tab of run 'r', which is still open"),
+            pytest.raises(ConfigurationError, match="already the tracker of run 'r', which is still open"),
             ravi_otel.agent("a", budget=tracker),
         ):
             pytest.fail("it opened")

@@ -142,7 +142,7 @@ def test_one_tracker_in_two_live_scopes_is_an_error():
     tracker = ExecutionTracker(max_tokens=10)
     with (
         ravi_otel.agent("a", budget=tracker),
-        pytest.raises(ConfigurationError, match=r"already the tab of agent 'a', which is still open.*tracker of its own"),
+        pytest.raises(ConfigurationError, match=r"already the tracker of agent 'a', which is still open.*tracker of its own"),
         ravi_otel.agent("b", budget=tracker),
     ):
         pytest.fail("it opened")

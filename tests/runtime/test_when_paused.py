@@ -194,7 +194,7 @@ async def test_one_that_loses_its_slot_in_line_for_a_budget_waits_for_the_slot_t
             first = asyncio.create_task(ask(client))
             await until(lambda: stage.sent)
             second = asyncio.create_task(low())
-            await until(lambda: run.scope.accounts[0].line)
+            await until(lambda: run.scope.accounts[0].waiters)
             urgent = take_over()
             stage.server.release()
             await first
