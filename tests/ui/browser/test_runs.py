@@ -91,6 +91,8 @@ def test_runs_are_listed_with_how_they_ended_and_narrowed_down_by_the_address(se
     expect(row).to_contain_text("stopped: max_turns")
     expect(row.get_by_role("meter", name="cost $0.50: $0.412 + $0.02 held of $0.50")).to_be_visible()
     assert request.node.callspec.id.startswith("phone") or row.locator(".spark").is_visible()
+    lost = table.get_by_role("row").filter(has_text="lost one")
+    assert request.node.callspec.id.startswith("phone") or lost.locator(".r-limit").inner_text() == "?"
     expect(table.get_by_text(HOSTILE, exact=True)).to_be_visible()
     looking.picture(f"runs-{request.node.callspec.id}")
     assert looking.accessible() == []

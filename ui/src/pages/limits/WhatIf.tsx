@@ -68,7 +68,7 @@ export function WhatIf() {
         />
         {error !== null ? <Failed error={error} /> : says && <p aria-live="polite">{says}</p>}
         {error === null && spec && <Typed line={spec} />}
-        {unknown > 0 && <p class="dim">{unknown.toLocaleString("en-US")} are left out: what they came to is not known.</p>}
+        {unknown > 0 && <p class="dim">{unknown.toLocaleString("en-US")} {unknown === 1 ? "is" : "are"} left out: what {unknown === 1 ? "it" : "they"} came to is not known.</p>}
       </div>
       <div class="pic">
         <p class="soft">

@@ -205,7 +205,7 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
                   <span class="r-over" role="cell">
                     <Spark points={known.glances[item.index]?.spent ?? []} />
                   </span>
-                  <Fullest bar={barOf(each.run) ?? known.glances[item.index]?.limit ?? null} />
+                  <Fullest bar={barOf(each.run) ?? known.glances[item.index]?.limit ?? null} known={each.status !== "lost" && each.status !== "running"} />
                   <span class="r-refused" role="cell">
                     {each.spent.refused > 0 ? <State tone="refused">{each.spent.refused.toLocaleString("en-US")} refused</State> : <span class="dim">none</span>}
                   </span>
@@ -239,11 +239,11 @@ function Spark({ points }: { points: readonly number[] }) {
   );
 }
 
-function Fullest({ bar }: { bar: Bar | null }) {
+function Fullest({ bar, known }: { bar: Bar | null; known: boolean }) {
   if (bar === null)
     return (
-      <span class="r-limit dim" role="cell">
-        no limit
+      <span class="r-limit dim" role="cell" title={known ? undefined : "Limits are kept when a run ends: nobody saw this one end"}>
+        {known ? "no limit" : "?"}
       </span>
     );
   return (
