@@ -360,7 +360,10 @@ class Store:
             store._check()
             store.connect().close()
         except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(f"the local store at {checks.show(str(store.root))} cannot be read: {_why(error)}.") from error
+            raise ConfigurationError(
+                f"the local store at {checks.show(str(store.root))} cannot be read: {_why(error)}. "
+                f"Set {VARIABLE} to another directory, or move {FILE} away to begin anew."
+            ) from error
         return store
 
     @property

@@ -274,6 +274,7 @@ class Writer(BackgroundThread):
         try:
             more = False
             while True:
+                self._notice_removal()
                 batch, open_ones = self._next()
                 more = more or open_ones or batch.records > 0
                 if batch and not self._given_up:
@@ -340,13 +341,16 @@ class Writer(BackgroundThread):
         for _ in batches:
             self._unwritten.popleft()
 
-    def _opened(self) -> sqlite3.Connection:
-        file = self.store.file
-        if self._connection is not None and _inode(file) != self._inode:
+    def _notice_removal(self) -> None:
+        """Begin anew where somebody has removed the file, before rows are made that are of runs which the new one does not know."""
+        if self._connection is not None and _inode(self.store.file) != self._inode:
             self._connection.close()
             self._connection = None
             self._is_known = False
             self.began_anew()
+
+    def _opened(self) -> sqlite3.Connection:
+        file = self.store.file
         if self._connection is None:
             make_directory(self.store.root)
             self._connection = self.store.connect(make=True, timeout_s=_PATIENCE_S)

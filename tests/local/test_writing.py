@@ -355,6 +355,20 @@ def test_a_store_that_is_removed_is_made_again(tmp_path):
     assert len(rows(store, "processes")) == 1
 
 
+def test_of_a_run_that_goes_on_the_new_file_has_what_came_after_the_old_one_was_removed(tmp_path):
+    store = tmp_path / "store"
+    program = """
+    ravi_otel.instrument()
+    with ravi_otel.run("desk"):
+        ask(); ask(); ravi_otel.flush()
+        os.rename(os.environ["RAVI_STORE"] + "/runs.db", os.environ["RAVI_STORE"] + "/old.db")
+        ask()
+    """
+    run(store, program)
+    assert [(each["name"], each["status"], each["requests"]) for each in rows(store, "runs")] == [("desk", "ok", 1)]
+    assert len(rows(store, "calls")) == sum(each["calls"] for each in rows(store, "hourly")) == 1
+
+
 def test_a_store_of_the_former_layout_is_left_alone(tmp_path):
     store = tmp_path / "store"
     (store / "runs" / "20250101T000000-abcdef").mkdir(parents=True)
