@@ -142,6 +142,21 @@ def test_what_a_call_crosses_says_when_and_what_was_decided(observed, decision):
     assert [(one.account, one.phase, one.decision) for one in settled.crossings] == [(held, "settle", decision)]
 
 
+def test_a_settlement_that_was_cut_off_after_what_is_counted_at_once_goes_on_there():
+    class Interrupted(dict):
+        def get(self, *_):
+            raise KeyboardInterrupt
+
+    requests, tokens = account(10, Kind.REQUESTS), account(10)
+    operations = {}
+    operation = judge.at_once(Reservation("1", [Line(requests, 1, 1), Line(tokens, 6, 1)]), operations)
+    with pytest.raises(KeyboardInterrupt):
+        judge.settle(operation, Interrupted(), guessed=False)
+    assert operation.ended == 1
+    judge.settle(operation, {Kind.TOKENS: 4}, guessed=False)
+    assert (requests.used, tokens.used, tokens.held, operation.ended) == (1, 4, 0, 2)
+
+
 def test_a_release_goes_on_where_it_was_cut_off_and_gives_back_once():
     accounts, operations = [account(), account(10, Kind.REQUESTS), account()], {}
     judge.reserve(Reservation("1", [Line(each, 4, 4) for each in accounts]), operations)
