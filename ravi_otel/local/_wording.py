@@ -16,7 +16,7 @@ UNKNOWN: Final = "?"
 NONE: Final = "-"
 """What a thing has none of, such as the priority of a run; `UNKNOWN` is what it has and nobody told."""
 
-COST_CELLS: Final = 9
+COST_CELLS: Final = 10
 _SHORT_FROM: Final = 10_000
 _SIZES: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _MOST_READ: Final = 2_000
@@ -101,14 +101,16 @@ def percent(ratio: float) -> str:
     return f"{math.floor(ratio * 100 + 1e-9):,} %" if abs(ratio) < 1e7 else "> 1e9 %"  # noqa: PLR2004 - as wide as a column may get
 
 
-def short(number: float | None) -> str:
-    """Write a count in five or six characters, rounded down: `9,999`, `12.3k`, `4.5M`."""
+def short(number: float | None, *, estimated: bool = False) -> str:
+    """Write a count in five or six characters, rounded down: `9,999`, `12.3k`, `~450k`."""
     if number is None:
         return UNKNOWN
     if number < _SHORT_FROM:
-        return count(int(number))
+        return count(int(number), estimated=estimated and number > 0)
     size, unit = next((size, unit) for size, unit in _SIZES if number >= size)
-    return f"{math.floor(number / size * 10) / 10:,.1f}{unit}"
+    if estimated and number >= 100 * size:
+        return f"~{math.floor(number / size):,}{unit}"
+    return f"{'~' if estimated else ''}{math.floor(number / size * 10) / 10:,.1f}{unit}"
 
 
 def rate(per_s: float | None) -> str:
@@ -118,18 +120,18 @@ def rate(per_s: float | None) -> str:
     return short(per_s) if per_s >= 10 or per_s == int(per_s) else f"{per_s:.1f}"  # noqa: PLR2004 - from there on a decimal says nothing
 
 
-def usd(amount: float | None) -> str:
-    """Write dollars."""
-    return money(None if amount is None else round(amount * NANO))
+def usd(amount: float | None, *, estimated: bool = False, partly: bool = False) -> str:
+    """Write dollars; `partly` when more was spent than is known."""
+    return ("≥" if partly else "") + money(None if amount is None else round(amount * NANO), estimated=estimated)
 
 
-def short_usd(amount: float | None, *, partly: bool = False) -> str:
-    """Write dollars in nine characters: large ones rounded down, as counts are; `partly` when more was spent than is known."""
-    least = "≥" if partly else ""
-    text = least + usd(amount)
+def short_usd(amount: float | None, *, estimated: bool = False, partly: bool = False) -> str:
+    """Write dollars in ten characters: large ones rounded down, as counts are, and small ones to four decimals."""
+    text = usd(amount, estimated=estimated, partly=partly)
     if amount is None or len(text) <= COST_CELLS:
         return text
-    return f"{least}${short(amount)}" if amount >= 1 else f"{least}${math.floor(amount * 10_000) / 10_000:.4f}"
+    marks = ("≥" if partly else "") + ("~" if estimated else "")
+    return f"{marks}${short(amount)}" if amount >= 1 else f"{marks}${math.floor(amount * 10_000) / 10_000:.4f}"
 
 
 def age(seconds: float | None) -> str:

@@ -257,7 +257,7 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         priority=scope.priority or "",
         calls=count(scope.requests),
         rate=wording.rate(scope.tokens_per_s),
-        cost=wording.short_usd(scope.cost_usd, partly=scope.is_cost_partial),
+        cost=wording.short_usd(scope.cost_usd, estimated=scope.is_cost_rough, partly=scope.is_cost_partial),
         bars=bars,
         more_bars=len(limits) - len(bars) + scope.limits_left_out,
         can=_can(row),

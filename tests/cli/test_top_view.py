@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -84,8 +85,12 @@ def test_a_limit_in_little_room_loses_its_bar_and_then_takes_more_lines(kind, us
     ("write", "value", "written"),
     [
         (wording.short, 2**63, "9.2E"),
+        (partial(wording.short, estimated=True), 450_999, "~450k"),
+        (partial(wording.short, estimated=True), 12_399, "~12.3k"),
         (wording.short_usd, 1_234.5, "$1,234.50"),
         (wording.short_usd, 1_234_567.0, "$1.2M"),
+        (partial(wording.short_usd, estimated=True), 0.00017, "~$0.000170"),
+        (partial(wording.short_usd, estimated=True, partly=True), 0.00017, "≥~$0.0001"),
         (wording.age, 86_400 * 1_000 * 12, "12.0kd"),
         (wording.age, -3, "0s"),
     ],

@@ -23,7 +23,7 @@ _GAP: Final = 2
 _BAR: Final = 8
 _LONG_BAR: Final = 16
 _KIND: Final = 9
-_EVENT: Final = 22
+_EVENT: Final = 21
 _LIMIT: Final = 22
 _MOST_NAME: Final = 200
 _NESTED_SHARE: Final = 3
@@ -118,7 +118,7 @@ class Layout:
 
     def limit(self, limit: LimitState, room: int) -> list[Text]:
         """Draw one limit with all that is known of it: without its bar where there is little room, and in several lines where less."""
-        used, most, held = (limit.amount(value) for value in (limit.used, limit.limit, limit.held))
+        used, most, held = limit.used_text, limit.amount(limit.limit), limit.amount(limit.held)
         kind = Text(f"{self._cut(clean(limit.kind, _MOST_NAME), min(_LIMIT, max(1, room))):<12}")
         tone, share = _TONES[limit.mark], _share(limit)
         bar = _bar(limit, _LONG_BAR, ascii_only=self.ascii_only)
@@ -183,9 +183,9 @@ class Layout:
             "state": (row.state, _STATES.get(row.state, "")),
             "priority": (scope.priority or NONE, ""),
             "age": (wording.age(scope.age_s), ""),
-            "input": (wording.short(scope.input_tokens), ""),
-            "output": (wording.short(scope.output_tokens), ""),
-            "cost": (wording.short_usd(scope.cost_usd, partly=scope.is_cost_partial), ""),
+            "input": (wording.short(scope.input_tokens, estimated=scope.estimated > 0), ""),
+            "output": (wording.short(scope.output_tokens, estimated=scope.estimated > 0), ""),
+            "cost": (wording.short_usd(scope.cost_usd, estimated=scope.is_cost_rough, partly=scope.is_cost_partial), ""),
             "rate": (wording.rate(scope.tokens_per_s), ""),
             "budget": (NONE if fullest is None else self._budget(fullest), tone),
             "share": (NONE if fullest is None else _share(fullest), tone),
@@ -279,9 +279,9 @@ def details(row: Row) -> list[tuple[str, str]]:
         ("state", row.state),
         ("priority", scope.priority or NONE),
         ("open for", wording.age(scope.age_s)),
-        ("tokens in", wording.short(scope.input_tokens)),
-        ("out", wording.short(scope.output_tokens)),
-        ("cost", ("≥" if scope.is_cost_partial else "") + wording.usd(scope.cost_usd)),
+        ("tokens in", wording.short(scope.input_tokens, estimated=scope.estimated > 0)),
+        ("out", wording.short(scope.output_tokens, estimated=scope.estimated > 0)),
+        ("cost", wording.usd(scope.cost_usd, estimated=scope.is_cost_rough, partly=scope.is_cost_partial)),
         ("requests", wording.short(scope.requests)),
         ("tool calls", wording.short(scope.tool_calls)),
         ("tok/s", wording.rate(scope.tokens_per_s)),

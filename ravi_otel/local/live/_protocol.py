@@ -81,7 +81,7 @@ class LimitState:
     limit, None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written,
     `source` where that was done as far as is known, `declared` what was written there where another amount was set since, `refused`
     how often it refused. `only_watched` ones refuse nothing. `at_least` says that more is used than is known: calls without a price
-    were let through.
+    were let through; `estimated`, that some of what is used was counted by us, or priced at an assumed provider's rates.
     """
 
     kind: Text
@@ -98,6 +98,7 @@ class LimitState:
     refused: int = 0
     declared: float | None = None
     at_least: bool = False
+    estimated: bool = False
 
     @classmethod
     def of(cls, reading: LimitReading, **more: Any) -> LimitState:
@@ -172,8 +173,12 @@ class LimitState:
     def text(self) -> str:
         """Write how much of it is used and held: `$0.30 + $0.05 held of $0.50`."""
         held = f" + {self.amount(self.held)} held" if self.held > 0 else ""
-        least = "≥" if self.at_least else ""
-        return f"{least}{self.amount(self.used)}{held} of {self.amount(self.limit)}"
+        return f"{self.used_text}{held} of {self.amount(self.limit)}"
+
+    @property
+    def used_text(self) -> str:
+        """Write how much of it is used, with what is to be doubted of it: `≥~$0.30`."""
+        return ("≥" if self.at_least else "") + ("~" if self.estimated and self.used > 0 else "") + self.amount(self.used)
 
     def amount(self, value: float) -> str:
         """Write an amount of it in its unit: `$0.50`, `90 s`, `2,000`."""
@@ -202,6 +207,7 @@ class ScopeState:
     told to end, and its code goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses`
     says what a pause does: True has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and
     tools, and `last_refusal` is the sentence of the last one. `uncosted` calls are not in `cost_usd`: nobody knows what they cost.
+    `estimated` calls are in the sums as we count them, and `assumed` says that some of the cost is at an assumed provider's rates.
     """
 
     scope_id: Text
@@ -228,11 +234,18 @@ class ScopeState:
     waits_for: Text | None = None
     pauses: bool | None = None
     uncosted: int = 0
+    estimated: int = 0
+    assumed: bool = False
 
     @property
     def is_cost_partial(self) -> bool:
         """Whether more was spent than is known."""
         return self.uncosted > 0 and self.cost_usd is not None
+
+    @property
+    def is_cost_rough(self) -> bool:
+        """Whether some of what was spent was counted by us, or priced at an assumed provider's rates."""
+        return bool(self.cost_usd) and (self.estimated > 0 or self.assumed)
 
 
 @dataclass(frozen=True, slots=True)

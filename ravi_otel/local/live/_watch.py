@@ -30,6 +30,7 @@ from ravi_otel.hooks._events import (
     ReviewEvent,
     ScopeView,
     SpawnEvent,
+    Spend,
     ToolRecord,
     Totals,
 )
@@ -52,7 +53,7 @@ from ravi_otel.local.live._protocol import (
     cut,
     is_number,
 )
-from ravi_otel.policy._limits import NANO, Kind, ScopeKind, format_public_amount, place_of, public_amount
+from ravi_otel.policy._limits import NANO, SPENDS, Kind, ScopeKind, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Usage
 
@@ -149,7 +150,7 @@ class Follower:
 class _Open:
     """One open scope: what was heard of it last, its calls in flight, and the ended ones that the rate is made of."""
 
-    __slots__ = ("ended", "flying", "heard", "heard_ns", "refusal", "scope")
+    __slots__ = ("assumed", "ended", "flying", "heard", "heard_ns", "refusal", "scope")
 
     def __init__(self, scope: Scope) -> None:
         self.scope = weakref.ref(scope)
@@ -157,6 +158,8 @@ class _Open:
         self.heard_ns = 0
         self.refusal: str | None = None
         self.flying: dict[str, None] = {}
+        self.assumed = False
+        """Whether something of its cost is by the prices of a provider that is only assumed."""
         self.ended: deque[tuple[int, int, int]] = deque(maxlen=_MOST_CALLS)  # when, for how long, and output tokens
 
     def hear(self, *words: object) -> None:
@@ -274,10 +277,21 @@ class OpenScopes(Listener):
             known.hear(call.model, record.status)
             if record.usage is not None and record.usage.output_tokens > 0:
                 known.ended.append((time.monotonic_ns(), record.duration_ns, record.usage.output_tokens))
+        if record.cost_source == "assumed" and record.cost_nano:
+            self._assume(record.facts, known)
         sentence = self._refused(record, (call.operation, call.model), known) if record.status == "refused" else record.error_type
         if self._followers:
             used = (record.op_id, record.limit_kind, record.usage, record.cost_nano, record.duration_ns)
             self._emit("llm_end", record.facts, (call.operation, call.model), record.status, sentence, *used)
+
+    def _assume(self, facts: ScopeFacts, known: _Open | None) -> None:
+        """Note with all that pay for a call that its price is that of an assumed provider; of a late one, with its run alone."""
+        scope = None if known is None else known.scope()
+        payers = [self._runs.get(str(facts.run_id))] if scope is None else [each.facts.scope_id for each in scope.charged()]
+        for scope_id in payers:
+            payer = None if scope_id is None else self._open.get(scope_id)
+            if payer is not None:
+                payer.assumed = True
 
     def tool_started(self, record: ToolRecord) -> None:
         """Note a tool at work."""
@@ -382,7 +396,7 @@ class OpenScopes(Listener):
         if facts.kind is ScopeKind.AGENT:
             lease = scope.lease
             priority = lease.priority if lease is not None else None if place is None else place.priority
-        limits, unlisted = _limits(scope)
+        limits, unlisted = _limits(scope, spend, assumed=known.assumed)
         return ScopeState(
             scope_id=facts.scope_id,
             parent_id=self._around(scope),
@@ -407,6 +421,8 @@ class OpenScopes(Listener):
             last_refusal=known.refusal,
             waits_for=cut(next(iter(scope.waits_for), None)),
             uncosted=max(0, spend.unpriced_calls + spend.unreported_calls),
+            estimated=max(0, spend.estimated_calls),
+            assumed=known.assumed,
             pauses=None if lease is None or lease.is_root else scope.rules.waits,
         )
 
@@ -463,26 +479,27 @@ def _status(scope: Scope) -> State:
     return "cancelled" if token is not None and token.cancelled else "open"
 
 
-def _limits(scope: Scope) -> tuple[tuple[LimitState, ...], int]:
+def _limits(scope: Scope, spend: Spend, *, assumed: bool) -> tuple[tuple[LimitState, ...], int]:
     """Return the fullest limits of a scope, as many as an answer takes, and how many more there are, or nobody knows how full."""
     refresh(scope.engine.ledger, scope.accounts)  # who watches before the first call wants to know what others have used, too
     accounts = scope.counters()
     readings = sorted(((scope.reading(each), each) for each in accounts), key=lambda pair: -pair[0].fullness)
-    unpriced = scope.spend().unpriced_calls > 0
-    limits = [state for reading, account in readings if (state := _limit(reading, account, unpriced=unpriced)) is not None]
+    limits = [state for reading, account in readings if (state := _limit(reading, account, spend, assumed=assumed)) is not None]
     return tuple(limits[:MOST_LIMITS]), len(accounts) - len(limits[:MOST_LIMITS])
 
 
-def _limit(reading: LimitReading, account: Account, *, unpriced: bool) -> LimitState | None:
+def _limit(reading: LimitReading, account: Account, spend: Spend, *, assumed: bool) -> LimitState | None:
     if not all(is_number(each) for each in (reading.used, reading.held, reading.limit.amount, reading.ratio if reading.limit.value else 0)):
         return None
+    is_of_cost = reading.limit.kind == Kind.COST
     return LimitState.of(
         reading,
         warn_at=account.warn_at,
         only_watched=account.observe,
         source=cut(place_of(account.origin) or account.origin) if account.origin else None,
         declared=None if account.value == account.limit.value else public_amount(account.limit.kind, account.limit.value),
-        at_least=unpriced and reading.limit.kind == Kind.COST,
+        at_least=is_of_cost and spend.unpriced_calls > 0,
+        estimated=reading.limit.kind in SPENDS and (spend.estimated_calls > 0 or (is_of_cost and assumed)),
     )
 
 

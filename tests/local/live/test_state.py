@@ -96,6 +96,36 @@ def test_a_limit_that_what_is_known_has_spent_is_spent_whatever_is_not_known(cli
     assert (cost.nearness, cost.share, cost.at_least) == ("refused", "100 %", True)
 
 
+def test_a_cost_at_an_assumed_providers_rates_is_told_as_such_of_all_that_pay_for_it(client, ask_it):
+    with ravi_otel.run("r", limits=["cost=$1", "tokens=1M"]), ravi_otel.agent("boss"):
+        with ravi_otel.agent("worker"):
+            client(model="gpt-4.1-mini")  # its address is nobody's that we know, so its price is a guess
+        with ravi_otel.agent("other"):
+            client()
+            told = {scope.name: scope for scope in ask_it().state().runs[0].scopes}
+    assert {name: scope.is_cost_rough for name, scope in told.items()} == {"r": True, "boss": False, "other": False}
+    cost, tokens = sorted(told["r"].limits, key=lambda limit: limit.kind)
+    assert cost.text == "~$0.1501 of $1.00"
+    assert tokens.text == "300 of 1,000,000"
+
+
+def test_what_is_counted_by_us_is_told_as_such_in_tokens_and_in_cost(live, ask_it):
+    with (
+        ScriptedLLM(lambda _: Text("a b c d e f g h", usage=None)) as silent,
+        OpenAI(base_url=silent.base_url, api_key="any", max_retries=0, timeout=20) as client,
+        ravi_otel.run("r", limits=["cost=$1", "tokens=1M"]),
+    ):
+        with client.chat.completions.create(
+            model="gpt-4o-mini", messages=[{"role": "user", "content": "hi"}], max_tokens=20, stream=True
+        ) as stream:
+            for _ in stream:
+                pass
+        (scope,) = ask_it().state().runs[0].scopes
+    assert scope.estimated == 1
+    assert scope.is_cost_rough
+    assert [limit.text[0] for limit in scope.limits] == ["~", "~"]
+
+
 def test_the_rate_is_of_calls_that_ended_lately_and_counts_as_their_cost_does(client, ask_it):
     with ravi_otel.run("r"), ravi_otel.agent("boss"):
         with ravi_otel.agent("worker"):
