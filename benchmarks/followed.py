@@ -21,8 +21,8 @@ from pathlib import Path
 import ravi_otel
 from ravi_otel.hooks._events import Notice
 from ravi_otel.local.live import entries
+from ravi_otel.local.live._open_scopes import OpenScopes
 from ravi_otel.local.live._server import Live
-from ravi_otel.local.live._watch import OpenScopes
 
 FOLLOWER = """
 import json, sys, time

@@ -1,6 +1,8 @@
 """Watch the running processes of a store, and steer them: a socket in each, for its owner only.
 
-A process that is watched imports only what it needs for that; what looks at it is imported when it is asked for.
+In the program `OpenScopes` hears what happens, and `Server` writes it to who follows and does what they command. Elsewhere, in
+`ravi-otel top` or the page, `Watch` follows every process of the store, and a `Session` gives one of them commands. A program
+imports its own end alone; the other is imported when it is asked for.
 """
 
 from typing import TYPE_CHECKING, Any

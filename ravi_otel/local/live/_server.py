@@ -32,6 +32,7 @@ from ravi_otel.hooks._events import Notice
 from ravi_otel.hooks._listeners import swallow
 from ravi_otel.local._store import Store
 from ravi_otel.local.live._client import Entry, Peer, check_socket, make, sweep
+from ravi_otel.local.live._open_scopes import OpenScopes
 from ravi_otel.local.live._protocol import (
     MOST_ANSWER,
     MOST_REQUEST,
@@ -48,7 +49,6 @@ from ravi_otel.local.live._protocol import (
     state_line,
     write_line,
 )
-from ravi_otel.local.live._watch import OpenScopes
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import ScopeKind
 

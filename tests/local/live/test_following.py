@@ -15,7 +15,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, SpawnBudget
 from ravi_otel.local.live import Happened, LiveError, ProcessState, Session, Watch, _server
-from ravi_otel.local.live._watch import OpenScopes
+from ravi_otel.local.live._open_scopes import OpenScopes
 from ravi_otel.policy._limits import place_of
 
 

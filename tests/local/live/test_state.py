@@ -13,7 +13,7 @@ from ravi_otel import Priority, SpawnBudget
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
 from ravi_otel.hooks._listeners import Listeners
-from ravi_otel.local.live import _watch
+from ravi_otel.local.live import _open_scopes
 from ravi_otel.local.live._server import Live
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -158,7 +158,7 @@ def test_the_rate_is_unknown_while_the_first_call_is_in_flight(ask_it, live):
     ids=["all of it", "half of it", "none of it", "no time", "no time, and long ago"],
 )
 def test_a_call_counts_by_how_much_of_it_was_in_the_window(call, expected):
-    assert _watch._share(call, 10) == expected
+    assert _open_scopes._share(call, 10) == expected
 
 
 def test_limits_are_told_in_their_public_units_and_the_slots_of_a_run_too(client, ask_it):
@@ -213,7 +213,7 @@ def test_a_scope_that_is_dropped_open_is_forgotten(store):
 
 
 def test_beyond_its_bound_it_says_how_many_are_left_out(live, monkeypatch):
-    monkeypatch.setattr(_watch, "MOST_SCOPES", 5)
+    monkeypatch.setattr(_open_scopes, "MOST_SCOPES", 5)
     blocks = [(contextvars.copy_context(), ravi_otel.apply_limits([], name=str(number))) for number in range(8)]
     for context, block in blocks:
         context.run(block.__enter__)
