@@ -17,7 +17,7 @@ from typing import Any, Final, Literal
 from ravi_otel._extras import load
 from ravi_otel._sqlite import connect, transaction
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._store import UNENDED, Store, alive_and_gone
+from ravi_otel.local._store import TABLES, UNENDED, Store, alive_and_gone
 from ravi_otel.policy import _checks as checks
 
 MOST_AGE_S: Final = 30 * 24 * 3600
@@ -28,24 +28,17 @@ _MOST_AT_ONCE: Final = 100
 _SOME: Final = 20
 _MOST_ROWS: Final = 10_000
 _HOUR_NS: Final = 3_600_000_000_000
-_OF_A_RUN: Final = ("scopes", "calls", "tools", "events", "samples", "reviews", "notes", "content", "otlp")
-_WITH_FACTS: Final = ("scopes", "calls", "tools", "events", "reviews", "notes")
-_LEAVES: Final = (
-    ("calls", "began"),
-    ("tools", "began"),
-    ("events", "at"),
-    ("samples", "at"),
-    ("reviews", "at"),
-    ("notes", "at"),
-    ("otlp", "at"),
-)
+_OF_A_RUN: Final = tuple(table for table, columns in TABLES.items() if "run" in columns)
+_OF_SOMEBODY: Final = tuple(table for table, columns in TABLES.items() if "session" in columns)
+_BY_TIME: Final = (("calls", "began"), ("tools", "began"), *((table, "at") for table, columns in TABLES.items() if "at" in columns))
+"""The tables of what goes piece by piece out of a run that goes on, and the time of a piece."""
 
 _NAMED_IN: Final = (
     *(("scopes", column) for column in ("limits", "refusal")),
     *(("calls", column) for column in ("held", "refusal")),
     *(("tools", "refusal"), ("runs", "refusal"), ("notes", "data"), ("launches", "budgets")),
 )
-"""Columns of JSON that may name somebody else than whose the row is."""
+"""Columns of JSON that may name somebody else than whose the row is; a new one has to be added here by hand."""
 
 _UNNEEDED_PROCESSES: Final = (
     "DELETE FROM processes WHERE ended IS NOT NULL AND last_seen < ?"
@@ -150,7 +143,7 @@ class _Pruning:
         removed = list(self._remove(old, lambda: True))
         with self._step():
             self._connection.execute("DELETE FROM hourly WHERE hour < ?", (cutoff - _HOUR_NS,))
-            for table, column in _LEAVES if running else ():
+            for table, column in _BY_TIME if running else ():
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} < ?", (cutoff,))  # noqa: S608 - the names are ours
         rest = [_removed(row, "size") for row in over if row["began"] >= cutoff and row["run"] not in latest]
         removed += self._remove(rest, lambda: self._bytes() > most_bytes)
@@ -208,7 +201,7 @@ class _Pruning:
         if found is None or found > self._clock - _QUIET_S * 10**9:
             return False
         with self._step():
-            for table, column in _LEAVES:
+            for table, column in _BY_TIME:
                 self._connection.execute(f"DELETE FROM {table} WHERE {column} <= ?", (found,))  # noqa: S608 - the names are ours
             self._connection.execute("DELETE FROM content WHERE item NOT IN (SELECT call FROM calls UNION ALL SELECT call FROM tools)")
         return True
@@ -248,7 +241,7 @@ def _remove_runs(connection: sqlite3.Connection, runs: Sequence[str]) -> list[st
         some = tuple(found[at : at + _MOST_AT_ONCE])
         these = f"run IN ({', '.join('?' * len(some))})"
         connection.execute(f"DELETE FROM messages_text WHERE rowid IN (SELECT id FROM messages WHERE {these})", some)  # noqa: S608 - the same
-        for table in (*_OF_A_RUN, "messages", "runs"):
+        for table in _OF_A_RUN:
             connection.execute(f"DELETE FROM {table} WHERE {these}", some)  # noqa: S608 - the same
         connection.execute(f"DELETE FROM launches WHERE {these.replace('run', 'launch', 1)}", some)  # noqa: S608 - the same
     return found
@@ -329,7 +322,7 @@ def _erase_rows(connection: sqlite3.Connection, whose: Whose, value: str) -> tup
             connection.execute("DELETE FROM messages_text WHERE rowid = ?", (number,))
             connection.execute("DELETE FROM messages WHERE id = ?", (number,))
     connection.execute(f"DELETE FROM content WHERE item IN ({items})", told)  # noqa: S608 - the same
-    for table in (*_WITH_FACTS, "otlp"):
+    for table in _OF_SOMEBODY:
         connection.execute(f"DELETE FROM {table} WHERE {theirs}", told)  # noqa: S608 - the same
     for table, kind, name in (("samples", "scope_kind", "scope_name"), ("events", "limit_scope", "limit_scope_name")):
         scoped = _SCOPED.format(kind, name)
