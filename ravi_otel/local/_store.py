@@ -62,7 +62,15 @@ Outcome = Literal["running", "ok", "failed", "limited", "store_failed", "unattac
 
 @dataclass(slots=True)
 class Sums:
-    """Count for one run or one group; the names are those of `Spend`, and of the columns that are added up."""
+    """Count for one run or one group; the names are those of `Spend`, and of the columns that are added up.
+
+    A call that is not wholly known adds what is known of it, and one to each count that makes a sum a lower bound: to `untold_calls`,
+    unless all its tokens are known, and to `uncosted_calls`, unless its cost is. `unsplit_calls` are untold ones that told a total alone:
+    it is in `unsplit_tokens`. The tokens of `estimated_calls` and the price of `assumed_calls` are our own guess.
+
+    `Spend` counts by price instead: `priced_calls`, `unpriced_calls`, which have tokens and no price, and `unreported_calls`, which were
+    answered with no usage, or with a total alone and no price.
+    """
 
     requests: int = 0
     turns: int = 0
