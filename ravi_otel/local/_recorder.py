@@ -60,7 +60,7 @@ _SAMPLES_A_LIFE: Final = 300
 
 _PRUNING_S: Final = 0.2
 _MOST_OPEN: Final = 10_000
-_MOST_KNOWN: Final = 50_000
+_MOST_CACHED: Final = 50_000
 _MOST_TEXT: Final = 4_096
 _RUNS: Final = (ScopeKind.RUN, ScopeKind.AGENT)
 _KEPT_COUNTS: Final = frozenset({"suspended", "restarted", "store_errors", "carrier_rejected", "hook_errors"})
@@ -113,12 +113,14 @@ _NO_HOUR: Final = (
     + " AND ".join(f"{name} = 0" for name in ("calls", *SUMS))
 )
 
-_READ_CALL: Final = attrgetter(
+_CALL_FIELDS: Final = (
     *("op_id", "call", "facts", "status", "error_type", "reply", "usage", "cost_nano", "cost_source", "decision", "limit_kind"),
     *("limit_scope", "limit_reason", "first_chunk_ns", "duration_ns", "request_id", "http_status", "first_content_ns", "price_date"),
     *("retries", "requests", "charged", "charged_nano", "output_cap", "truncated_by_limit", "reservation", "expected", "chain", "span"),
     "said",
 )
+_READ_CALL: Final = attrgetter(*_CALL_FIELDS)
+_OP_ID, _OF_CALL, _DURATION, _SAID = map(_CALL_FIELDS.index, ("op_id", "call", "duration_ns", "said"))
 _READ_TOOL: Final = attrgetter(
     *("op_id", "name", "facts", "status", "error_type", "decision", "limit_kind", "limit_scope", "limit_reason", "duration_ns"),
     *("call_id", "inferred", "abandoned", "began_unix_ns", "chain", "span", "said"),
@@ -162,12 +164,12 @@ def _text(value: Any) -> str | None:
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
-class _Known(dict[_K, _V]):
-    """Remember what was found out, and forget the oldest where it is too much."""
+class _Cache(dict[_K, _V]):
+    """Be a dictionary that forgets its oldest entry where it has too many."""
 
     def __setitem__(self, key: _K, value: _V) -> None:
         super().__setitem__(key, value)
-        if len(self) > _MOST_KNOWN:
+        if len(self) > _MOST_CACHED:
             del self[next(iter(self))]
 
 
@@ -192,27 +194,27 @@ class Recorder(Listener):
         self._forget()
         self._renew()
         renew_while_alive(self, Recorder._renew)
-        self._parents = _Known[str, tuple[str | None, str | None]]()  # by scope: the one around it, and its run
-        self._around = _Known[str, tuple[str, ...]]()  # by run: itself, and the runs around it
-        self._sampled = _Known[int, tuple[Any, int, int]]()
-        self._limits = _Known[int, tuple[Any, str]]()
+        self._parents = _Cache[str, tuple[str | None, str | None]]()  # by scope: the one around it, and its run
+        self._around = _Cache[str, tuple[str, ...]]()  # by run: itself, and the runs around it
+        self._sampled = _Cache[int, tuple[Any, int, int]]()
+        self._limits = _Cache[int, tuple[Any, str]]()
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
 
     def _renew(self) -> None:
         """Begin anew, at the start and in a forked child: what is open, or not written yet, is the parent's."""
         self._open: dict[str, tuple[CallRecord, int]] = {}
-        self._of = _Known[str, tuple[ScopeFacts, _Facts]]()
+        self._facts_of = _Cache[str, tuple[ScopeFacts, _Facts]]()
         self._pending: dict[str, tuple[tuple[Any, ...], _Sums]] = {}  # calls whose usage is still to come, with what they counted for
         self._groups = _counts()
         self._agents = Counter[str]()
         self._touched: dict[int, Any] = {}
-        self._told: set[int] = set()  # messages of this batch
-        self._shown = _Known[str, _InFlight]()
+        self._batched: set[int] = set()  # messages that are in this batch already
+        self._shown = _Cache[str, _InFlight]()  # calls in flight that have a row
 
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
-        self._runs = _Known[str, None]()
-        self._shown = _Known[str, _InFlight]()
+        self._runs = _Cache[str, None]()
+        self._shown = _Cache[str, _InFlight]()
 
     def retire(self) -> None:
         """Write what waits, and let go of the file: the process goes on without it."""
@@ -327,11 +329,11 @@ class Recorder(Listener):
 
     def _facts(self, batch: Batch, facts: ScopeFacts, now: int, span: Any = None) -> _Facts:
         """Return run, process, agent, user, tenant, session and tags of a scope; its run has a row from here on."""
-        found = self._of.get(facts.scope_id)
+        found = self._facts_of.get(facts.scope_id)
         if found is None or found[0] is not facts:
             run = _text(facts.run_id) or self.writer.process
             agent = (_text(facts.agent_name), _text(facts.agent_id))
-            found = self._of[facts.scope_id] = (facts, (run, self.writer.process, *agent, *_whose(facts)))
+            found = self._facts_of[facts.scope_id] = (facts, (run, self.writer.process, *agent, *_whose(facts)))
         known = found[1]
         if known[0] not in self._runs:
             self._add_run(batch, facts, known, now, span)
@@ -409,19 +411,18 @@ class Recorder(Listener):
 
     def _add_call(self, batch: Batch, told: tuple[int, _Refusal | None, tuple[Any, ...]]) -> None:
         now, refusal, fields = told
-        shown = self._shown.pop(fields[0], None)
+        shown = self._shown.pop(fields[_OP_ID], None)
         if shown is not None and shown.sums is not _NO_SUMS:
             self._count(shown.known, shown.began, shown.place, 0, tuple(-each for each in shown.sums), calls=0)
-        began = now - fields[14] if shown is None else shown.began
+        began = now - fields[_DURATION] if shown is None else shown.began
         row, sums, known, place = self._call_row(batch, fields, refusal, began)
         batch.add(_CALL, row)
-        if any(sums) or fields[1].generative:
-            self._count(known, began, place, fields[14], sums)
+        if any(sums) or fields[_OF_CALL].generative:
+            self._count(known, began, place, fields[_DURATION], sums)
         if row[_PENDING]:
-            self._pending[fields[0]] = (row, sums)
-        said = fields[29]
-        if said:
-            self._add_said(batch, fields[0], known[0], "call", said)
+            self._pending[fields[_OP_ID]] = (row, sums)
+        if fields[_SAID]:
+            self._add_said(batch, fields[_OP_ID], known[0], "call", fields[_SAID])
 
     def _call_row(
         self, batch: Batch, fields: tuple[Any, ...], refusal: _Refusal | None, began: int
@@ -462,7 +463,7 @@ class Recorder(Listener):
 
     def _update_call(self, batch: Batch, fields: tuple[Any, ...]) -> None:
         """Replace a row whose usage was still to come, and count the difference."""
-        before = self._pending.pop(fields[0], None)
+        before = self._pending.pop(fields[_OP_ID], None)
         if before is None:
             return
         old_row, old_sums = before
@@ -585,8 +586,8 @@ class Recorder(Listener):
         """Keep a message once a run, and its words; return its id."""
         data = _json(message)
         number = int.from_bytes(blake2b(f"{run}\n{data}".encode(), digest_size=8).digest(), "big") >> 1
-        if number not in self._told:
-            self._told.add(number)
+        if number not in self._batched:
+            self._batched.add(number)
             batch.add(_WORDS, (number, "\n".join(_words(message.get("parts")))))
             batch.add(_MESSAGE, (number, run, data))
         return number
@@ -600,7 +601,7 @@ class Recorder(Listener):
     def _before(self, batch: Batch) -> bool:
         """Add what a batch sums up, the calls that are in flight, and where the limits in use stand; return whether some are in flight."""
         now = time.time_ns()
-        self._told.clear()
+        self._batched.clear()
         waiting = False
         for record, began in tuple(self._open.values()):
             if record.op_id in self._shown:
@@ -723,20 +724,20 @@ def contribution(  # noqa: PLR0913, PLR0917 - what a call is counted by
     *,
     pending: bool,
 ) -> _Sums:
-    """Return what one call adds to any sum that it belongs to, in the order of `SUMS`; what nobody told is counted as such, never as 0.
+    """Return what one call adds to any sum that it belongs to, in the order of `SUMS`: `Sums` says what each of these counts.
 
     A look that brought what an earlier call had used adds nothing: that call is where it counts.
     """
     if status == "refused":
-        return (*_NO_SUMS[:16], int(reason != "contended"), 0)
+        return _sums(refused=int(reason != "contended"))
     errors = int(status == "error" and decision is not None)
     if not call.generative:
-        return (*_NO_SUMS[:17], errors)
+        return _sums(errors=errors)
     sent = reply is not None
     total_only = usage is not None and usage.total_only
     untold = sent and not pending and (usage is None or usage.source == "reserved" or total_only or _half_told(call, usage))
-    unpriced = usage is not None and usage.total_tokens > 0 and cost is None
-    uncosted = int((untold and not total_only) or unpriced)
+    no_price = usage is not None and usage.total_tokens > 0 and cost is None
+    uncosted = int((untold and not total_only) or no_price)
     counted, price, assumed, unreported, unsplit = usage, cost, 0, 0, 0
     if usage is not None and total_only:
         counted, unsplit, unreported = None, usage.total_tokens, int(cost is None)
@@ -747,14 +748,14 @@ def contribution(  # noqa: PLR0913, PLR0917 - what a call is counted by
     else:
         counted, unreported = None, int(sent and status == "ok" and not pending)
     if counted is None or not counted.total_tokens:
-        tokens, priced = (0, 0, 0), int(total_only and cost is not None)
-        known, estimated, lacking = 0, 0, 0
+        tokens, cost_nano, estimated = (0, 0, 0), 0, 0
+        priced, unpriced = int(total_only and cost is not None), 0
     else:
         tokens = (counted.input_tokens, counted.output_tokens, counted.cached_input_tokens)
-        known, priced, lacking = price or 0, int(price is not None), int(price is None)
-        estimated = int(counted.source == "estimated")
+        cost_nano, estimated = price or 0, int(counted.source == "estimated")
+        priced, unpriced = int(price is not None), int(price is None)
     return (
-        *(requests, int(call.turn and sent), *tokens, known, priced, lacking, unreported, estimated, assumed),
+        *(requests, int(call.turn and sent), *tokens, cost_nano, priced, unpriced, unreported, estimated, assumed),
         *(int(untold), int(total_only), unsplit, uncosted, 0, 0, errors),
     )
 
