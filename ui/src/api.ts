@@ -22,7 +22,7 @@ export type Audit = Schemas["Audit"];
 export type AuditEntry = Schemas["Entry"];
 export type Session = Schemas["Session"];
 
-export interface Exported {
+interface Exported {
   run: Schemas["Run"];
   calls: Record<string, Schemas["Call"]>;
 }

@@ -2,7 +2,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { useSearch as useWrittenSearch } from "wouter-preact/use-browser-location";
 import { get, sentence } from "./api.ts";
 
-export interface Loaded<T> {
+interface Loaded<T> {
   data: T | null;
   error: string | null;
   again: () => void;

@@ -3,7 +3,7 @@ import { elementScroll, observeElementOffset, observeElementRect, Virtualizer, t
 import type { RefObject } from "preact";
 import { useLayoutEffect, useReducer, useState } from "preact/hooks";
 
-export interface Virtual {
+interface Virtual {
   items: VirtualItem[];
   height: number;
   show: (index: number) => void;

@@ -3,7 +3,7 @@ import { useEffect, useId, useRef, useState } from "preact/hooks";
 import { sentence } from "../api.ts";
 import "./Confirm.css";
 
-export interface Asking {
+interface Asking {
   title: string;
   act: string;
   leave: string;

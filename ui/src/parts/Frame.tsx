@@ -98,7 +98,7 @@ function Keys({ keys, onClose }: { keys: readonly Key[]; onClose: () => void }) 
   );
 }
 
-export interface PageProps {
+interface PageProps {
   name: string;
   cli?: string;
   looks: string;
