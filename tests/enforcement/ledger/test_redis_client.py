@@ -204,6 +204,55 @@ def test_a_call_waits_for_a_server_that_was_late_until_it_answers_again(linked, 
         assert not client.failing
 
 
+def _awaiting_in_thread(step):
+    return step.blocking()
+
+
+def _awaiting_in_task(step):
+    return asyncio.run(step.awaiting())
+
+
+@pytest.mark.parametrize("wait", [_awaiting_in_thread, _awaiting_in_task], ids=["thread", "task"])
+def test_a_call_that_comes_to_wait_after_the_probe_was_answered_goes_on_at_once(linked, wait):
+    with redis_servers.server() as server:
+        client = linked(server.quick_url, timeout_s=30, clock=ManualClock())
+        assert count(client) == 1
+        client.timeout_s = 0.02
+        with server.paused():
+            assert [why(client) for _ in range(3)] == ["because it does not answer in time"] * 3
+        began = time.monotonic()
+        step = next(client._server(None).lend(began + 30))  # it has had a thread ask, and is now kept from the processor
+        redis_servers.until(lambda: not client.failing, "the probe was not answered")
+        connection, _ = wait(step)
+        assert run_sync(connection.ask(("PING",), time.monotonic() + 10)) == b"PONG"
+        assert time.monotonic() - began < 20
+        client._server(None).give_back(connection)
+
+
+def test_a_probe_that_fails_sends_nobody_away_once_another_was_answered(linked, monkeypatch):
+    with redis_servers.server() as server:
+        client = linked(server.quick_url, timeout_s=30)
+        way = client._server(None)
+        lent = [run_sync(way.lend(time.monotonic() + 30))[0] for _ in range(client_module.MOST_FOR_TASKS)]
+        for _ in range(3):
+            way.breaker.failed(late=True)
+        assert way.breaker.look() == "probe"
+        way.breaker.succeeded()  # a call that was under way brought an answer
+
+        async def asked():
+            waiting = asyncio.create_task(run_async(client.call(COUNT, ["{k}"], [""])))
+            while not way._turns:
+                await asyncio.sleep(0)
+            with server.paused(), monkeypatch.context() as patch:
+                patch.setattr(client_module, "_OPENING_S", 0.05)
+                way._probe()
+            for each in lent:
+                way.give_back(each)
+            return await waiting
+
+        assert asyncio.run(asked())[0] == 1
+
+
 def test_nothing_is_asked_of_a_server_that_was_given_up_until_a_probe_is_answered(linked):
     clock = ManualClock()
     with redis_servers.server() as server:

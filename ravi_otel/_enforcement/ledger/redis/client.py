@@ -631,7 +631,7 @@ class Server:
         """Stand in line for a connection, and have a thread open one, unless tasks have all that there may be."""
         with self._lock:
             turn = Turn(full=not opens or (task and len(self._open) + self._opening >= MOST_FOR_TASKS))
-            if task and self._idle:  # given back meanwhile
+            if self._idle and (task or not opens):  # given back meanwhile
                 turn.outcome, turn.full = self._idle.pop(), True
                 turn.wake()
             elif task:
@@ -703,7 +703,8 @@ class Server:
             self.breaker.succeeded()
         else:
             self.breaker.failed(probe=True)
-            self._send_away(_given_up())
+            if self.breaker.is_open:  # else it answered somebody else meanwhile, and who waits has a connection to come
+                self._send_away(_given_up())
             self._lost()
 
     def _answers(self, connection: Connection) -> bool:
