@@ -143,6 +143,30 @@ def test_an_answer_whose_confirmation_was_lost_counts_once(url):
     assert desk(url).find(request.id).who == "anna"
 
 
+@pytest.mark.parametrize("answer", [YES, ApprovalAnswer(approved=False, comment="too much", who="anna")], ids=["yes", "no"])
+def test_an_answer_that_the_server_gave_out_and_did_not_confirm_in_time_reaches_who_asked(proxy, url, answer):
+    request = requested()
+    stored = desk(url).enter(request, seal_of(request))
+    desk(url).answer(stored, answer, login="anna")
+    store = RedisStore(proxy.url)
+    seen = proxy.swallow, len(store.all(pending=False, most=9))  # its scripts are known to the server
+    call = store._client.call
+
+    def silent(script, keys, args, **more):
+        if script.name == "write" and not proxy.lost:
+            proxy.swallow = 1
+        return (yield from call(script, keys, args, **more))
+
+    store._client.call = silent
+    given = store.patiently(lambda: store.enter(request, seal_of(request)))
+    assert seen == (0, 1)
+    assert proxy.lost == 1
+    assert (given.approved, given.comment, given.who) == (answer.approved, answer.comment, "anna")
+    assert len(desk(url).all(pending=False, most=9)) == 1
+    if answer.approved:
+        assert store.enter(request, seal_of(request)).comment == "already_answered"
+
+
 def test_a_program_that_died_while_it_waited_is_told_as_one_that_waits_no_more(url):
     request = now_requested()
     stored = desk(url, time.time).enter(request, seal_of(request))

@@ -174,6 +174,7 @@ class RedisStore:
         weakref.finalize(self, self._client.close)
         self._tag = f"{{ravi-approvals:{choice.namespace}}}"
         self._trouble: StoreError | None = None
+        self._unconfirmed: dict[str, str] = {}  # by a request's id that of the row whose answer it was taking when the server went silent
 
     def __repr__(self) -> str:
         return f"<RedisStore {self.shown}>"
@@ -195,6 +196,10 @@ class RedisStore:
     def _enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
         look = self._look("alike", request.fingerprint, _MOST_ALIKE)
         known = sorted(((look.stored(row), row) for row in look.rows), key=_by_turn)
+        unconfirmed = self._unconfirmed.pop(request.id, None)
+        for stored, row in known:
+            if row.id == unconfirmed and stored.flaw is None and stored.seal == seal and _is_taken(row, request):
+                return stored.answer()  # the server did it, and did not say so in time
         if any(row.columns.get("taken_for") == request.id for _, row in known):
             return ApprovalAnswer(approved=False, comment="already_answered")
         if request.expires_at is not None and request.expires_at <= look.now + look.offset_s:
@@ -207,7 +212,9 @@ class RedisStore:
             taken = stored.state == "approved"
             state = "taken" if taken else stored.state
             changes = {"state": state, "taken_for": request.id if taken else None, "taken_by": os.getpid(), "taken_at": look.now}
-            self._write(row, changes)
+            self._unconfirmed[request.id] = row.id
+            self._write(row, changes)  # where this raises Busy, nobody knows whether it was done
+            self._unconfirmed.pop(request.id, None)
             return stored.answer()
         return self._put(request, seal, look)
 
@@ -454,6 +461,12 @@ def _by_turn(found: tuple[StoredRequest, _Row]) -> tuple[bool, float, str]:
     """Put answered ones first, then older ones."""
     stored, row = found
     return stored.state == "pending", stored.request.requested_at, row.id
+
+
+def _is_taken(row: _Row, request: ApprovalRequest) -> bool:
+    """Whether this process took its answer: an approval for exactly this request, a refusal for whoever asked."""
+    taken = row.columns.get("taken_by") == os.getpid() and row.columns.get("taken_at") is not None
+    return taken and row.columns.get("taken_for") == (request.id if row.columns.get("state") == "taken" else None)
 
 
 def _waits(stored: StoredRequest) -> bool:
