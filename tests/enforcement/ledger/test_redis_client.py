@@ -241,8 +241,7 @@ def test_a_probe_that_fails_sends_nobody_away_once_another_was_answered(linked, 
 
         async def asked():
             waiting = asyncio.create_task(run_async(client.call(COUNT, ["{k}"], [""])))
-            while not way._turns:
-                await asyncio.sleep(0)
+            await asyncio.to_thread(redis_servers.until, lambda: way._turns, "it did not come to wait")
             with server.paused(), monkeypatch.context() as patch:
                 patch.setattr(client_module, "_OPENING_S", 0.05)
                 way._probe()
