@@ -9,7 +9,7 @@ from ravi_otel.local._answers import Json, RunRow
 from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import NANO
 
-_OF_OUTCOME: Final = {"limited": STOPPED, "store_failed": UNKEPT}
+_OF_OUTCOME: Final = {"stopped": STOPPED, "store_failed": UNKEPT}
 
 
 def run_facts(store: Store, run: RunRow, launched: Json | None) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from ravi_otel.policy._limits import NANO
 _STYLES: Final = {
     "ok": "",
     "running": "cyan",
-    "limited": "red",
     "stopped": "red",
     "store_failed": "red",
     "failed": "magenta",

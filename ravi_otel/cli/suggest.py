@@ -25,7 +25,7 @@ _RUN_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.REQUESTS, Kind.TIME)
 _AGENT_KINDS: Final = (Kind.TOKENS, Kind.COST, Kind.TURNS, Kind.TIME)
 _NO_RUN: Final = "There is no finished run to learn from. Run the program with `ravi-otel run -- ...` first, or widen --since."
 _UNENDED: Final = frozenset({"running", "lost"})
-_CUT: Final = frozenset({"stopped", "paused", "limited"})
+_CUT: Final = frozenset({"stopped", "paused"})
 
 
 @dataclass(frozen=True, slots=True)

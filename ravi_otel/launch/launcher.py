@@ -44,7 +44,7 @@ _MOST_NAMED: Final = 8
 """Hosts, limits or scopes that one sentence names."""
 
 _MOST_PLAN: Final = 100_000
-_LIMITED: Final[Outcome] = "limited"
+_LIMITED: Final[Outcome] = "stopped"
 _UNCOUNTED: Final[Outcome] = "store_failed"
 _SITE: Final = Path(__file__).parent / "site"
 _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"

@@ -1,11 +1,4 @@
-"""Keep what runs did in one SQLite file of this machine, and show it in a terminal; no backend is needed.
-
-`_recorder` hears what happens, and `_writer` has it in the file of `_store` a tenth of a second later. `_queries` answers the commands and
-the page. `_prune` removes what is old, and erases what is of one person. `_otlp` keeps telemetry, and `_replay` sends it later.
-
-`_record` is the tree of a run, as it is while it runs or, by `_stored_tree`, from the file; `_render` draws it. `live` shows and steers
-what runs now.
-"""
+"""Keep and show what happened in this process, without a backend."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -153,7 +153,8 @@ class RunFilter:
     """Choose runs; None is any.
 
     `since` and `until` are when they began. `status` is a word of `RunRow.status`, or "refused": something in it was. `tag` is a key, and
-    a value or None. `text` is looked for in names, and in what was said where that was captured. `inside` is a run or launch around.
+    a value or None. `text` is looked for in names, in the sentences of refusals, and in what was said where that was captured. `inside` is
+    a run or launch around.
     """
 
     since: int | None = None

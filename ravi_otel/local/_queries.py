@@ -174,7 +174,7 @@ class Queries:
         if where.inside is not None:
             values["inside"] = json.dumps(self._inside(where.inside)[1:])
         if where.text is not None:
-            values |= {"words": matching(where.text), "text": like(where.text)}
+            values |= {"words": matching(where.text), "text": like(where.text), "whole": where.text}
         return conditions, values
 
     def _gone(self) -> list[str]:
@@ -461,6 +461,14 @@ class Queries:
             rows += self._rows(_IN_HOURS_NAMED.format(kind=kind), {"text": like_text, "most": most})
         return tuple(Found(row["kind"], row["id"], row["run"], clean(row["title"])) for row in rows)
 
+    def refused_with(self, text: str, *, most: int = 8) -> tuple[Found, ...]:
+        """Find the refused calls, the latest first, whose sentence has this text in it, or is in it, as in a line of a log."""
+        like_text = like(text)
+        if like_text is None or len(text) < _LEAST_PREFIX:
+            return ()
+        rows = self._rows(f"{_REFUSED_WITH} ORDER BY began DESC LIMIT :most", {"text": like_text, "whole": text, "most": most})
+        return tuple(Found("refused", row["call"], row["run"], clean(row["sentence"], 400)) for row in rows)
+
     def search(self, text: str, *, most: int = 50) -> tuple[Hit, ...]:
         """Find calls by words of what was said in them; words are all looked for, and "several in quotes" as they stand."""
         rows = self._rows(_SEARCH, {"words": matching(text), "most": most})
@@ -553,11 +561,14 @@ _SOUND_TAGS: Final = "CASE WHEN json_valid(tags) THEN tags ELSE '{}' END"
 _HAS_TAG: Final = f"EXISTS (SELECT 1 FROM json_each({_SOUND_TAGS}) WHERE key = :tag_key)"
 _GONE: Final = "WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone))"
 
-_STATUS: Final = """CASE
+_ENDED: Final = "iif({0}status = 'error' AND {0}stop_reason GLOB 'limit_*', 'stopped', {0}status)"
+"""How a run or agent ended: one that let a refusal through was stopped, as one that handled it."""
+
+_STATUS: Final = f"""CASE
     WHEN r.kind = 'launch' AND l.launch IS NOT NULL THEN CASE l.outcome
         WHEN 'running' THEN iif(l.launch IN (SELECT id FROM gone), 'lost', 'running')
-        WHEN 'ok' THEN 'ok' WHEN 'limited' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END
-    WHEN r.kind != 'process' AND r.status != 'open' THEN r.status
+        WHEN 'ok' THEN 'ok' WHEN 'stopped' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END
+    WHEN r.kind != 'process' AND r.status != 'open' THEN {_ENDED.format("r.")}
     WHEN p.ended IS NULL THEN iif(r.process IN (SELECT id FROM gone), 'lost', 'running')
     WHEN r.kind != 'process' THEN 'ended'
     ELSE CASE p.outcome WHEN 'failed' THEN 'error' WHEN 'signal' THEN 'cancelled' ELSE 'ok' END END"""
@@ -572,7 +583,7 @@ _RUNS: Final = f"""
     UNION ALL
     SELECT l.launch, 'launch', NULL, l.launch, NULL, l.name, NULL, NULL, NULL, l.tags, NULL, NULL, 0, l.began, l.ended,
         CASE l.outcome WHEN 'running' THEN iif(l.launch IN (SELECT id FROM gone), 'lost', 'running')
-            WHEN 'ok' THEN 'ok' WHEN 'limited' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END,
+            WHEN 'ok' THEN 'ok' WHEN 'stopped' THEN 'stopped' WHEN 'signal' THEN 'cancelled' ELSE 'error' END,
         iif(l.launch IN (SELECT id FROM gone), 'lost', l.outcome), l.status, NULL, NULL, NULL, 0, 0, {", ".join("0" for _ in SUMS)}
     FROM launches l WHERE l.launch NOT IN (SELECT run FROM runs)"""
 """Every run with how it ended; a launch of which nothing was told has none but its own row."""
@@ -580,6 +591,16 @@ _RUNS: Final = f"""
 _FIGURES: Final = attrgetter(*SUMS)
 _ONLY: Final = "(SELECT value FROM json_each(:only))"
 _SOME_RUNS: Final = _RUNS.replace("\n    UNION ALL", f" WHERE r.run IN {_ONLY}\n    UNION ALL") + f" AND l.launch IN {_ONLY}"
+
+_SENTENCE: Final = "json_extract(CASE WHEN json_valid(refusal) THEN refusal ELSE '{}' END, '$.sentence')"
+_LEAST_SENTENCE: Final = 20
+_REFUSED_WITH: Final = f"""
+    SELECT run, call, began, sentence FROM (
+        SELECT run, call, began, {_SENTENCE} AS sentence FROM calls WHERE status = 'refused'
+        UNION ALL SELECT run, call, began, {_SENTENCE} FROM tools
+            WHERE status = 'refused' AND run IN (SELECT run FROM runs WHERE refused > 0))
+    WHERE sentence LIKE :text ESCAPE '\\' OR (length(sentence) > {_LEAST_SENTENCE} AND instr(:whole, sentence))"""
+"""The refused calls whose sentence has a text in it, or is in that text."""
 
 _CONDITIONS: Final[Mapping[str, str]] = {
     "since": "began >= :since",
@@ -593,7 +614,7 @@ _CONDITIONS: Final[Mapping[str, str]] = {
     "agent": "run IN (SELECT run FROM scopes WHERE kind = 'agent' AND name = :agent)",
     "model": "run IN (SELECT run FROM calls WHERE model = :model)",
     "text": "(name LIKE :text ESCAPE '\\' OR run IN (SELECT run FROM messages WHERE id IN "
-    "(SELECT rowid FROM messages_text WHERE messages_text MATCH :words)))",
+    f"(SELECT rowid FROM messages_text WHERE messages_text MATCH :words)) OR run IN (SELECT run FROM ({_REFUSED_WITH})))",
     "inside": "run IN (SELECT value FROM json_each(:inside))",
 }
 _ORDERS: Final[Mapping[str, str]] = {
@@ -604,11 +625,11 @@ _ORDERS: Final[Mapping[str, str]] = {
     "refused": "refused",
     "requests": "requests",
 }
-_ENDS: Final = """
+_ENDS: Final = f"""
     WITH RECURSIVE inner_runs(top, run, level) AS (
         SELECT value, value, 0 FROM json_each(:runs)
         UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
-    SELECT top, status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
+    SELECT top, {_ENDED.format("scopes.")} AS status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
     WHERE kind IN ('run', 'agent') AND NOT (kind = 'run' AND scopes.run = top) AND status NOT IN ('ok', 'open')
     ORDER BY 1000 * level + iif(kind = 'run', 0, 1 + coalesce(depth, 0)), began"""
 DRAWN: Final = 16
@@ -644,7 +665,8 @@ _TOPS: Final = """
             ORDER BY began DESC LIMIT :most)
         UNION ALL SELECT top, runs.run FROM tops JOIN runs ON runs.parent = tops.run)"""
 _AGENTS: Final = (
-    f"{_TOPS} SELECT top, scope, name, began, ended, status, spend FROM tops JOIN scopes ON scopes.run = tops.run "
+    f"{_TOPS} SELECT top, scope, name, began, ended, {_ENDED.format('scopes.')} AS status, spend "
+    "FROM tops JOIN scopes ON scopes.run = tops.run "
     "WHERE kind = 'agent' AND status != 'open' ORDER BY began DESC"
 )
 _AGENT_SUMS: Final = f"{_TOPS} SELECT scope, {ADDED} FROM tops JOIN calls ON calls.run = tops.run GROUP BY scope"

@@ -624,7 +624,7 @@ def scope_line(branch: Branch, guide: tuple[bool, ...] = ()) -> Line:
 def _end(status: str, stop_reason: str | None) -> str:
     """Write how a scope ended: a reason says by itself that it was stopped, or was not seen to end, else it follows the status."""
     reason = clean(stop_reason, _MOST_REASON)
-    if reason and (status == "stopped" or reason in _UNSEEN):
+    if reason and (status == "stopped" or reason.startswith("limit_") or reason in _UNSEEN):
         return reason
     return status if reason in ("", status) else f"{status} {reason}"
 

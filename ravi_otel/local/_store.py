@@ -54,7 +54,7 @@ _QUIET_NS: Final = 24 * 3_600 * 10**9
 _MOST_LOOKED, _MOST_NAMED = 100, 3
 """In how many of somebody else's directories a store is looked for, and how many a sentence names."""
 
-Outcome = Literal["running", "ok", "failed", "limited", "store_failed", "unattached", "uncovered", "signal"]
+Outcome = Literal["running", "ok", "failed", "stopped", "store_failed", "unattached", "uncovered", "signal"]
 
 
 # -- what is in the file ------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def finite(value: float | None) -> float | None:
 
 
 _RUN_OVER: Final = "UPDATE runs SET ended = ?, status = CASE WHEN status = 'open' THEN ? ELSE status END WHERE run = ?"
-_STATUSES: Final = {"ok": "ok", "limited": "stopped", "store_failed": "stopped", "signal": "cancelled"}
+_STATUSES: Final = {"ok": "ok", "stopped": "stopped", "store_failed": "stopped", "signal": "cancelled"}
 """How the run around a program ended that told nothing of it itself, by the outcome of its launch."""
 
 

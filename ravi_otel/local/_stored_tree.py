@@ -40,7 +40,7 @@ _ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
     "running": ("open", None),
     "ok": ("ok", StopReason.SUCCESS),
     "failed": ("error", StopReason.ERROR),
-    "limited": ("stopped", None),
+    "stopped": ("stopped", None),
     "store_failed": ("error", StopReason.STORE_FAILED),
     "unattached": ("error", "unattached"),
     "uncovered": ("error", "uncovered"),
@@ -299,7 +299,7 @@ class Tree:
         if root.status == "stopped":
             worst = max(root.limits, key=lambda each: (each.denied, each.fullness), default=None)
             root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
-        if head.stop_reason is not None and head.outcome in ("ok", "limited"):  # the program's end is one thing, its run's another
+        if head.stop_reason is not None and head.outcome in ("ok", "stopped"):  # the program's end is one thing, its run's another
             told = None if self._own is None else status_in(self._own)
             if told is not None and told != "open":
                 root.status, root.stop_reason = told, head.stop_reason

@@ -100,8 +100,7 @@ class Inbox:
     def answer(self, request_id: str, answer: api.Answer, me: ApprovalAnswer, *, once: bool = False) -> api.Asked:
         """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
 
-        The queue decides: in one step it looks whether the request is open, and writes the answer. A rejection may take back an approval
-        that no call has taken; with `once` it may not, whatever the answer says, so that the first answer is the only one.
+        With `once` it takes back no approval either, whatever the answer says.
         """
         stored = self.find(request_id)
         if stored.seal != answer.seal:

@@ -48,9 +48,9 @@ class Feed:
         self._watch: Watch | None = None
         self._listening: set[Callable[[], object]] = set()
         self._news = 0
-        self._writing = threading.Lock()
-        self._written_of: tuple[object, ...] = ()
-        self._written = ""
+        self._telling = threading.Lock()
+        self._told_of: tuple[object, ...] = ()
+        self._told = ""
 
     def end(self) -> None:
         """Let every page that listens go: the server ends."""
@@ -100,13 +100,13 @@ class Feed:
         except QueueError:
             return _now(self.look(), [], [("error", "approvals cannot be read")])
 
-    def now_json(self, inbox: Inbox) -> str:
-        """Return `now` as JSON, made once for all pages that ask for the same."""
-        with self._writing:
+    def told(self, inbox: Inbox) -> str:
+        """Return `now` as it is written, once for all pages that ask for the same."""
+        with self._telling:
             of = (self._news, inbox.mark(), int(time.monotonic() / _SECOND_S))
-            if of != self._written_of:
-                self._written, self._written_of = self.now(inbox).model_dump_json(), of
-            return self._written
+            if of != self._told_of:
+                self._told, self._told_of = self.now(inbox).model_dump_json(), of
+            return self._told
 
     def limits(self) -> api.Limits:
         """Return every limit that counts now, the fullest first."""
@@ -138,10 +138,7 @@ class Feed:
         return api.Limits(says=[counted, *_tell_bars([each.bar for each in listed])], limits=listed)
 
     def do(self, command: api.Command, by: str) -> api.Done:
-        """Have a process do it; LiveError or ConfigurationError says why it was not done.
-
-        The process writes down that it was for `by`, a limit also in its audit logs.
-        """
+        """Have a process do it; LiveError or ConfigurationError says why it was not done."""
         row = self._row(command)
         scope, session = row.scope, row.watched.session
         assert scope is not None  # `_row` finds scopes alone
@@ -177,7 +174,7 @@ async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[str]:
     last, mark, sent_at = "", await to_thread.run_sync(inbox.mark), 0.0
     with feed.listen(partial(loop.call_soon_threadsafe, woken.set)):
         while not feed.is_over:
-            text, looked_at = await to_thread.run_sync(feed.now_json, inbox), time.monotonic()
+            text, looked_at = await to_thread.run_sync(feed.told, inbox), time.monotonic()
             if text != last:
                 last, sent_at = text, looked_at
                 yield f"event: now\ndata: {text}\n\n"

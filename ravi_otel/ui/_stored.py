@@ -45,6 +45,7 @@ _MOST_COLUMNS: Final = 400
 _BINS: Final = 48
 _LEAST_LEARNT: Final = 5
 _FILTERED: Final = ("agent", "model", "user", "tenant")
+_CALLED: Final = {"launch": "program", "refused": "refused call"}
 """What is found that the list of runs is narrowed down by."""
 _MOST_AGENTS: Final = 50
 _SHARES: Final = (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))
@@ -318,8 +319,9 @@ def find(store: Store, text: str) -> api.Find:
     """Return where an id, a name or words lead to on the page."""
     with queries.Queries(store) as ask:
         found = [*ask.find(text), *(ask.named(text) if text else ())]
+        refused = ask.refused_with(text.strip())
         hits = ask.search(text, most=10) if text else ()
-    led = [(each.kind, _path(each), clean(each.title, _MOST_NAME)) for each in found]
+    led = [(_CALLED.get(each.kind, each.kind), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
     said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
     return api.Find(found=list(dict.fromkeys([*led, *said])))
 

@@ -13,11 +13,11 @@ from ravi_otel.errors import ConfigurationError
 def test_runs_are_listed_newest_first_with_their_sums(shelf):
     old = shelf.add("first", ago=100, seconds=1.5)
     shelf.call(old, (1_000, 200), 0.25)
-    new = shelf.add("second", outcome="limited", status=4)
+    new = shelf.add("second", outcome="stopped", status=4)
     done = shelf("runs")
     assert (done.exit_code, done.stderr) == (0, "")
     first, second = [line.split() for line in done.stdout.splitlines()[2:]]
-    assert (first[0], first[3:]) == (new.launch, ["second", "limited", "0", "0", "$0", "2.0"])
+    assert (first[0], first[3:]) == (new.launch, ["second", "stopped", "0", "0", "$0", "2.0"])
     assert (second[0], second[3:]) == (old.launch, ["first", "ok", "1", "1,200", "$0.2500", "1.5"])
 
 

@@ -13,7 +13,7 @@ CALLS = TABLES["calls"]
 def run(shelf):
     budget = {"scope": "run", "scope_id": "x", "scope_name": "desk", "limit": "tokens", "threshold": 100, "used": 90, "held": 0}
     rest = {"remaining": 10, "ratio": 0.9, "denied": 3, "events": ["limit_nearing", "limit_exceeded"]}
-    made = shelf.add("desk", outcome="limited", status=4, budgets=(budget | rest,), notes=("The program was ended.",))
+    made = shelf.add("desk", outcome="stopped", status=4, budgets=(budget | rest,), notes=("The program was ended.",))
     at = shelf.agent(made, "clerk")
     shelf.call(made, (1_210, 80), 0.25, parent=at)
     return made
@@ -23,7 +23,7 @@ def test_the_latest_run_is_shown_as_a_tree_with_its_budgets(shelf, run):
     done = shelf("show")
     assert (done.exit_code, done.stderr) == (0, "")
     first, note, *_ = done.stdout.splitlines()
-    assert first == f"{run.launch}  desk  limited, exit status 4"
+    assert first == f"{run.launch}  desk  stopped, exit status 4"
     assert note == "The program was ended."
     for words in ("run desk", "limit_tokens", "└─ agent clerk", "chat m-1", "1,210", "$0.2500", "90", "nearing, exceeded"):
         assert words in done.stdout
@@ -71,7 +71,7 @@ def test_hostile_names_and_notes_stay_where_they_are(shelf, width):
 
 def test_json_says_what_the_report_of_the_run_says(shelf, run):
     document = json.loads(shelf("show", "--json").stdout)
-    assert (document["run_id"], document["name"], document["outcome"]) == (run.launch, "desk", "limited")
+    assert (document["run_id"], document["name"], document["outcome"]) == (run.launch, "desk", "stopped")
     assert (document["exit_status"], document["program_status"], document["observe"]) == (4, 4, False)
     assert (document["said"], document["directory"]) == (["The program was ended."], str(run.path))
     assert document["ended"] - document["started"] == pytest.approx(2.0)
@@ -125,7 +125,7 @@ def test_processes_that_did_alike_are_folded(shelf):
     assert "more processes" in shelf("show").stdout
 
 
-@pytest.mark.parametrize(("outcome", "reason"), [("ok", "limit_requests"), ("limited", "store_lost")])
+@pytest.mark.parametrize(("outcome", "reason"), [("ok", "limit_requests"), ("stopped", "store_lost")])
 def test_a_run_ends_in_the_tree_as_it_says_whatever_its_program_made_of_that(shelf, outcome, reason):
     shelf.add("nightly", outcome=outcome)
     for table in ("runs", "scopes"):

@@ -110,7 +110,7 @@ def test_the_mark_of_a_lower_bound_is_explained_where_it_is_shown(shelf):
 @pytest.mark.parametrize("width", [40, 60, 80])
 @pytest.mark.parametrize("command", [("runs",), ("cost",), ("show",)])
 def test_figures_and_ids_are_whole_however_narrow_the_terminal(shelf, width, command):
-    runs = [shelf.add("support-desk-nightly-evaluation", outcome="limited", ago=at) for at in range(3)]
+    runs = [shelf.add("support-desk-nightly-evaluation", outcome="stopped", ago=at) for at in range(3)]
     for run in runs:
         shelf.call(run, (1_234_567, 76_543), 12_345.678, model="a-model-with-a-rather-long-name", parent=shelf.agent(run, "researcher"))
     done = shelf(*command, *([runs[0].launch] if command == ("show",) else []), width=width)

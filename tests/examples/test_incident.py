@@ -116,7 +116,7 @@ def test_nothing_is_sent_for_a_refused_call(wild):
 
 
 def test_the_store_knows_who_spent_it_and_where_it_ended(wild):
-    assert re.search(r"agent reconciler +error limit_cost, 1 refused +[\d,]+ +194,300 +78,610 +~\$1.0290", wild) is not None
+    assert re.search(r"agent reconciler +limit_cost, 1 refused +[\d,]+ +194,300 +78,610 +~\$1.0290", wild) is not None
     assert "└─ chat gpt-5  refused" in wild
     assert "tenant finance cost per 24h $1.00 $1.0294 $0 102 nearing, exceeded 1" in squeezed(wild)
 

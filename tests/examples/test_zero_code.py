@@ -97,7 +97,7 @@ def test_a_worker_of_a_policy_file_is_held_to_it(environment, tmp_path):
     done, sent = served(f"ravi-otel run --policy {policy} --json -- python examples/zero_code/support_worker.py", environment)
     assert (done.returncode, sent) == (4, 3)
     report = json.loads(done.stderr.splitlines()[-1])
-    assert (report["name"], report["exit_status"], report["outcome"]) == ("desk", 4, "limited")
+    assert (report["name"], report["exit_status"], report["outcome"]) == ("desk", 4, "stopped")
     assert f"requests=3 in {policy} limits[0]" in done.stderr
 
 

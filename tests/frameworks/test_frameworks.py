@@ -88,7 +88,7 @@ def test_the_tools_of_one_conversation_stand_between_its_calls(program, launched
 def test_past_a_limit_nothing_is_sent_and_the_program_is_ended(program, kind):
     limited = EVERYTHING.of(program, kind)
     assert limited.done.status == STOPPED, limited.done.err
-    assert limited.report["outcome"] == "limited"
+    assert limited.report["outcome"] == "stopped"
     assert 1 <= limited.sent <= program.may_send(kind)
     assert limited.root["refused"] >= 1
     assert (limited.limit["limit"], limited.limit["denied"] >= 1, limited.limit["held"]) == (kind, True, 0)

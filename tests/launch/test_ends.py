@@ -170,7 +170,7 @@ def test_a_refusal_that_a_framework_raises_again_in_its_own_words_is_known(desk)
     said = "except Exception as error:\n    said = f'{type(error).__name__}: {error}'\n"
     code = f"import ravi_otel\ncall = ravi_otel.tool(print)\ntry:\n    call(1), call(2)\n{said}raise RuntimeError(said)\n"
     done = desk.launch(sys.executable, "-c", code, flags=["--limit", "tool_calls=1"])
-    assert (done.out, done.status, done.run["outcome"]) == ("1\n", 4, "limited"), done.err
+    assert (done.out, done.status, done.run["outcome"]) == ("1\n", 4, "stopped"), done.err
 
 
 def test_a_failure_of_its_own_keeps_its_status_even_after_a_refusal(desk):

@@ -34,7 +34,7 @@ def test_a_program_that_never_stops_sends_what_it_may_and_is_ended(desk, spec, p
     done = desk.launch(*desk.program(program, "10", "3"), flags=["--limit", spec])
     assert (desk.sent, done.status) == (KINDS[spec], 4), done.err
     assert "told to end" in done.report
-    assert done.run["outcome"] == "limited"
+    assert done.run["outcome"] == "stopped"
 
 
 def test_a_tool_that_is_called_for_ever_runs_as_often_as_it_may(desk):

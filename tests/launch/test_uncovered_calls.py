@@ -107,7 +107,7 @@ def test_calls_of_wrapped_clients_to_a_known_host_are_covered(desk):
 
 def test_a_limit_that_ends_the_program_is_status_4_and_the_rest_is_said_too(desk):
     done = desk.launch(*program(PRINT, WRAPPED), flags=["--limit", "requests=0"], COLUMNS="400")
-    assert (done.status, done.run["outcome"]) == (4, "limited"), done.err
+    assert (done.status, done.run["outcome"]) == (4, "stopped"), done.err
     assert "The limits did not cover 1 request to api.mistral.ai" in done.report
 
 

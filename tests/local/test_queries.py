@@ -116,6 +116,19 @@ def test_the_end_of_the_outermost_agent_inside_is_told(shelf, ask):
     assert (row.end_status, row.end_reason) == ("stopped", "supervisor_block:cap")
 
 
+def test_a_run_that_a_limit_ended_was_stopped_whether_it_handled_the_refusal_or_let_it_through(shelf, ask):
+    launch = shelf.add("launched", outcome="stopped", status=1)
+    shelf.run("inner", parent=launch.launch, status="error", stop_reason="limit_tokens")
+    shelf.run("let it through", status="error", stop_reason="limit_tokens")
+    shelf.run("handled", status="stopped", stop_reason="limit_tokens")
+    shelf.run("broken", status="error", stop_reason="error")
+    found = ask.runs(RunFilter(status="stopped"), facets=True)
+    assert {row.name for row in found.rows} == {"launched", "let it through", "handled"}
+    assert dict(found.facets["status"]) == {"stopped": 3}
+    assert next((row.outcome, row.end_status) for row in found.rows if row.name == "launched") == ("stopped", "stopped")
+    assert [row.name for row in ask.runs(RunFilter(status="error")).rows] == ["broken"]
+
+
 def test_records_that_were_lost_are_said(shelf, ask):
     launch = shelf.add()
     shelf.execute("UPDATE processes SET lost = 3")
@@ -342,6 +355,20 @@ def test_no_words_break_a_search(shelf, ask, words):
     shelf.say("r", shelf.call("r"), "where is my refund?")
     assert ask.search(words) == ()
     assert ask.runs(RunFilter(text=words)).rows == ()
+
+
+def test_a_refused_call_is_found_by_a_part_of_its_sentence_and_by_the_line_that_quotes_it(shelf, ask):
+    sentence = "3000 of 3000 tokens used in run 'letters'; this call needs 24 more and is refused."
+    shelf.run("r", name="letters")
+    call = shelf.call("r", status="refused", refusal={"sentence": sentence})
+    tool = shelf.tool("r", "pay", status="refused", refusal={"sentence": "The tool pay is refused by a rule of the gate."})
+    shelf.run("other")
+    shelf.call("other")
+    for text in ("run 'letters'; this", sentence, f"ravi_otel.errors.BudgetExhaustedError: {sentence} (again)"):
+        assert [(each.id, each.run) for each in ask.refused_with(text)] == [(call, "r")]
+        assert [row.run for row in ask.runs(RunFilter(text=text)).rows] == ["r"]
+    assert [each.id for each in ask.refused_with("a rule of the gate")] == [tool]
+    assert [ask.refused_with(text) for text in ("", "%", "nobody")] == [(), (), ()]
 
 
 def test_words_and_phrases_are_found_with_the_call_they_stand_in(shelf, ask):

@@ -288,6 +288,8 @@ def test_agents_models_limits_and_settings_are_found_by_their_names(served, look
         ("u42", "user", "/runs?user=u42"),
         ("cost=0.5", "limit of run open now", "/limits"),
         ("charged twice", "said", "/runs/triage-42?item="),
+        (REFUSED, "refused call", "/runs/triage-42?item="),
+        ("refused", "Runs with a refused call", "/runs?status=refused"),
     ):
         page.keyboard.press("Control+k")
         expect(page.get_by_role("combobox", name="Find a run")).to_be_focused()
@@ -297,7 +299,9 @@ def test_agents_models_limits_and_settings_are_found_by_their_names(served, look
         expect(page.get_by_role("heading", level=1)).to_be_visible()
     page.keyboard.press("Control+k")
     expect(page.get_by_role("combobox", name="Find a run")).to_be_focused()
-    page.keyboard.type("dark th")
+    page.keyboard.type("nobody ever said this")
+    expect(page.get_by_role("status").filter(has_text="Nothing has this in it")).to_contain_text("the sentence of a refusal")
+    page.get_by_role("combobox", name="Find a run").fill("dark th")
     page.keyboard.press("Enter")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
 

@@ -14,6 +14,8 @@ const PAGES = [
   ["page", "/limits", "Limits"],
   ["page", "/approvals", "Approvals"],
   ["page", "/audit", "Audit"],
+  ["runs", "/runs?status=refused", "Runs with a refused call"],
+  ["runs", "/runs?status=stopped", "Runs that a limit stopped"],
 ] as const;
 
 interface Hit {
@@ -79,6 +81,7 @@ function Finding({ onClose }: { onClose: () => void }) {
     ...SETTINGS.filter(({ name }) => low !== "" && name.toLowerCase().includes(low)),
     ...(asked === "" ? [] : (data?.found ?? [])).map(([kind, href, name]) => ({ kind, name, href })),
   ];
+  const isAnswered = asked !== "" && asked === text.trim() && data !== null;
   const chosen = hits[Math.min(at, hits.length - 1)];
   const open = (hit: Hit | undefined) => {
     if (!hit) return;
@@ -121,6 +124,12 @@ function Finding({ onClose }: { onClose: () => void }) {
           </li>
         ))}
       </ul>
+      {hits.length === 0 && isAnswered && (
+        <p class="dim none" role="status">
+          Nothing has this in it. What can be found: any id, the name of a run, an agent, a model, a user or a tenant, the sentence of a refusal, a limit of what
+          runs, and words that were said where they are kept.
+        </p>
+      )}
     </dialog>
   );
 }
