@@ -31,17 +31,20 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_examples_run_as_written_and_print_what_the_readme_says():
+def test_the_examples_run_as_written_and_print_what_the_readme_says(tmp_path):
     program = "\n".join(blocks("python"))
     with ScriptedLLM("Good morning!") as server:
         environment = {**os.environ, "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "any", "PYTHONPATH": str(ROOT)}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
         sent = len(server.requests)
     assert done.returncode == 0, done.stderr
     assert [text for text in blocks("text")[:3] if text not in done.stdout] == []
     assert "requests=1" in done.stdout
     assert "ok success Good morning!" in done.stdout
     assert sent == 6
+    assert list((tmp_path / "audit").glob("*.audit.jsonl"))
 
 
 def test_machines_that_name_one_place_to_count_in_share_a_budget(redis_process, monkeypatch):
