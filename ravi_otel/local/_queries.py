@@ -8,7 +8,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from itertools import pairwise
 from operator import attrgetter
@@ -158,6 +158,11 @@ class Queries:
         if not found:
             raise ConfigurationError(f"RUN={checks.show(run)} names no run of the store. `ravi-otel runs` lists them.")
         return found[0]
+
+    def names(self, runs: Iterable[str]) -> dict[str, str]:
+        """Give the names of these runs by their ids, of those that are kept and have one."""
+        rows = self._rows(f"SELECT run, name FROM runs WHERE name IS NOT NULL AND run IN {_ONLY}", {"only": json.dumps(sorted(set(runs)))})
+        return {row["run"]: clean(row["name"]) for row in rows}
 
     def _conditions(self, where: RunFilter) -> tuple[list[str], dict[str, Any]]:
         values: dict[str, Any] = {each.name: getattr(where, each.name) for each in fields(where)}

@@ -208,7 +208,7 @@ class Argument(Model):
 class Ask(Model):
     """Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered.
 
-    `is_over` says that nothing more becomes of it.
+    `is_over` says that nothing more becomes of it, and `run_name` what its run is called, "" where that is not known here.
     """
 
     id: str
@@ -218,6 +218,7 @@ class Ask(Model):
     tool: str
     agent: str
     run: str | None
+    run_name: str = ""
     tenant: str
     user: str
     op_id: str | None
@@ -337,7 +338,10 @@ class AuditFile(Model):
 
 
 class Audit(Model):
-    """Be what was asked, decided and done: the newest entries that fit the question, and every log that is not as it was written."""
+    """Be what was asked, decided and done: the newest entries that fit the question, and every log that is not as it was written.
+
+    `names` is what runs are called, by their ids, of those that are kept here.
+    """
 
     where: str
     verified_at: str
@@ -350,6 +354,7 @@ class Audit(Model):
     tools: list[str]
     people: list[str]
     whats: list[str]
+    names: dict[str, str] = {}
 
 
 class Limit(Model):

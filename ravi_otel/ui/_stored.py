@@ -6,7 +6,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
@@ -132,6 +132,17 @@ def call(store: Store, call_id: str, jaeger: str | None = None) -> api.Call:
     """Return one model call or tool call; `jaeger` is where its span can be looked at."""
     with queries.Queries(store) as ask:
         return _call(ask.call(call_id), jaeger)
+
+
+def names(store: Store, runs: Iterable[str | None]) -> dict[str, str]:
+    """Return what runs are called, by their ids; nothing of those that are not kept here, or where no store can be read."""
+    if not store.file.exists():
+        return {}
+    try:
+        with queries.Queries(store) as ask:
+            return ask.names(filter(None, runs))
+    except ConfigurationError:  # the queue and the logs are shown without it
+        return {}
 
 
 def so_far(store: Store, asked: ApprovalRequest, *, messages: bool) -> api.SoFar:

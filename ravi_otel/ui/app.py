@@ -193,7 +193,11 @@ def set_budget(desk: At, who: Who, asked: api.BudgetChange) -> api.Done:
 @router.get("/api/approvals")
 def approvals(desk: At, me: Signed) -> api.Inbox:
     """Return the queue."""
-    return desk.inbox.all(me)
+    inbox = desk.inbox.all(me)
+    names = _stored.names(Store(desk.store), (each.run for each in (*inbox.waiting, *inbox.answered)))
+    waiting = [each.model_copy(update={"run_name": names.get(each.run or "", "")}) for each in inbox.waiting]
+    answered = [each.model_copy(update={"run_name": names.get(each.run or "", "")}) for each in inbox.answered]
+    return inbox.model_copy(update={"waiting": waiting, "answered": answered})
 
 
 @router.get("/api/approvals/{request_id}")
@@ -267,7 +271,8 @@ def edit_by_link(desk: At, link: str, given: api.Edit) -> api.Edited:
 @router.get("/api/audit")
 def audit_(desk: At, asked: Annotated[api.AuditAsk, Query()]) -> api.Audit:
     """Verify the audit logs, and return the newest entries that fit."""
-    return audit(desk.audit, asked)
+    found = audit(desk.audit, asked)
+    return found.model_copy(update={"names": _stored.names(Store(desk.store), (*found.runs, *(each.run for each in found.found)))})
 
 
 @router.get("/api/runs")

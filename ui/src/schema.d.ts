@@ -447,7 +447,7 @@ export interface components {
          * Ask
          * @description Be one request for a person's approval; `seal` binds an answer to what was shown, `says` is why it cannot be answered.
          *
-         *     `is_over` says that nothing more becomes of it.
+         *     `is_over` says that nothing more becomes of it, and `run_name` what its run is called, "" where that is not known here.
          */
         Ask: {
             /** Agent */
@@ -482,6 +482,11 @@ export interface components {
             risk: string | null;
             /** Run */
             run: string | null;
+            /**
+             * Run Name
+             * @default
+             */
+            run_name: string;
             /** Says */
             says: string;
             /** Seal */
@@ -516,6 +521,8 @@ export interface components {
         /**
          * Audit
          * @description Be what was asked, decided and done: the newest entries that fit the question, and every log that is not as it was written.
+         *
+         *     `names` is what runs are called, by their ids, of those that are kept here.
          */
         Audit: {
             /** Broken */
@@ -528,6 +535,13 @@ export interface components {
             found: components["schemas"]["Entry"][];
             /** More */
             more: number;
+            /**
+             * Names
+             * @default {}
+             */
+            names: {
+                [key: string]: string;
+            };
             /** People */
             people: string[];
             /** Runs */

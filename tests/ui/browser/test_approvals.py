@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 
@@ -10,6 +11,7 @@ from approval_desk import Asked, desk, requested
 from live_actors import run
 from page_stage import HOSTILE, Looking, serving
 from playwright.sync_api import expect
+from stored_runs import Shelf
 
 from ravi_otel.supervisor.approval import rows
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
@@ -48,6 +50,13 @@ def over(served, approved, request_id, **facts):
     at = desk(served.queue, time.time)
     stored = at.find(request_id)
     at.answer(stored, ApprovalAnswer(approved, who="jo", **facts), login="jo")
+
+
+def test_a_request_in_the_list_says_first_when_it_expires_and_names_its_run(served, looking):
+    Shelf(served.store).run("triage-42", name="refunds of today")
+    ask(served, expires_s=600)
+    page = looking.open("/approvals")
+    expect(page.locator(".mail .sub").first).to_have_text(re.compile(r"^expires in \S+, writer in refunds of today$"))
 
 
 @pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from page_stage import HOSTILE
 from playwright.sync_api import expect
+from stored_runs import Shelf
 
 from ravi_otel.supervisor.audit import AuditLog
 
@@ -43,6 +44,14 @@ def test_the_chain_is_shown_verified_and_torn_where_it_was_changed(served, looki
     looking.picture(f"audit-{request.node.callspec.id}")
     assert looking.accessible() == []
     assert looking.fits()
+
+
+def test_the_run_is_named_with_a_way_to_it_where_it_is_kept(served, looking):
+    written(served, "8d630df874e24a3babb591bb815555a7")
+    Shelf(served.store).run("8d630df874e24a3babb591bb815555a7", name="refunds")
+    page = looking.open("/audit")
+    page.get_by_role("link", name="refunds", exact=True).click()
+    expect(page).to_have_url(f"{served.origin}/runs/8d630df874e24a3babb591bb815555a7")
 
 
 def test_filters_are_in_the_address_and_the_address_filters(served, looking):

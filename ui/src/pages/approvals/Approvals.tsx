@@ -96,7 +96,7 @@ function List({ data, shown }: { data: Inbox; shown: string | undefined }) {
             ask={ask}
             current={ask.id === shown}
             when={span(at - ask.asked_at)}
-            sub={`${ask.agent || "somebody"}${ask.run ? ` in ${ask.run}` : ""}${ask.expires_at === null ? "" : `, expires in ${span(ask.expires_at - at)}`}`}
+            sub={`${ask.expires_at === null ? "" : `expires in ${span(ask.expires_at - at)}, `}${ask.agent || "somebody"}${ask.run ? ` in ${ask.run_name || ask.run}` : ""}`}
           />
         ))}
       </ul>

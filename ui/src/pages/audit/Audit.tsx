@@ -1,5 +1,5 @@
 import { useState } from "preact/hooks";
-import { useLocation } from "wouter-preact";
+import { Link, useLocation } from "wouter-preact";
 import type { Audit, AuditEntry } from "../../api.ts";
 import { useGet, useKeys, useSearch } from "../../hooks.ts";
 import { Empty, Failed } from "../../parts/Empty.tsx";
@@ -109,6 +109,7 @@ export function AuditPage() {
                     key={`${entry.file}:${entry.number}`}
                     id={`entry-${row}`}
                     entry={entry}
+                    name={data.names?.[entry.run]}
                     above={found[row - 1]}
                     below={found[row + 1]}
                     selected={row === at}
@@ -129,6 +130,7 @@ export function AuditPage() {
 interface EntryProps {
   id: string;
   entry: AuditEntry;
+  name: string | undefined;
   above: AuditEntry | undefined;
   below: AuditEntry | undefined;
   selected: boolean;
@@ -136,7 +138,7 @@ interface EntryProps {
 }
 
 /** One entry. Its ring is tied to the entry that it follows from, where that one stands next to it; runs are never tied to each other. */
-function Entry({ id, entry, above, below, selected, onChoose }: EntryProps) {
+function Entry({ id, entry, name, above, below, selected, onChoose }: EntryProps) {
   const up = above?.file === entry.file && above.number === entry.number + 1;
   const down = below?.file === entry.file && below.number === entry.number - 1;
   const start = above?.file !== entry.file;
@@ -144,7 +146,9 @@ function Entry({ id, entry, above, below, selected, onChoose }: EntryProps) {
   return (
     <tr id={id} role="row" class={start ? "start" : ""} aria-selected={selected} onClick={onChoose}>
       <td role="cell" class="n left e-when">{moment(entry.at)}</td>
-      <td role="cell" class="e-run" title={entry.run}>{start ? entry.run : ""}</td>
+      <td role="cell" class="e-run" title={entry.run}>
+        {!start ? "" : name === undefined ? entry.run : <Link href={`/runs/${encodeURIComponent(entry.run)}`}>{name}</Link>}
+      </td>
       <td role="cell" class="mono e-tool" title={entry.tool}>
         {entry.tool}
       </td>
