@@ -231,7 +231,8 @@ def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
         tags = ask.tags()
     dearest = [group for group in series.groups if group.spent.cost_nano or group.spent.unknown_cost][:_MOST_SERIES]
     names = [group.key[0] for group in dearest]
-    columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1))
+    spanned = (None if not asked.since else since, min(until, time.time_ns()))
+    columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1), spanned)
     most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
     rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
     calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
@@ -506,10 +507,10 @@ def _name(key: str | None) -> str:
 
 
 def _columns(
-    times: answers.SpendTable, names: Sequence[str | None], step: timedelta
+    times: answers.SpendTable, names: Sequence[str | None], step: timedelta, spanned: tuple[int | None, int]
 ) -> tuple[list[api.SpendColumn], list[tuple[float, str]]]:
     """Stack what was spent by time: a part for each of the dearest, and one for the rest."""
-    found: dict[str, dict[int, int]] = {at: {} for at in _between([group.key[0] for group in times.groups], step)}
+    found: dict[str, dict[int, int]] = {at: {} for at in _between([group.key[0] for group in times.groups], step, *spanned)}
     spent: dict[str, list[answers.Spent]] = {}
     for group in times.groups:
         at = group.key[0] or ""
@@ -555,14 +556,27 @@ def _round_step(tallest: int) -> int:
         size *= 10
 
 
-def _between(names: Sequence[str | None], step: timedelta) -> list[str]:
-    """Name every hour or day from the first to the last, so that nothing stands beside what it does not follow."""
+def _between(names: Sequence[str | None], step: timedelta, since: int | None, until: int) -> list[str]:
+    """Name every hour or day of the time that was asked for, so that one in which nothing was spent is seen as such.
+
+    Without a beginning, or where that is too long ago to be drawn, it is that of the first in which something was.
+    """
     known = sorted(name for name in names if name)
     if not known:
         return []
     form = "%Y-%m-%d %H:%M" if step < timedelta(days=1) else "%Y-%m-%d"
-    first, last = (datetime.strptime(each, form) for each in (known[0], known[-1]))  # noqa: DTZ007 - names of local times, as told
+    end = max(known[-1], _hour_of(until - 1).strftime(form))
+    first, last = (datetime.strptime(each, form) for each in (known[0], end))  # noqa: DTZ007 - names of local times, as told
+    if since is not None:
+        begin = datetime.strptime(_hour_of(since).strftime(form), form)  # noqa: DTZ007 - the same
+        if (last - begin) // step < _MOST_COLUMNS:
+            first = min(first, begin)
     return [(first + step * at).strftime(form) for at in range(min(_MOST_COLUMNS, (last - first) // step + 1))]
+
+
+def _hour_of(at: int) -> datetime:
+    """Return when the local hour began that a moment is in."""
+    return datetime.fromtimestamp(at // NANO).replace(minute=0, second=0, microsecond=0)  # noqa: DTZ006 - local on purpose
 
 
 def _spend_row(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 
 import pytest
 from click.testing import CliRunner
@@ -77,10 +78,26 @@ def test_what_a_call_cost_and_a_share_carry_the_marks_of_what_they_are_worked_ou
     assert rows["anna"]["share"].startswith("~")
     (column,) = [each for each in json.loads(inside("/api/spend?since=today&by=user")[2])["columns"] if each["text"] != "$0"]
     assert column["text"] == "≥~$0.042500"
-    (column,) = json.loads(inside("/api/spend?since=today&by=user&user=dora")[2])["columns"]
+    (column,) = [each for each in json.loads(inside("/api/spend?since=today&by=user&user=dora")[2])["columns"] if each["text"] != "$0"]
     assert column["text"] == "?"
-    (column,) = json.loads(inside("/api/spend?since=today&by=user&user=anna")[2])["columns"]
+    (column,) = [each for each in json.loads(inside("/api/spend?since=today&by=user&user=anna")[2])["columns"] if each["text"] != "$0"]
     assert column["text"] == "$0.001500"
+
+
+def test_every_hour_and_day_of_the_time_that_is_asked_for_has_its_column_until_now(inside, served):
+    kept(served)
+
+    def columns(asked):
+        return [(each["at"], each["text"]) for each in json.loads(inside(f"/api/spend?{asked}")[2])["columns"]]
+
+    today, hour = time.strftime("%Y-%m-%d"), int(time.strftime("%H"))
+    hours = columns("since=today")
+    assert [at for at, _ in hours][: hour + 1] == [f"{today} {each:02}:00" for each in range(hour + 1)]
+    assert sum(text == "$0" for _, text in hours) >= len(hours) - 2
+    for days in (7, 30):
+        told = [at for at, _ in columns(f"since={days}d")]
+        assert (len(told), told[-1]) == (days + 1, time.strftime("%Y-%m-%d"))
+    assert 0 < len(columns("since=1990-01-01")) <= 2  # too long ago for a column a day: from the first that was spent
 
 
 def test_a_run_is_told_as_in_the_terminal_and_how_it_ended_once(inside, served):

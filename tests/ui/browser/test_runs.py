@@ -228,6 +228,18 @@ def test_who_spent_what_is_added_up_stacked_and_drilled_down_to_the_runs(served,
     expect(page.get_by_role("table", name="Runs").get_by_text("triage-42")).to_be_visible()
 
 
+def test_no_figure_of_spend_is_cut_at_a_desk(served, looking):
+    shelf = kept(served)
+    shelf.call("faq", (1_000_000, 20_000), 0.0000034, model="gpt-4.1-mini", cost_source="assumed")
+    shelf.call("faq", (1_000_000, 20_000), 12.3, model="gpt-4.1", source="estimated")
+    page = looking.open("/spend?by=model")
+    figures = page.locator("table.spend td.n")
+    expect(figures.filter(has_text="~$0.000003").first).to_be_visible()
+    assert (
+        figures.evaluate_all("cells => cells.filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.textContent)") == []
+    )
+
+
 def test_spend_is_grouped_otherwise_by_the_address(served, looking):
     kept(served)
     page = looking.open("/spend?by=agent")

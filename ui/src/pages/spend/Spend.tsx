@@ -295,7 +295,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
           <col class="s-n" />
           <col class="s-n" />
           <col class="s-n" />
-          <col class="s-n" />
+          <col class="s-each" />
           <col class="s-n" />
         </colgroup>
         <thead role="rowgroup">
