@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -88,7 +89,9 @@ class RunRow:
     `kind` is "run", "launch" (a program under `ravi-otel run`) or "process" (what a process did outside of any run). `status` is "running",
     "ended" (it was open when its process ended in order), "lost" (nobody saw it end), or how it ended. `outcome` is that of a launch,
     `exit_status` the program's. `end_status` and `end_reason` are those of the outermost run or agent inside that did not come to its end.
-    Of `lost_records` nothing is known, so every figure is at least so much.
+    Of `lost_records` nothing is known, so every figure is at least so much. What is no run itself has the user and the tenant that all
+    runs in it have; `user_text` and `tenant_text` say how many, where they have several. `duration_text` of what still runs says how long
+    it has.
     """
 
     run: str
@@ -119,6 +122,8 @@ class RunRow:
     lost_records: int
     spent: Spent
     duration_text: str
+    user_text: str | None
+    tenant_text: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,11 +505,17 @@ def duration_of(row: sqlite3.Row) -> int | None:
     return ended - began if began is not None and ended is not None and 0 < began <= ended else None
 
 
-def run_row(row: sqlite3.Row, end: tuple[str, str | None] | None) -> RunRow:
-    """Read a run."""
+def run_row(row: sqlite3.Row, end: tuple[str, str | None] | None, whose: sqlite3.Row | None = None) -> RunRow:
+    """Read a run; `whose` says of which users and tenants the runs in it are, where it is none itself."""
     duration = duration_of(row)
-    names = ("run", "kind", "parent", "launch", "process", "name", "user", "tenant", "session", "trace", "span", "status", "outcome")
+    names = ("run", "kind", "parent", "launch", "process", "name", "session", "trace", "span", "status", "outcome")
+    user, user_text = _of_whom("user", row, whose)
+    tenant, tenant_text = _of_whom("tenant", row, whose)
     return RunRow(
+        user=user,
+        user_text=user_text,
+        tenant=tenant,
+        tenant_text=tenant_text,
         **{name: row[name] for name in (*names, "stop_reason", "error_type")},
         tags=tags_in(row["tags"]),
         sampled=bool(row["sampled"]),
@@ -518,8 +529,27 @@ def run_row(row: sqlite3.Row, end: tuple[str, str | None] | None) -> RunRow:
         agents=int_in(row["agents"]) or 0,
         lost_records=int_in(row["lost_records"]) or 0,
         spent=Spent.of(sums_in(row)),
-        duration_text="?" if duration is None else f"{duration / NANO:,.1f}",
+        duration_text=_duration_text(row, duration),
     )
+
+
+def _of_whom(name: str, row: sqlite3.Row, whose: sqlite3.Row | None) -> tuple[str | None, str | None]:
+    """Return a run's own user or tenant, else the one that all runs in it have, and a text that says how many where there are several."""
+    own = row[name]
+    if own is not None or whose is None or not whose[f"{name}s"]:
+        return own, own
+    if whose[f"{name}s"] > 1:
+        return None, f"{whose[f'{name}s']:,} {name}s"
+    return (None, None) if whose[f"no_{name}"] else (whose[name], whose[name])
+
+
+def _duration_text(row: sqlite3.Row, duration: int | None) -> str:
+    if duration is not None:
+        return f"{duration / NANO:,.1f}"
+    began = int_in(row["began"])
+    if row["status"] != "running" or not began:
+        return "?"
+    return f"≥{max(0, time.time_ns() - began) / NANO:,.1f}"
 
 
 def note_of(row: sqlite3.Row) -> Note:

@@ -139,7 +139,10 @@ class Queries:
         """Give runs by their ids, in this order."""
         ends = self._ends(runs)
         only = {"only": json.dumps(list(runs)), "gone": gone}
-        found = {row["run"]: run_row(row, ends.get(row["run"])) for row in self._rows(f"{_GONE} {_SOME_RUNS}", only)}
+        rows = self._rows(f"{_GONE} {_SOME_RUNS}", only)
+        around = [row["run"] for row in rows if row["kind"] != "run"]
+        whose = {row["top"]: row for row in self._rows(_WHOSE_RUNS, {"runs": json.dumps(around)})} if around else {}
+        found = {row["run"]: run_row(row, ends.get(row["run"]), whose.get(row["run"])) for row in rows}
         return tuple(found[run] for run in runs if run in found)
 
     def glances(self, rows: Sequence[RunRow]) -> tuple[Glance, ...]:
@@ -637,6 +640,16 @@ _ENDS: Final = f"""
     SELECT top, {_ENDED.format("scopes.")} AS status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
     WHERE kind IN ('run', 'agent') AND NOT (kind = 'run' AND scopes.run = top) AND status NOT IN ('ok', 'open')
     ORDER BY 1000 * level + iif(kind = 'run', 0, 1 + coalesce(depth, 0)), began"""
+_WHOSE_RUNS: Final = """
+    WITH RECURSIVE inner_runs(top, run, kind, user, tenant, level) AS (
+        SELECT value, value, NULL, NULL, NULL, 0 FROM json_each(:runs)
+        UNION ALL SELECT top, runs.run, runs.kind, runs.user, runs.tenant, level + 1
+        FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50 AND inner_runs.kind IS NOT 'run')
+    SELECT top, count(DISTINCT user) AS users, max(user) AS user, max(user IS NULL) AS no_user,
+        count(DISTINCT tenant) AS tenants, max(tenant) AS tenant, max(tenant IS NULL) AS no_tenant
+    FROM inner_runs WHERE kind = 'run' GROUP BY top"""
+"""Of whom the outermost runs are in what is no run itself."""
+
 DRAWN: Final = 16
 """Equal parts of a run's time in which a row shows how its cost grew."""
 

@@ -381,7 +381,7 @@ def _facts(row: answers.RunRow) -> list[tuple[str, str]]:
         ("tools", count(spent.tool_calls)),
         ("tokens", spent.tokens_text),
         ("refused", count(spent.refused) if spent.refused else None),
-        ("took", None if row.duration is None else f"{row.duration_text} s"),
+        ("took", None if row.duration_text == UNKNOWN else f"{row.duration_text} s"),
         ("since", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.began / NANO))),
         ("tenant", row.tenant),
         ("user", row.user),

@@ -61,7 +61,8 @@ def test_what_is_not_known_is_never_shown_as_nothing(shelf):
     assert rows["none"] == ["ok", "1", "?", "?", "2.0"]
     assert rows["partly"] == ["ok", "2", "≥40", "≥$0.001000", "2.0"]
     assert rows["unpriced"] == ["ok", "1", "10", "?", "2.0"]
-    assert rows["goes-on"] == ["running", "0", "0", "$0", "?"]
+    assert rows["goes-on"][:-1] == ["running", "0", "0", "$0"]
+    assert rows["goes-on"][-1].startswith("≥")
 
 
 def test_json_has_null_for_what_is_not_known(shelf):

@@ -46,6 +46,37 @@ def test_a_launch_stands_for_the_runs_in_it_until_they_are_asked_for(shelf, ask)
     assert {row.run for row in ask.runs(RunFilter(inside=launch.launch)).rows} == {"r1", "r2"}
 
 
+def test_a_launch_has_the_user_and_tenant_that_all_runs_in_it_have_and_says_how_many_where_they_differ(shelf, ask):
+    one, two, some, none = (shelf.add(name) for name in ("one", "two", "some", "none"))
+    shelf.run("r1", parent=one.launch, user="u42", tenant="acme")
+    shelf.run("r2", parent=one.launch, user="u42", tenant="globex")
+    shelf.run("r3", parent="r2")  # a run in a run is its work
+    shelf.run("r4", parent=two.launch, user="u1", tenant="acme")
+    shelf.run("r5", parent=two.launch, user="u2", tenant="acme")
+    shelf.run("r6", parent=some.launch, user="u1")
+    shelf.run("r7", parent=some.launch)
+    told = {row.name: (row.user, row.user_text, row.tenant, row.tenant_text) for row in ask.runs().rows}
+    assert told == {
+        "one": ("u42", "u42", None, "2 tenants"),
+        "two": (None, "2 users", "acme", "acme"),
+        "some": (None, None, None, None),
+        "none": (None, None, None, None),
+    }
+    assert ask.run(one.launch).user == "u42"
+    assert ask.run("r3").user is None
+    assert none.launch
+
+
+def test_what_still_runs_says_how_long_it_has_and_what_nobody_saw_end_does_not(shelf, ask):
+    shelf.lives(shelf.add("goes-on", outcome="running", seconds=None, ago=90))
+    shelf.dies(shelf.add("gone", outcome="running", seconds=None))
+    told = {row.name: row for row in ask.runs().rows}
+    assert told["goes-on"].duration is None
+    assert told["goes-on"].duration_text.startswith("≥")
+    assert float(told["goes-on"].duration_text[1:]) >= 90
+    assert told["gone"].duration_text == "?"
+
+
 def test_runs_are_chosen_by_what_they_are(shelf, ask):
     shelf.run("a", user="u1", tenant="acme", session="s1", tags={"team": "x"}, stop_reason="llm_error:Boom", status="error", began=NOW - 9)
     shelf.run("b", user="u2", tags={"team": "y", "env": "p"}, began=NOW - 5 * HOUR_NS)

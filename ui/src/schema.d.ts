@@ -1167,7 +1167,9 @@ export interface components {
          *     `kind` is "run", "launch" (a program under `ravi-otel run`) or "process" (what a process did outside of any run). `status` is "running",
          *     "ended" (it was open when its process ended in order), "lost" (nobody saw it end), or how it ended. `outcome` is that of a launch,
          *     `exit_status` the program's. `end_status` and `end_reason` are those of the outermost run or agent inside that did not come to its end.
-         *     Of `lost_records` nothing is known, so every figure is at least so much.
+         *     Of `lost_records` nothing is known, so every figure is at least so much. What is no run itself has the user and the tenant that all
+         *     runs in it have; `user_text` and `tenant_text` say how many, where they have several. `duration_text` of what still runs says how long
+         *     it has.
          */
         RunRow: {
             /** Agents */
@@ -1223,10 +1225,14 @@ export interface components {
             };
             /** Tenant */
             tenant: string | null;
+            /** Tenant Text */
+            tenant_text: string | null;
             /** Trace */
             trace: string | null;
             /** User */
             user: string | null;
+            /** User Text */
+            user_text: string | null;
         };
         /**
          * Runs

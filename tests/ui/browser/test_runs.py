@@ -103,6 +103,23 @@ def test_runs_are_listed_with_how_they_ended_and_narrowed_down_by_the_address(se
     expect(table.locator("[role=rowgroup] [role=row]")).to_have_count(4)
 
 
+def test_the_rail_has_the_shapes_and_words_of_the_rows(served, looking):
+    shelf = kept(served)
+    launch = shelf.add("desk.py")
+    shelf.run("inner", parent=launch.launch, user="u42", tenant="acme")
+    page = looking.open("/runs")
+    states = page.get_by_role("complementary", name="Narrow down").locator("section").filter(has_text="Status").locator("li")
+    expect(states.locator(".st-refused")).to_have_text("stopped")
+    expect(states.locator(".st-error")).to_have_text("own error")
+    expect(states.locator(".st-unknown svg")).to_be_visible()
+    expect(states.first).to_have_text("any5")
+    expect(page.get_by_role("row").filter(has_text="desk.py").locator(".r-user")).to_have_text("u42")
+    states.filter(has_text="own error").get_by_role("link").click()
+    expect(page).to_have_url(f"{served.origin}/runs?status=error")
+    states.filter(has_text="any").get_by_role("link").click()
+    expect(page).to_have_url(f"{served.origin}/runs")
+
+
 def test_runs_are_ordered_by_a_column_and_the_address_says_so(served, looking):
     kept(served)
     page = looking.open("/runs")
@@ -232,7 +249,7 @@ def test_no_figure_of_spend_is_cut_at_a_desk(served, looking):
     shelf = kept(served)
     shelf.call("faq", (1_000_000, 20_000), 0.0000034, model="gpt-4.1-mini", cost_source="assumed")
     shelf.call("faq", (1_000_000, 20_000), 12.3, model="gpt-4.1", source="estimated")
-    page = looking.open("/spend?by=model")
+    page = looking.open("/spend?by=model&since=7d")
     figures = page.locator("table.spend td.n")
     expect(figures.filter(has_text="~$0.000003").first).to_be_visible()
     assert (

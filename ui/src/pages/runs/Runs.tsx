@@ -209,11 +209,11 @@ function Table({ known, search, onMore }: { known: Known; search: string; onMore
                   <span class="r-refused" role="cell">
                     {each.spent.refused > 0 ? <State tone="refused">{each.spent.refused.toLocaleString("en-US")} refused</State> : <span class="dim">none</span>}
                   </span>
-                  <span class="cut soft r-user" role="cell" title={visible(each.user ?? "")}>
-                    {visible(each.user ?? "—")}
+                  <span class="cut soft r-user" role="cell" title={visible(each.user_text ?? "")}>
+                    {visible(each.user_text ?? "—")}
                   </span>
-                  <span class="cut soft r-tenant" role="cell" title={visible(each.tenant ?? "")}>
-                    {visible(each.tenant ?? "—")}
+                  <span class="cut soft r-tenant" role="cell" title={visible(each.tenant_text ?? "")}>
+                    {visible(each.tenant_text ?? "—")}
                   </span>
                 </div>
               );
@@ -281,6 +281,15 @@ function asking(search: string, name: string, value: string | null): string {
   return `/runs${after.size > 0 ? `?${after}` : ""}`;
 }
 
+/** The shape and the word of each status, as the rows have them; of all others the status itself, and the shape of what was let go. */
+const STATUSES: Record<string, readonly [Tone, string]> = {
+  running: ["run", "running"],
+  ok: ["ok", "ok"],
+  stopped: ["refused", "stopped"],
+  error: ["error", "own error"],
+  lost: ["unknown", "lost"],
+};
+
 /** What the runs can be narrowed down by, with how many each leaves. */
 function Rail({ known, search }: { known: Known; search: string }) {
   const asked = new URLSearchParams(search);
@@ -293,14 +302,26 @@ function Rail({ known, search }: { known: Known; search: string }) {
           <section key={name}>
             <h2>{name.replace("_", " ")}</h2>
             <ul>
+              {name === "status" && (
+                <li>
+                  <Link href={asking(search, name, null)} aria-current={asked.has(name) ? undefined : "true"}>
+                    any
+                    {!asked.has(name) && <span class="fig">{known.total.toLocaleString("en-US")}</span>}
+                  </Link>
+                </li>
+              )}
               {values.slice(0, 8).map(([value, runs]) => {
                 const on = asked.get(name) === value;
                 return (
                   <li key={value}>
                     <Link href={asking(search, name, on ? null : value)} aria-current={on ? "true" : undefined}>
-                      <span class="cut" title={visible(value)}>
-                        {visible(value) || "none"}
-                      </span>
+                      {name === "status" ? (
+                        <State tone={STATUSES[value]?.[0] ?? "paused"}>{STATUSES[value]?.[1] ?? visible(value)}</State>
+                      ) : (
+                        <span class="cut" title={visible(value)}>
+                          {visible(value) || "none"}
+                        </span>
+                      )}
                       <span class="fig">{runs.toLocaleString("en-US")}</span>
                     </Link>
                   </li>
