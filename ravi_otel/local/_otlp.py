@@ -285,7 +285,7 @@ class Sink:
         self._waiting: dict[tuple[Any, ...], list[Any]] = {}
         self._readers: list[MetricReader] = []
         self._read_at = time.monotonic() + _METRICS_EVERY_S
-        writer.before.append(self._write)
+        writer.before_commit.append(self._write)
 
     @classmethod
     def of(cls, writer: Writer) -> Sink:

@@ -421,16 +421,12 @@ class Queries:
         since: int | None = None,
         until: int | None = None,
         where: SpendFilter | None = None,
-        run: str | None = None,
         most: int = 100,
     ) -> tuple[Json, ...]:
-        """Give the refused calls and tool calls, the latest first, each with the sentence that the program got; with `run` those in it."""
+        """Give the refused calls and tool calls, the latest first, each with the sentence that the program got."""
         conditions, values = _spend_conditions(where or SpendFilter())
         conditions += ["status = 'refused'"] + ["began >= :since"] * (since is not None) + ["began < :until"] * (until is not None)
         values |= {"since": since, "until": until, "most": most}
-        if run is not None:
-            conditions.append(IN_RUNS)
-            values["runs"] = json.dumps(self._inside(run))
         kept = " AND ".join(conditions)
         columns = "began, run, scope, agent, user, tenant, limit_kind, limit_scope, limit_reason, refusal"
         calls = f"SELECT call, 'call' AS kind, model AS name, {columns} FROM (SELECT *, '' AS tool FROM calls) WHERE {kept}"

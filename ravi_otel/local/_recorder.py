@@ -189,7 +189,7 @@ class Recorder(Listener):
         self.writer = writer
         self.content = False
         self._launch = writer.launch
-        writer.before.append(self._before)
+        writer.before_commit.append(self._complete)
         writer.began_anew = self._forget
         self._forget()
         self._renew()
@@ -598,7 +598,7 @@ class Recorder(Listener):
         key = (known[0], at - at % _HOUR_NS, *place, known[2] or "", known[4] or "", known[5] or "")
         self._groups[key] = tuple(map(add, self._groups[key], (calls, duration, *sums)))
 
-    def _before(self, batch: Batch) -> bool:
+    def _complete(self, batch: Batch) -> bool:
         """Add what a batch sums up, the calls that are in flight, and where the limits in use stand; return whether some are in flight."""
         now = time.time_ns()
         self._batched.clear()

@@ -110,15 +110,15 @@ _ENDED: Final = "UPDATE processes SET ended = ?, outcome = ?, status = ? WHERE p
 class Writer(BackgroundThread):
     """This process's end of a store.
 
-    `put(build, record)` takes a record, and the function that makes rows of it: `build(batch, record)` runs in the thread. `before` are
-    called there before each transaction, for rows that no record brings; they return whether more of them are to come, and `began_anew`
-    where the file is another one than before, since somebody has removed it. Nothing is opened before the first record, and a forked
-    child writes as a process of its own. After `leave` whoever brings a record writes it.
+    `put(build, record)` takes a record, and the function that makes rows of it: `build(batch, record)` runs in the thread. `before_commit`
+    are called there before each transaction, for rows that no record brings; they return whether more of them are to come. `began_anew` is
+    called there where the file is another one than before, since somebody has removed it. Nothing is opened before the first record, and a
+    forked child writes as a process of its own. After `leave` whoever brings a record writes it.
     """
 
     def __init__(self, store: Store, *, name: str, launch: str | None = None) -> None:
         self.lost: Lost = _nobody
-        self.before: list[Callable[[Batch], bool]] = []
+        self.before_commit: list[Callable[[Batch], bool]] = []
         self.began_anew: Callable[[], object] = _nobody
         self.tidy: Callable[[Store], object] = _nobody  # returns whether there is more to do
         self.store = store
@@ -127,7 +127,7 @@ class Writer(BackgroundThread):
         self._parent: str | None = None
         self.process = ""
         self._connection: sqlite3.Connection | None = None
-        super().__init__("ravi-otel-store")
+        super().__init__("ravi-otel-store")  # which calls `renew`
         _WRITERS.add(self)
         atexit.register(_call, weakref.WeakMethod(self.leave))
 
@@ -300,9 +300,9 @@ class Writer(BackgroundThread):
             except Exception as bug:  # noqa: BLE001 - one record that cannot be written must not take the others with it
                 self._drop(1, f"a record cannot be written: {bug!r}")
         more = False
-        for before in self.before:
+        for add_more in self.before_commit:
             try:
-                more = before(batch) or more
+                more = add_more(batch) or more
             except Exception as bug:  # noqa: BLE001 - the same
                 self._drop(1, f"a record cannot be written: {bug!r}")
         return batch, more

@@ -336,12 +336,12 @@ class NonsenseError(LiveError):
         self.value = value
 
 
-def read(kind: type[T], given: object, place: str = "") -> T:
+def read(kind: type[T], given: object) -> T:
     """Read a dataclass of this module from what JSON gave; NonsenseError names what may not be there.
 
     What a later version adds is left out.
     """
-    return cast("T", _read(kind, given, place))
+    return cast("T", _read(kind, given, ""))
 
 
 def _read(hint: Any, given: Any, place: str) -> Any:
