@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,9 +81,9 @@ def cost(
     if as_csv:
         click.echo(_csv(groups, heads).encode(), nl=False)
     elif as_json:
-        click.echo(json.dumps(_document(table, groups), indent=2, allow_nan=False))
+        click.echo(json.dumps(_document(table), indent=2, allow_nan=False))
     elif not groups:
-        click.echo("No call was stored" + (" in that time." if since is not None or until is not None else "."))
+        click.echo(_nothing(table, whose))
     else:
         _print(groups, table.total, heads, console())
 
@@ -109,6 +109,15 @@ def _has_spent(group: Group, names: Sequence[str]) -> bool:
     """Whether anything was sent to a model there, or reported; tools are only counted where they are asked for."""
     spent = group.spent
     return bool(spent.requests or spent.unknown_cost or spent.cost_nano or spent.total_tokens or "tool" in names)
+
+
+def _nothing(table: SpendTable, whose: Mapping[str, str | None]) -> str:
+    """Say what there is none of: no call at all, or none of those that were asked for."""
+    asked = ", ".join(f"--{name} {clean(value, 60)}" for name, value in whose.items() if value is not None)
+    when = "" if table.since is None and table.until is None else " in that time"
+    if table.total.tool_calls:
+        return f"No call to a model was sent{when}. --by tool counts the tool calls."
+    return f"No stored call fits {asked}{when}." if asked else f"No call was stored{when}."
 
 
 # -- for people -----------------------------------------------------------------------------------------------------
@@ -174,13 +183,16 @@ def _cell(name: str | None) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def _document(table: SpendTable, groups: Sequence[Group]) -> dict[str, Any]:
-    """Write `{"by": […], "from", "to", "groups": […], "total": {…}}`; null is not known, times are epoch seconds."""
+def _document(table: SpendTable) -> dict[str, Any]:
+    """Write `{"by": […], "from", "to", "groups": […], "total": {…}}`; null is not known, times are epoch seconds.
+
+    The groups add up to the total: whoever only called tools, or was only refused, is one of them.
+    """
     return {
         "by": list(table.by),
         "from": None if table.since is None else table.since / NANO,
         "to": None if table.until is None else table.until / NANO,
-        "groups": [{**dict(zip(table.by, group.key, strict=True)), "calls": group.calls, **_fields(group.spent)} for group in groups],
+        "groups": [{**dict(zip(table.by, group.key, strict=True)), "calls": group.calls, **_fields(group.spent)} for group in table.groups],
         "total": _fields(table.total),
     }
 

@@ -33,7 +33,7 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
     """Show a stored run as `ravi-otel run` showed it at its end: who called what, and how full each budget is.
 
     ID is any that an error, a log line, a span or the page shows: of a run, an agent, a call, a tool call, a trace or a span, whole or its
-    beginning (of what was launched also its end). The latest run when it is left out.
+    first 4 characters or more (of what was launched also its last). The latest run when it is left out.
     """
     with asking(place) as queries:
         found = named(queries, id_)

@@ -14,7 +14,7 @@ import click
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import console
 from ravi_otel.local._answers import Found, RunFilter, RunRow
-from ravi_otel.local._queries import Queries
+from ravi_otel.local._queries import LEAST_PREFIX, Queries
 from ravi_otel.local._record import explained
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean, moment, plain
@@ -156,7 +156,7 @@ def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found
                 )
         raise ConfigurationError(
             f"{parameter}={checks.show(written)} names nothing in the store. `ravi-otel runs` lists its runs; an id may be that of a run, "
-            "agent, call, tool call, trace or span, or its beginning."
+            f"agent, call, tool call, trace or span, or its first {LEAST_PREFIX} characters or more."
         )
     listed = ", ".join(f"{each.kind} {clean(each.id, 40)}" for each in several[:_MOST_LISTED])
     more = f" and {len(several) - _MOST_LISTED:,} more" if len(several) > _MOST_LISTED else ""

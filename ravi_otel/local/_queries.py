@@ -60,7 +60,7 @@ from ravi_otel.policy._limits import NANO
 
 HOUR_NS: Final = 3_600 * NANO
 _DAY_NS: Final = 24 * HOUR_NS
-_LEAST_PREFIX: Final = 4
+LEAST_PREFIX: Final = 4
 _MOST_FOUND: Final = 20
 _MOST_FACETS: Final = 50
 _FACETS: Final = ("status", "user", "tenant", "session", "stop_reason", "name")
@@ -437,7 +437,7 @@ class Queries:
     def find(self, written: str) -> tuple[Found, ...]:
         """Find what an id names, whole or by its beginning: a run, launch, process, scope, call, tool call, trace or span."""
         text = written.strip()
-        long = len(text) >= _LEAST_PREFIX
+        long = len(text) >= LEAST_PREFIX
         tries = [(_NAMED[0], _IS), (_NAMED[1], _IS), (_NAMED[0], _BEGINS), (_NAMED[1], _BEGINS), (_NAMED[2], _BEGINS)]
         for places, fits in tries if long else [(each, _IS) for each in _NAMED]:
             found: dict[tuple[str, str], Found] = {}
@@ -468,7 +468,7 @@ class Queries:
     def refused_with(self, text: str, *, most: int = 8) -> tuple[Found, ...]:
         """Find the refused calls, the latest first, whose sentence has this text in it, or is in it, as in a line of a log."""
         like_text = like(text)
-        if like_text is None or len(text) < _LEAST_PREFIX:
+        if like_text is None or len(text) < LEAST_PREFIX:
             return ()
         rows = self._rows(f"{_REFUSED_WITH} ORDER BY began DESC LIMIT :most", {"text": like_text, "whole": text, "most": most})
         return tuple(Found("refused", row["call"], row["run"], clean(row["sentence"], 400)) for row in rows)

@@ -188,7 +188,8 @@ def test_days_come_in_order_and_a_span_of_time_is_exact(shelf):
 
 def test_only_what_is_of_somebody_is_added_up(filled):
     assert [row[0] for row in rows(filled("cost", "--user", "u1", "--csv"))[1:]] == ["m-2", "m-1"]
-    assert filled("cost", "--user", "nobody").stdout == "No call was stored.\n"
+    assert filled("cost", "--user", "nobody").stdout == "No stored call fits --user nobody.\n"
+    assert filled("cost", "--model", "gpt-99", "--since", "1h").stdout == "No stored call fits --model gpt-99 in that time.\n"
 
 
 def test_tools_are_counted_where_they_are_asked_for(shelf):
@@ -205,3 +206,20 @@ def test_what_cannot_be_added_up_by_is_a_sentence(filled, by):
     assert (done.exit_code, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert done.stderr.startswith("Error: --by ")
     assert "\x1b" not in done.stderr
+
+
+def test_groups_for_programs_add_up_to_the_total_with_whoever_only_called_tools_or_was_only_refused(shelf):
+    run = shelf.add()
+    shelf.call(run, agent="writer")
+    shelf.tool(run, "search", agent="clerk")
+    shelf.tool(run, "search", agent="clerk", status="refused")
+    shelf.call(run, None, None, agent="late", status="refused")
+    document = json.loads(shelf("cost", "--by", "user,agent", "--json").stdout)
+    assert {group["agent"] for group in document["groups"]} == {"writer", "clerk", "late"}
+    for figure in ("requests", "tool_calls", "refused"):
+        assert sum(group[figure] for group in document["groups"]) == document["total"][figure]
+
+
+def test_where_only_tools_were_called_the_way_to_count_them_is_told(shelf):
+    shelf.tool(shelf.add(), "search")
+    assert shelf("cost").stdout == "No call to a model was sent. --by tool counts the tool calls.\n"

@@ -102,7 +102,7 @@ def test_what_is_of_one_person_is_erased_and_counted_however_new(filled):
     assert filled("prune", "--user", "u1").stdout == "Erased of user u1: 1 run, 1 call.\n"
     assert {each["run_id"] for each in json.loads(filled("runs", "--json").stdout)} > {"r2"}
     assert filled("runs", "--user", "u1").stdout.startswith("No run is like that.")
-    assert filled("cost", "--user", "u1").stdout == "No call was stored.\n"
+    assert filled("cost", "--user", "u1").stdout == "No stored call fits --user u1.\n"
     assert filled("runs", "--text", "secret").stdout.startswith("No run is like that.")
     assert filled("prune", "--user", "u1").stdout == "Nothing is of user u1: nothing was erased.\n"
 

@@ -220,3 +220,9 @@ def test_an_id_that_is_of_many_runs_leads_to_their_list(shelf, call, whose, writ
     assert (done.exit_code, done.stdout) == (2, "")
     assert f"ID='{written}' is the {whose} of runs" in done.stderr
     assert f"`ravi-otel runs --{whose} {written}` lists them" in done.stderr
+
+
+def test_a_beginning_that_is_too_short_is_told_how_long_one_has_to_be(shelf):
+    done = shelf("show", "ff")
+    assert done.exit_code == 2
+    assert "its first 4 characters or more" in " ".join(done.stderr.split())
