@@ -219,14 +219,17 @@ def is_site(url: str) -> bool:
     return not within and url.isascii() and url.isprintable() and " " not in url
 
 
+_TOKEN_FILE: Final = f"Write a token of at least {_LEAST_TOKEN} characters into a file that you alone may read, and name that."
+
+
 def _read_token(path: Path) -> str:
     try:
         wrong = database_flaw(path, root_too=True)
         token = "" if wrong is not None else _first_characters(path).strip()
     except OSError as error:
-        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: {error.strerror or error}.") from error
+        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: {error.strerror or error}. {_TOKEN_FILE}") from error
     except ValueError as error:
-        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: it is no text.") from error
+        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: it is no text. {_TOKEN_FILE}") from error
     if wrong is not None:
         raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be used: {wrong}.")
     if not _LEAST_TOKEN <= len(token) <= _MOST_TOKEN or not token.isprintable() or not token.isascii():

@@ -45,7 +45,7 @@ def test_it_listens_on_this_machine_alone_unless_a_token_is_kept(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "mode", "why"),
-    [("short", 0o600, "at least 16"), ("a" * 20, 0o644, "others than its owner"), ("é" * 20, 0o600, "ASCII"), (None, 0, "cannot be read")],
+    [("short", 0o600, "at least 16"), ("a" * 20, 0o644, "others than its owner"), ("é" * 20, 0o600, "ASCII"), (None, 0, "cannot be read.*[Ww]rite a token of at least 16")],
     ids=["short", "readable", "letters", "missing"],
 )
 def test_a_token_file_that_others_could_know_is_refused(tmp_path, content, mode, why):
@@ -430,6 +430,33 @@ def test_a_port_that_is_taken_is_told_in_one_sentence(tmp_path):
         done = CliRunner().invoke(commands, ["ui", "--port", str(port), "--store", str(tmp_path)])
     assert done.exit_code == 2
     assert done.output == f"Error: port {port} is taken: another `ravi-otel ui` may run there. Name another with --port.\n"
+
+
+@pytest.mark.parametrize("option", ["--store", "--audit", "--queue"])
+def test_a_place_that_cannot_come_to_be_is_refused_before_anything_is_served(tmp_path, option):
+    given = {"--store": str(tmp_path), option: str(tmp_path / "nowhere" / "x")}
+    done = CliRunner().invoke(commands, ["ui", *(word for pair in given.items() for word in pair)])
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert f"{option} " in done.output
+    assert done.output.endswith(f"which is not there. Name another, or leave {option} out.\n")
+
+
+@pytest.mark.parametrize("option", ["--store", "--audit"])
+def test_a_file_is_no_place_of_a_store_or_of_audit_logs(tmp_path, option):
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(commands, ["ui", "--store", str(tmp_path), option, str(tmp_path / "file")])
+    assert (done.exit_code, f"is no directory. Name one, or leave {option} out.\n" in done.output) == (2, True)
+
+
+def test_a_place_where_nothing_is_yet_is_said_on_start(tmp_path, monkeypatch):
+    monkeypatch.setattr("uvicorn.Server.run", lambda _: None)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    places = ["--store", str(tmp_path / ".ravi"), "--audit", str(tmp_path / "logs")]
+    done = CliRunner().invoke(commands, ["ui", "--port", port, *places])
+    assert f"It shows the store {tmp_path / '.ravi'}, where nothing is yet. Ctrl-C ends it.\n" in done.output
+    assert f"No audit log is in {tmp_path / 'logs'} yet.\n" in done.output
 
 
 @pytest.mark.parametrize(
