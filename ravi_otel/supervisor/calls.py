@@ -493,7 +493,8 @@ class Call:
         if approver is None:
             raise Refused(
                 "supervisor_block:no_approver",
-                f"A person must approve it ({decision.reason}), and nobody can be asked: the gate was given no approver.",
+                f"A person must approve it ({decision.reason}), and nobody can be asked: the gate was given no approver, "
+                "such as Gate(approver=TerminalApprover()).",
             )
         if not self.terms.approvers.requester_may_approve and self.facts.user_id is None:
             raise Refused(

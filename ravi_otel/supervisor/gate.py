@@ -29,6 +29,7 @@ from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, T
 from ravi_otel.supervisor.colours import in_colour
 from ravi_otel.supervisor.decisions import GateState, Supervisor
 from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain, written
+from ravi_otel.supervisor.rules_contract import Rule
 from ravi_otel.supervisor.rules_reading import error_in
 from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
 from ravi_otel.supervisor.state import LoopRules, Loops, RunState, Standing, is_reviewing, keep, state_of
@@ -45,6 +46,12 @@ def read_tools(tools: Tools) -> dict[str, ToolSignature]:
     """Read the signatures of tools; raises ConfigurationError for two of one name and for what cannot be called."""
     if isinstance(tools, Mapping):
         return {name: ToolSignature.of(fn, name) for name, fn in cast("Mapping[str, Callable[..., Any]]", tools).items()}
+    given: Any = tools  # the caller may not type-check
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        shown = f"Gate(tools={checks.show(given)})"
+        if callable(given):
+            raise ConfigurationError(f"{shown} is one function; give it in a list, tools=[{getattr(given, '__name__', 'tool')}].")
+        raise ConfigurationError(f"{shown} holds no functions; give them in a list, or names with functions.")
     signatures: dict[str, ToolSignature] = {}
     for fn in tools:
         if not callable(fn):
@@ -81,8 +88,19 @@ def checked(parameter: str, given: Any, methods: Collection[str], needs: str) ->
     if inspect.isclass(given):
         raise ConfigurationError(f"Gate({parameter}={given.__name__}) is a class; give an instance, {given.__name__}(...).")
     if given is not None and not all(callable(getattr(given, each, None)) for each in methods):
-        raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has no {needs}; give an object that has.")
+        wrapped = _wrapped(parameter, given)
+        way = "give an object that has" if wrapped is None else f"give {parameter}={wrapped}"
+        raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has no {needs}; {way}.")
     return given
+
+
+def _wrapped(parameter: str, given: Any) -> str | None:
+    """Return how what was given is written where something of ours makes of it what the gate needs; None where nothing does."""
+    if parameter == "supervisor" and isinstance(given, (list, tuple, Rule)):
+        return "Rules([...])"
+    if parameter == "approver" and inspect.isroutine(given):
+        return f"CallbackApprover({given.__name__ if given.__name__.isidentifier() else 'function'})"
+    return None
 
 
 def checked_audit(given: Any) -> Any:

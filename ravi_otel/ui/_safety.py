@@ -227,7 +227,9 @@ def _read_token(path: Path) -> str:
         wrong = database_flaw(path, root_too=True)
         token = "" if wrong is not None else _first_characters(path).strip()
     except OSError as error:
-        raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: {error.strerror or error}. {_TOKEN_FILE}") from error
+        raise ConfigurationError(
+            f"--token-file {checks.show(str(path))} cannot be read: {error.strerror or error}. {_TOKEN_FILE}"
+        ) from error
     except ValueError as error:
         raise ConfigurationError(f"--token-file {checks.show(str(path))} cannot be read: it is no text. {_TOKEN_FILE}") from error
     if wrong is not None:

@@ -167,7 +167,9 @@ def test_what_is_no_answer_at_all_reaches_the_caller_and_nothing_runs(till):
 
 
 def test_without_anybody_to_ask_what_escalates_is_refused(till):
-    assert refused("sync", desk_gate(till), till, LARGE).stop_reason == "supervisor_block:no_approver"
+    denied = refused("sync", desk_gate(till), till, LARGE)
+    assert denied.stop_reason == "supervisor_block:no_approver"
+    assert str(denied.reason).endswith("the gate was given no approver, such as Gate(approver=TerminalApprover()).")
 
 
 def test_an_answer_that_comes_after_expiry_is_a_rejection(clock, till):

@@ -29,6 +29,7 @@ from ravi_otel.policy._contracts import ToolGate
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind
 from ravi_otel.supervisor.gate import Gate, gate_for
+from ravi_otel.supervisor.rules_kinds import Allow
 
 pytestmark = pytest.mark.usefixtures("run")
 
@@ -254,6 +255,12 @@ def test_a_gate_for_functions_looks_for_no_loops_and_gives_back_what_is_a_gate(t
         ({"supervisor": Desk}, "supervisor"),
         ({"approver": object()}, "approver"),
         ({"tools": [1]}, "cannot be called"),
+        ({"tools": len}, r"tools=.*is one function; give it in a list, tools=\[len\]"),
+        ({"tools": "refund"}, "tools='refund'.* holds no functions; give them in a list"),
+        ({"tools": 5}, "tools=5.* holds no functions; give them in a list"),
+        ({"supervisor": [Allow("refund")]}, r"supervisor=.*give supervisor=Rules\(\[\.\.\.\]\)"),
+        ({"supervisor": Allow("refund")}, r"supervisor=.*give supervisor=Rules\(\[\.\.\.\]\)"),
+        ({"approver": lambda _: True}, r"approver=.*give approver=CallbackApprover\(function\)"),
         ({"tools": [len, len]}, "two tools called 'len'"),
         ({"allow": "refund"}, "one text"),
         ({"expires_s": -1}, "expires_s"),

@@ -45,7 +45,12 @@ def test_it_listens_on_this_machine_alone_unless_a_token_is_kept(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "mode", "why"),
-    [("short", 0o600, "at least 16"), ("a" * 20, 0o644, "others than its owner"), ("é" * 20, 0o600, "ASCII"), (None, 0, "cannot be read.*[Ww]rite a token of at least 16")],
+    [
+        ("short", 0o600, "at least 16"),
+        ("a" * 20, 0o644, "others than its owner"),
+        ("é" * 20, 0o600, "ASCII"),
+        (None, 0, "cannot be read.*[Ww]rite a token of at least 16"),
+    ],
     ids=["short", "readable", "letters", "missing"],
 )
 def test_a_token_file_that_others_could_know_is_refused(tmp_path, content, mode, why):
