@@ -147,9 +147,13 @@ def _named(key: Sequence[str | None], heads: Sequence[str]) -> tuple[str, ...]:
 
 def _figures(spent: Spent, heads: Sequence[str]) -> tuple[str, ...]:
     unsplit = count(spent.unsplit_tokens) if spent.unsplit_tokens else ""
-    number = spent.tool_calls if "tool" in heads else spent.requests
     doubts = count(spent.unknown_cost) if spent.unknown_cost else ""
-    return (count(number), spent.input_text, spent.output_text, unsplit, spent.cost_text, doubts)
+    return (count(_made(spent, heads)), spent.input_text, spent.output_text, unsplit, spent.cost_text, doubts)
+
+
+def _made(spent: Spent, names: Sequence[str]) -> int:
+    """Count the calls that were made: of tools where they are what is added up by, else of models."""
+    return spent.tool_calls if "tool" in names else spent.requests
 
 
 def _sentence(total: Spent) -> str:
@@ -174,7 +178,7 @@ def _csv(groups: Sequence[Group], heads: Sequence[str]) -> str:
         usd = "" if spent.cost_nano is None else f"{spent.cost_nano / NANO:.9f}"
         tokens = (spent.input_tokens, spent.output_tokens, spent.cached_input_tokens, spent.unsplit_tokens)
         doubts = (spent.unknown_cost, spent.unknown_usage, spent.estimated, spent.assumed)
-        writer.writerow((*map(_cell, group.key), spent.tool_calls if "tool" in heads else spent.requests, *tokens, usd, *doubts))
+        writer.writerow((*map(_cell, group.key), _made(spent, heads), *tokens, usd, *doubts))
     return text.getvalue()
 
 
@@ -192,7 +196,10 @@ def _document(table: SpendTable) -> dict[str, Any]:
         "by": list(table.by),
         "from": None if table.since is None else table.since / NANO,
         "to": None if table.until is None else table.until / NANO,
-        "groups": [{**dict(zip(table.by, group.key, strict=True)), "calls": group.calls, **_fields(group.spent)} for group in table.groups],
+        "groups": [
+            {**dict(zip(table.by, group.key, strict=True)), "calls": _made(group.spent, table.by), **_fields(group.spent)}
+            for group in table.groups
+        ],
         "total": _fields(table.total),
     }
 

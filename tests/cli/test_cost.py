@@ -50,6 +50,14 @@ def test_sums_are_by_what_is_asked_for_and_the_most_expensive_comes_first(filled
     ]
 
 
+def test_json_counts_the_same_calls_as_the_table_and_the_lines(filled, shelf):
+    shelf.call("inner", None, None, agent="clerk", model="m-1", status="refused")
+    for by in ("model", "tool", "agent,tool"):
+        head, *body = rows(filled("cost", "--by", by, "--csv"))
+        groups = json.loads(filled("cost", "--by", by, "--json").stdout)["groups"]
+        assert [str(group["calls"]) for group in groups] == [row[head.index("calls")] for row in body]
+
+
 def test_a_call_without_a_price_makes_a_lower_bound_and_is_never_free(filled):
     done = filled("cost")
     assert done.exit_code == 0
