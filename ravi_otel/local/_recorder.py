@@ -109,7 +109,7 @@ _HOURLY: Final = f"{insert('hourly')} ON CONFLICT DO UPDATE SET " + ", ".join(
 )
 
 _NO_HOUR: Final = (
-    "DELETE FROM hourly WHERE hour = ? AND provider = ? AND model = ? AND agent = ? AND tool = ? AND user = ? AND tenant = ? AND "  # noqa: S608
+    "DELETE FROM hourly WHERE hour = ? AND provider = ? AND model = ? AND agent = ? AND tool = ? AND user = ? AND tenant = ? AND "  # noqa: S608 - its own names
     + " AND ".join(f"{name} = 0" for name in ("calls", *SUMS))
 )
 

@@ -276,17 +276,17 @@ def test_a_request_is_built_and_counted_once_whatever_plain_function_lies_over_o
                 _silent(base_client, "BaseClient", "_build_request")
             elif known_by == "a global":
                 monkeypatch.setitem(globals(), "_replaced", ours)
-                kind._build_request = _by_a_global  # type: ignore[method-assign]
+                kind._build_request = _by_a_global  # type: ignore[method-assign]  # as other tools replace it
             elif known_by == "a default":
-                kind._build_request = lambda self, *args, _ours=ours, **kwargs: _ours(self, *args, **kwargs)  # type: ignore[misc]
+                kind._build_request = lambda self, *args, _ours=ours, **kwargs: _ours(self, *args, **kwargs)  # type: ignore[misc]  # as other tools replace it
             else:
-                kind._formerly = ours  # type: ignore[attr-defined]
-                kind._build_request = lambda self, *args, **kwargs: self._formerly(*args, **kwargs)  # type: ignore[method-assign]
+                kind._formerly = ours  # type: ignore[attr-defined]  # as other tools replace it
+                kind._build_request = lambda self, *args, **kwargs: self._formerly(*args, **kwargs)  # type: ignore[method-assign]  # as other tools replace it
         with ravi_otel.instrument(**given(capture)), ravi_otel.run("r", limits=["requests=1"]) as run:
             clients.run("sync", ask(client))
         assert run.stats().requests == 1
     finally:
-        kind._build_request = original  # type: ignore[method-assign]
+        kind._build_request = original  # type: ignore[method-assign]  # as other tools replace it
         if "_formerly" in vars(kind):
             del kind._formerly
 

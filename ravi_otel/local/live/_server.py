@@ -309,7 +309,10 @@ class _Socket:
         if not self.is_ours:
             return False
         with _Selector() as selector:
-            selector.register(self.raw, event)
+            try:
+                selector.register(self.raw, event)
+            except ValueError:  # another thread has closed it meanwhile
+                return False
             ready = selector.select(seconds)
         return bool(ready) and self.is_ours  # meanwhile it may be the program's
 

@@ -31,6 +31,7 @@ OURS: Final = frozenset(
         "RAVI_EXPORT_SPOOL_BYTES",
         "RAVI_FOOTERS",
         "RAVI_INCLUDE_USAGE",
+        "RAVI_JAEGER_URL",
         "RAVI_LAUNCH",
         "RAVI_LAUNCH_FD",
         "RAVI_LAUNCH_SITE",

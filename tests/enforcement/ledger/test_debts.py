@@ -52,7 +52,8 @@ def test_what_is_spent_while_no_step_can_begin_is_one_sum(ledger, locked):
         spend(ledger, account, 1)
     assert len(ledger.debts) <= 1_002  # as many as wait to be summed up
     locked()
-    ledger.pay_now()
+    for _ in range(1_000):  # each pays what fits into a moment
+        ledger.pay_now()
     assert (len(ledger.debts), used(ledger)) == (0, 3_000)
 
 
