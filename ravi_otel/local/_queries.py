@@ -125,15 +125,17 @@ class Queries:
         values["gone"] = json.dumps(self._gone())
         light = f"SELECT run, parent, {_ORDERS[order]} AS rank, tags, {', '.join(_FACETS)} FROM ({_RUNS})"
         found = self._rows(f"{_GONE} {light} WHERE {' AND '.join(conditions) or '1'}", values)
-        if not every and where.inside is None:
-            matched = {row["run"] for row in found}
+        matched = {row["run"]: row for row in found}
+        stands = not every and where.inside is None
+        counted = _facets(found, matched if stands else {}) if facets else {}
+        if stands:
             found = [row for row in found if row["parent"] is None or row["parent"] not in matched]
         found.sort(key=_rank, reverse=True)
         last = None if after is None else _cursor(after)
         rest = found if last is None else [row for row in found if _rank(row) < last]
         page = rest[:most]
         more = "{}~{}".format(*_rank(page[-1])) if page and len(rest) > most else None
-        return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, _facets(found) if facets else {})
+        return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, counted)
 
     def _heads(self, runs: Sequence[str], gone: str) -> tuple[RunRow, ...]:
         """Give runs by their ids, in this order."""
@@ -827,13 +829,21 @@ def _rank(row: sqlite3.Row) -> tuple[int, str]:
     return _int(row["rank"]), row["run"]
 
 
-def _facets(rows: Sequence[sqlite3.Row]) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Count runs by each word that they can be chosen by, the most frequent first."""
-    counted: dict[str, Counter[str]] = {name: Counter(str(row[name]) for row in rows if row[name] is not None) for name in _FACETS}
+def _facets(rows: Sequence[sqlite3.Row], around: Mapping[str, sqlite3.Row]) -> dict[str, tuple[tuple[str, int], ...]]:
+    """Count what choosing each word would list, the most frequent first: of runs in one of `around` with the same word only that one."""
+    outer = [around.get(row["parent"]) for row in rows]
+    counted = {name: _counted(rows, outer, name) for name in _FACETS}
     tags: Counter[str] = Counter()
-    for written, runs in Counter(row["tags"] for row in rows).items():
-        tags.update({f"{key}={value}": runs for key, value in tags_in(written).items()})
+    pairs = zip(rows, outer, strict=True)
+    for (written, outside), runs in Counter((row["tags"], None if each is None else each["tags"]) for row, each in pairs).items():
+        own = tags_in(written).items() - tags_in(outside).items()
+        tags.update({f"{key}={value}": runs for key, value in own})
     return {name: tuple(found.most_common(_MOST_FACETS)) for name, found in {**counted, "tag": tags}.items()}
+
+
+def _counted(rows: Sequence[sqlite3.Row], outer: Sequence[sqlite3.Row | None], name: str) -> Counter[str]:
+    pairs = zip(rows, outer, strict=True)
+    return Counter(str(row[name]) for row, each in pairs if row[name] is not None and (each is None or each[name] != row[name]))
 
 
 def _cursor(after: str) -> tuple[int, str]:

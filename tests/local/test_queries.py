@@ -125,6 +125,19 @@ def test_facets_count_what_can_be_chosen(shelf, ask):
     assert dict(facets["status"]) == {"ok": 1, "error": 1}
 
 
+def test_a_facet_counts_what_choosing_it_lists_also_of_runs_in_others(shelf, ask):
+    launch = shelf.add("desk")
+    shelf.run("ada's", parent=launch.launch, user="ada", tags={"team": "a"})
+    shelf.run("ben's", parent=launch.launch, user="ben", status="error")
+    shelf.run("inner", parent="ben's", user="ben", status="error")
+    shelf.run("alone", user="ada", tags={"team": "a"})
+    facets = ask.runs(facets=True).facets
+    assert dict(facets["user"]) == {"ada": 2, "ben": 1}
+    for name in ("user", "status"):
+        assert {word: ask.runs(RunFilter(**{name: word})).total for word, _ in facets[name]} == dict(facets[name])
+    assert dict(facets["tag"]) == {"team=a": ask.runs(RunFilter(tag=("team", "a"))).total} == {"team=a": 2}
+
+
 def test_how_a_run_stands_is_told_by_its_process(shelf, ask):
     running, lost, done = (shelf.add(name, outcome="running", seconds=None) for name in ("running", "lost", "done"))
     shelf.lives(running)
