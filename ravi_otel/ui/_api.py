@@ -111,7 +111,7 @@ class NowRow(Model):
 
 
 class Refusal(Model):
-    """Be one refused call, in the words of its error."""
+    """Be one refused call, in the words of its error; `before` says how often its agent was refused by the same limit until then."""
 
     at: str
     agent: str
@@ -121,6 +121,7 @@ class Refusal(Model):
     run: str | None
     run_name: str
     call_id: str | None
+    before: str
 
 
 class Now(Model):
@@ -129,7 +130,7 @@ class Now(Model):
     says: list[tuple[Tone, str]]
     rows: list[NowRow]
     refusals: list[Refusal]
-    refused: int
+    refused: str
     waiting: int
 
 

@@ -17,7 +17,7 @@ from anyio import to_thread
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import _wording as wording
 from ravi_otel.local._wording import clean, count
-from ravi_otel.local.live import LiveError, LiveEvent, Row, Watch, Watched, rows
+from ravi_otel.local.live import MOST_REFUSALS, LiveError, LiveEvent, ProcessState, Row, Watch, Watched, rows
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
@@ -35,6 +35,7 @@ _MOST_BARS: Final = 8
 _MOST_REFUSALS: Final = 20
 _MOST_NAME: Final = 120
 _MOST_TEXT: Final = 300
+_TIMES: Final = {1: "once", 2: "twice"}
 _PAUSED: Final = ("paused", "paused above", "closed", "cancelled")
 
 
@@ -201,15 +202,51 @@ def _now(seen: list[Watched], asks: list[api.Ask], trouble: list[tuple[api.Tone,
     if asks:
         says.append(("wait", f"{len(asks):,} {'waits' if len(asks) == 1 else 'wait'} for you"))
     says += [*_tell_bars([bar for row in told for bar in row.bars]), *trouble]
-    refusals = [
-        (each.at_unix_s, _refusal(each, watched)) for watched in seen if watched.process is not None for each in watched.process.refusals
-    ]
+    refusals = [(each[0].at_unix_s, _refusal(each, watched)) for watched in seen for each in _alike(watched)]
     refusals.sort(key=lambda each: -each[0])
     newest = [refusal for _, refusal in refusals[:_MOST_REFUSALS]]
-    return api.Now(says=says, rows=told, refusals=newest, refused=len(refusals), waiting=len(asks))
+    return api.Now(says=says, rows=told, refusals=newest, refused=_refused(seen), waiting=len(asks))
 
 
-def _refusal(refused: LiveEvent, watched: Watched) -> api.Refusal:
+def _refused(seen: list[Watched]) -> str:
+    """Count what programs that still run refused: what one keeps of it are the last calls, so that there may be more."""
+    number, least = 0, ""
+    for watched in seen:
+        process = watched.process
+        if process is None:
+            continue
+        if _is_cut(process):
+            of_open = sum(scope.refused for run in process.runs for scope in run.scopes if scope.parent_id is None)
+            number, least = number + max(len(process.refusals), of_open), "≥"
+        else:
+            number += len(process.refusals)
+    return f"{least}{_many(number, 'call')} of programs that still run"
+
+
+def _is_cut(process: ProcessState) -> bool:
+    """Whether a process may have refused more than it keeps."""
+    return len(process.refusals) >= MOST_REFUSALS
+
+
+def _alike(watched: Watched) -> list[list[LiveEvent]]:
+    """Gather what a process refused of one agent by one limit in a run, the newest first."""
+    found: dict[tuple[str | None, ...], list[LiveEvent]] = {}
+    for each in reversed(() if watched.process is None else watched.process.refusals):
+        found.setdefault((each.run_id, each.agent, each.limit_kind), []).append(each)
+    return list(found.values())
+
+
+def _before(number: int, *, cut: bool) -> str:
+    """Say how often the same was refused before."""
+    if number == 0:
+        return ""
+    times = _TIMES.get(number, f"{number:,} times")
+    return f"and {'at least ' if cut else ''}{times} before"
+
+
+def _refusal(alike: list[LiveEvent], watched: Watched) -> api.Refusal:
+    """Tell the newest of these, and how many there were before it."""
+    refused = alike[0]
     process = watched.process
     runs = () if process is None else process.runs
     run = next((run for run in runs if run.run_id == refused.run_id), None)
@@ -222,6 +259,7 @@ def _refusal(refused: LiveEvent, watched: Watched) -> api.Refusal:
         run=refused.run_id,
         run_name=clean(refused.run_id if run is None else run.name, _MOST_NAME),
         call_id=refused.call_id,
+        before=_before(len(alike) - 1, cut=process is not None and _is_cut(process)),
     )
 
 
@@ -283,7 +321,7 @@ def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
         return "paused", row.state
     if waits is not None or scope.waits_for == "approval":
         return "wait", "waits for approval"
-    if scope.refused and scope.kind != "run":
+    if scope.last_refusal is not None and scope.kind != "run":
         return "refused", f"refused {_many(scope.refused, 'call')}"
     if scope.kind == "run":
         return "run", f"running {wording.age(scope.age_s)}"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from live_actors import run as open_run
+from live_actors import scope
 from page_client import Client
 from stored_runs import Shelf
 
 from ravi_otel.cli.entry import commands
+from ravi_otel.local.live import MOST_REFUSALS, LiveEvent
 
 
 @pytest.fixture
@@ -115,3 +119,31 @@ def test_a_run_is_told_as_in_the_terminal_and_how_it_ended_once(inside, served):
         "partly": "paused",
         "unknown": "ok",
     }
+
+
+def refusal(number, agent):
+    return LiveEvent("refused", 1_000.0 + number, "r1", "r1", agent, "chat m-1", "refused", "No more.", f"c{agent}{number}", "requests")
+
+
+@pytest.mark.parametrize(
+    ("of_writer", "counted", "before"),
+    [
+        (3, "5 calls of programs that still run", ["and twice before", "and once before"]),
+        (MOST_REFUSALS - 2, "\u226568 calls of programs that still run", ["and at least 47 times before", "and at least once before"]),
+    ],
+    ids=["all", "cut"],
+)
+def test_refusals_are_counted_whole_or_as_at_least_so_many(served, inside, of_writer, counted, before):
+    actor = served.actor(open_run("r1", scope("a", "r1", refused=57), scope("b", "r1", refused=11), refused=68))
+    kept = [*(refusal(number, "reader") for number in range(2)), *(refusal(10 + number, "writer") for number in range(of_writer))]
+    actor.told = replace(actor.told, refusals=tuple(kept))
+    now = json.loads(inside("/api/now")[2])
+    assert now["refused"] == counted
+    assert [(each["agent"], each["before"]) for each in now["refusals"]] == list(zip(("writer", "reader"), before, strict=True))
+
+
+def test_an_agent_whose_calls_go_through_again_is_not_shown_as_refused(served, inside):
+    served.actor(open_run("r1", scope("again", "r1", refused=20), scope("still", "r1", refused=2, last_refusal="No more.")))
+    rows = {row["name"]: (row["tone"], row["word"], row["note"]) for row in json.loads(inside("/api/now")[2])["rows"]}
+    assert rows["again"] == ("run", "chat gpt-4.1-mini", None)
+    assert rows["still"][:2] == ("refused", "refused 2 calls")

@@ -1006,7 +1006,7 @@ export interface components {
             /** Refusals */
             refusals: components["schemas"]["Refusal"][];
             /** Refused */
-            refused: number;
+            refused: string;
             /** Rows */
             rows: components["schemas"]["NowRow"][];
             /** Says */
@@ -1084,13 +1084,15 @@ export interface components {
         };
         /**
          * Refusal
-         * @description Be one refused call, in the words of its error.
+         * @description Be one refused call, in the words of its error; `before` says how often its agent was refused by the same limit until then.
          */
         Refusal: {
             /** Agent */
             agent: string;
             /** At */
             at: string;
+            /** Before */
+            before: string;
             /** Call */
             call: string;
             /** Call Id */

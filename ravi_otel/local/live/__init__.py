@@ -12,6 +12,7 @@ from ravi_otel._extras import load
 if TYPE_CHECKING:
     from ravi_otel.local.live._client import DIRECTORY, Row, Session, Watch, Watched, check_directory, entries, rows
     from ravi_otel.local.live._protocol import (
+        MOST_REFUSALS,
         CommandError,
         Happened,
         LimitState,
@@ -28,6 +29,7 @@ _CLIENT = ("DIRECTORY", "Row", "Session", "Watch", "Watched", "check_directory",
 
 __all__ = [
     "DIRECTORY",
+    "MOST_REFUSALS",
     "CommandError",
     "Happened",
     "LimitState",

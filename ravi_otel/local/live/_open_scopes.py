@@ -150,13 +150,16 @@ class Follower:
 class _Open:
     """One open scope: what was heard of it last, its calls in flight, and the ended ones that the rate is made of."""
 
-    __slots__ = ("assumed", "ended", "flying", "heard", "heard_ns", "refusal", "scope")
+    __slots__ = ("assumed", "ended", "flying", "heard", "heard_ns", "refusal", "refused_ns", "refused_tool", "scope")
 
     def __init__(self, scope: Scope) -> None:
         self.scope = weakref.ref(scope)
         self.heard: tuple[object, ...] = ()
         self.heard_ns = 0
         self.refusal: str | None = None
+        """The sentence of the last refusal, until such a call goes through that began after it."""
+        self.refused_ns = 0
+        self.refused_tool: str | None = None
         self.flying: dict[str, None] = {}
         self.assumed = False
         """Whether something of its cost is by the prices of a provider that is only assumed."""
@@ -165,6 +168,15 @@ class _Open:
     def hear(self, *words: object) -> None:
         """Note what happened; it is put into words when somebody asks."""
         self.heard, self.heard_ns = words, time.monotonic_ns()
+
+    def refuse(self, sentence: str | None, tool: str | None) -> None:
+        """Note the refusal of a tool, None for a call of a model."""
+        self.refusal, self.refused_ns, self.refused_tool = sentence, time.monotonic_ns(), tool
+
+    def let_through(self, tool: str | None, duration_ns: int) -> None:
+        """Forget the last refusal where what went through is alike and began after it."""
+        if self.refused_tool == tool and time.monotonic_ns() - duration_ns > self.refused_ns:
+            self.refusal = None
 
 
 class OpenScopes(Listener):
@@ -277,6 +289,8 @@ class OpenScopes(Listener):
             known.hear(call.model, record.status)
             if record.usage is not None and record.usage.output_tokens > 0:
                 known.ended.append((time.monotonic_ns(), record.duration_ns, record.usage.output_tokens))
+            if known.refusal is not None and record.status == "ok":
+                known.let_through(None, record.duration_ns)
         if record.cost_source == "assumed" and record.cost_nano:
             self._assume(record.facts, known)
         sentence = self._refused(record, (call.operation, call.model), known) if record.status == "refused" else record.error_type
@@ -302,6 +316,8 @@ class OpenScopes(Listener):
     def tool_ended(self, record: ToolRecord) -> None:
         """Note how it ended."""
         known = self._hear(record.facts.scope_id, "tool", record.name, record.status)
+        if known is not None and known.refusal is not None and record.status == "ok":
+            known.let_through(record.name, record.duration_ns)
         sentence = self._refused(record, ("tool", record.name), known) if record.status == "refused" else record.error_type
         if self._followers:
             used = (record.op_id, record.limit_kind, None, None, record.duration_ns)
@@ -311,7 +327,7 @@ class OpenScopes(Listener):
         """Keep a refusal; return its sentence, where it is ours: what others' errors say may quote a prompt."""
         sentence = cut(record.error, MOST_SENTENCE) if isinstance(record.error, RaviError) else record.limit_reason
         if known is not None:
-            known.refusal = sentence
+            known.refuse(sentence, record.name if isinstance(record, ToolRecord) else None)
         used = (record.op_id, record.limit_kind, None, None, record.duration_ns)
         self._refusals.append(_Event("refused", time.time_ns(), record.facts, call, "refused", sentence, *used))
         return sentence

@@ -206,8 +206,9 @@ class ScopeState:
     `limits` are the fullest ones, at most 50; `limits_left_out` says how many more there are. What is "closed" or "cancelled" was
     told to end, and its code goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses`
     says what a pause does: True has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and
-    tools, and `last_refusal` is the sentence of the last one. `uncosted` calls are not in `cost_usd`: nobody knows what they cost.
-    `estimated` calls are in the sums as we count them, and `assumed` says that some of the cost is at an assumed provider's rates.
+    tools, and `last_refusal` is the sentence of the last one, None once such a call went through again. `uncosted` calls are not in
+    `cost_usd`: nobody knows what they cost. `estimated` calls are in the sums as we count them, and `assumed` says that some of the
+    cost is at an assumed provider's rates.
     """
 
     scope_id: Text

@@ -96,6 +96,32 @@ def test_a_refused_call_is_told_with_its_own_sentence_and_kept_for_who_comes_lat
     assert (agent.refused, agent.last_refusal) == (1, event.sentence)
 
 
+def test_a_refusal_is_no_state_any_more_once_a_call_goes_through_that_began_after_it(client, ask_it):
+    with ravi_otel.run("r", limits=["requests=1"]) as run, ravi_otel.agent("a"):
+        client()
+        with pytest.raises(BudgetExhaustedError):
+            client()
+        assert ask_it().state().runs[0].scopes[-1].last_refusal is not None
+        run.set_limit("requests", 3)
+        client()
+        agent = ask_it().state().runs[0].scopes[-1]
+    assert (agent.refused, agent.last_refusal) == (1, None)
+
+
+def test_a_call_that_goes_through_takes_nothing_from_the_refusal_of_a_tool(client, ask_it):
+    @ravi_otel.tool
+    def search():
+        return "found"
+
+    with ravi_otel.run("r"), ravi_otel.agent("a", limits=["tool_calls=1"]):
+        search()
+        with pytest.raises(BudgetExhaustedError):
+            search()
+        client()
+        agent = ask_it().state().runs[0].scopes[-1]
+    assert agent.last_refusal is not None
+
+
 def test_a_limit_says_how_it_is_written_when_it_warns_and_whether_it_is_only_watched(client, ask_it):
     with ravi_otel.run("r", limits=["requests=4:warn=0.5"]):
         client()

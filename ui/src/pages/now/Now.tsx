@@ -330,36 +330,17 @@ function Acts({ row, onAsk }: { row: NowRow; onAsk: (op: Asked["op"]) => void })
   );
 }
 
-interface Refused {
-  last: Now["refusals"][number];
-  before: number;
-}
-
-/** Refusals, the newest first; of one agent by one limit in a run, the newest stands for those before it. */
-function together(refusals: Now["refusals"]): Refused[] {
-  const found = new Map<string, Refused>();
-  for (const each of refusals) {
-    const key = `${each.run}/${each.agent}/${each.limit}`;
-    const known = found.get(key);
-    if (known) known.before += 1;
-    else found.set(key, { last: each, before: 0 });
-  }
-  return [...found.values()];
-}
-
-const times = (number: number): string => (number === 1 ? "and once before" : number === 2 ? "and twice before" : `and ${number.toLocaleString("en-US")} times before`);
-
 function Refusals({ known }: { known: Now }) {
   if (known.refusals.length === 0) return null;
   return (
     <section class="refusals" aria-labelledby="refused-now">
       <div class="bandhead">
         <h2 id="refused-now">Refused just now</h2>
-        <span class="dim">{known.refused} of what still runs</span>
+        <span class="dim">{known.refused}</span>
       </div>
       <ul>
-        {together(known.refusals).map(({ last: each, before }) => (
-          <li key={`${each.run}/${each.agent}/${each.limit}`}>
+        {known.refusals.map((each) => (
+          <li key={each.call_id ?? `${each.run}/${each.agent}/${each.limit}`}>
             <span class="fig">{each.at}</span>
             <span class="cut" title={`${each.agent} → ${each.call}`}>
               {each.agent} <span class="dim">→ {each.call}</span>
@@ -368,7 +349,7 @@ function Refusals({ known }: { known: Now }) {
               <State tone="refused" title={each.sentence}>
                 {each.sentence}
               </State>
-              {before > 0 && <span class="dim nowrap">{times(before)}</span>}
+              {each.before && <span class="dim nowrap">{each.before}</span>}
             </span>
             <span class="cut" title={each.run_name}>
               {each.run ? <Link href={runPath(each.run, each.call_id)}>{each.run_name}</Link> : each.run_name}
