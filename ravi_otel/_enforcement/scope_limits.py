@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -348,14 +348,14 @@ class LimitedScope:
         if name == Kind.AGENTS and inner < 1:
             raise ConfigurationError(f"set_limit('agents', {value!r}): agents must be at least 1, because the root agent counts as 1.")
         changed: list[Account | Series] = [*found, *series]
-        before: dict[tuple[str, str], int | None] = {(each.kind, each.limit.label): each.value for each in changed}
+        before: list[tuple[str, str, int | None]] = [(each.kind, each.limit.label, each.value) for each in changed]
         for account in found:
             if isinstance(account, Part):
                 account.carved.grow(account.kind, inner)
         if slots and self.spawn is not None:
             if not found:
                 most = self.spawn.budget.max_agents
-                before[name, name] = None if most >= UNLIMITED_AGENTS.max_agents else most
+                before.append((name, name, None if most >= UNLIMITED_AGENTS.max_agents else most))
                 self.allow(Account(Limit(kind=name, value=inner), self.facts, origin=f"set_limit({kind!r})", observe=self.observes))
             self.spawn.resize(inner)
         for account in found:
@@ -367,8 +367,8 @@ class LimitedScope:
             each.retune(inner)
         self._emit_set(before, inner, by, login)
 
-    def _emit_set(self, before: Mapping[tuple[str, str], int | None], now: int, by: str | None, login: str | None) -> None:
-        for (kind, label), was in before.items():
+    def _emit_set(self, before: Iterable[tuple[str, str, int | None]], now: int, by: str | None, login: str | None) -> None:
+        for kind, label, was in before:
             amounts = None if was is None else public_amount(kind, was), public_amount(kind, now)
             self.engine.listeners.limit_set(LimitChange(self.facts, kind, label, *amounts, by, login))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -747,7 +748,7 @@ WRITTEN_AS_OPTION: Final = "--limit"
 WRITTEN_AS_VARIABLE: Final = "RAVI_LIMIT_"
 
 
-_PACKAGE: Final = str(Path(__file__).parents[1])
+_PACKAGE: Final = f"{Path(__file__).parents[1]}{os.sep}"
 NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 """What `stated` says of no limits."""
 

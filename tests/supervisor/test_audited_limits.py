@@ -54,6 +54,13 @@ def test_a_limit_that_the_program_sets_stands_in_the_log_of_its_run_as_the_progr
 
 
 @pytest.mark.usefixtures("gate")
+def test_of_two_limits_of_one_kind_that_are_set_at_once_each_is_written_with_what_it_was(log):
+    with ravi_otel.run("r", run_id="run-1", limits=["tokens=100", "tokens=200:per=1h"]) as run:
+        run.set_limit("tokens", 7)
+    assert sorted((each["before"], each["now"]) for each in limits_in(log, "run-1")) == [(100, 7), (200, 7)]
+
+
+@pytest.mark.usefixtures("gate")
 def test_a_person_stands_in_it_with_the_user_of_the_system_who_asked(log):
     with ravi_otel.run("r", run_id="run-1", limits=["tool.lookup=1"]) as run:
         run.scope.set_limit("tool.lookup", 3, by="ana", login="web")

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import weakref
+from pathlib import Path
 
 import pytest
 
@@ -129,6 +130,15 @@ def test_a_limit_says_how_it_is_written_when_it_warns_and_whether_it_is_only_wat
     assert (limit.title, limit.spec, limit.warn_at, limit.only_watched, limit.refused) == ("requests", "requests=4:warn=0.5", 0.5, False, 0)
     assert re.fullmatch(rf"{re.escape(__file__)}:\d+", limit.source)
     assert limit.declared is None
+
+
+def test_a_limit_is_known_by_the_line_of_a_package_whose_name_begins_as_ours_does(client, ask_it):
+    file = f"{Path(ravi_otel.__file__).parent}_app/main.py"
+    program = {"ravi_otel": ravi_otel}
+    exec(compile("\ndef begun():\n    return ravi_otel.run('r', limits=['cost=0.5usd'])\n", file, "exec"), program)
+    with program["begun"]():
+        (limit,) = ask_it().state().runs[0].scopes[0].limits
+    assert limit.source == f"{file}:3"
 
 
 def test_a_limit_that_was_set_since_says_what_was_written(client, ask_it):
