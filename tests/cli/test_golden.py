@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -136,6 +137,11 @@ def printed(shop: Shop) -> dict[str, str]:
         write = document if file.endswith("json") else live if file == "top-once" else table
         said = f"[standard error]\n{table(names, done.stderr)}" if done.stderr else ""
         called = " ".join("ID" if argument in shop.known else argument for argument in arguments)
+        if file == "runs-while-one-runs":  # how long it has run so far
+            texts.update(
+                {file: f"$ ravi-otel {called}   [{width} columns]\n" + re.sub(r"≥\d+\.\d", "≥<seconds>", write(names, done.stdout))}
+            )
+            return
         texts[file] = f"$ ravi-otel {called}   [{width} columns, status {done.exit_code}]\n{write(names, done.stdout)}{said}"
 
     keep("top-once", "top", "--once")
