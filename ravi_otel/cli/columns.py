@@ -48,15 +48,15 @@ def print_columns(
 
 
 def _fit(columns: dict[str, list[str]], width: int, name: str, drops: Sequence[str]) -> None:
-    for head in (name, *drops):
+    for head in (None, *drops):
         widths = {each: max(map(cell_len, (each, *cells))) for each, cells in columns.items()}
         over = sum(widths.values()) + _GAP * len(widths) - 1 - width
         if over <= 0:
             return
-        if head == name and name in columns and (room := widths[name] - over) >= max(_LEAST_NAME, cell_len(name)):
-            columns[name] = [_cut(cell, room) for cell in columns[name]]
-        elif head in drops:
+        if head is not None:
             columns.pop(head, None)
+        elif name in columns and (room := widths[name] - over) >= max(_LEAST_NAME, cell_len(name)):
+            columns[name] = [_cut(cell, room) for cell in columns[name]]
 
 
 def _cut(text: str, width: int) -> str:
