@@ -23,7 +23,7 @@ from asyncio import (
     current_task,
 )
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ravi_otel._enforcement.scope import Scope
@@ -479,6 +479,8 @@ class Termination:
     def __init__(self) -> None:
         self._end: Callable[[int], object] | None = None
         self._of_parent = False
+        self._holds = 0
+        self._came: int | None = None
 
     def install(self, end: Callable[[int], object]) -> None:
         """Handle the signal, where nobody else does: `end` ends and tells what is open, and is given the signal's number."""
@@ -505,9 +507,30 @@ class Termination:
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self.handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Let the main thread finish what it writes here: a signal that comes meanwhile ends the process right after it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._holds += 1
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if self._came is not None and not self._holds:
+                self._end_by(self._came)
+
     def handle(self, number: int, _frame: object) -> None:
         """Tell what ends, and die of the signal."""
         signal.signal(number, signal.SIG_DFL)
+        if self._holds:
+            self._came = number
+        else:
+            self._end_by(number)
+
+    def _end_by(self, number: int) -> None:
+        self._came = None
         try:
             last = threading.Timer(LONGEST_S, os.kill, (os.getpid(), number))  # whatever hangs in what is told
             last.daemon = True

@@ -193,7 +193,8 @@ class Writer(BackgroundThread):
         try:
             if self._busy:  # a record that our own writing brought about, from a finaliser: the next turn takes it
                 return False
-            self._work()
+            with TERMINATION.held():  # its handler could not write what this thread is writing
+                self._work()
             return not self._unwritten and not self._dropped
         finally:
             self._writing.release()

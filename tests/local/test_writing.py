@@ -131,7 +131,6 @@ def test_workers_of_multiprocessing_leave_nothing_behind(tmp_path, way):
     assert {each["status"] for each in rows(tmp_path / "store", "runs")} == {"ok"}
 
 
-@pytest.mark.xfail(strict=False, reason="a forked worker sometimes loses what it has at SIGTERM on a busy machine; open")
 @pytest.mark.parametrize("first", ["ravi_otel.instrument()", "pass"], ids=["instrumented", "not instrumented"])
 def test_a_worker_that_is_told_to_end_writes_what_it_has_and_dies_as_it_would(tmp_path, first):
     program = f"""
