@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast
@@ -70,9 +71,15 @@ def entries(verified: Verified, clean: Callable[[str, int], str]) -> list[Entry]
     """Return the entries of a log that was verified, the oldest first; `clean` cuts a text, and takes out what must not reach a screen."""
     if not verified.path.name.endswith(SUFFIX):
         return []
-    opened = os.open(verified.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
-        read = list(lines(opened, 0, os.fstat(opened).st_size))
+        opened = os.open(verified.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        if verified.ok:
+            raise
+        return []  # its problem says so
+    try:
+        about = os.fstat(opened)
+        read = list(lines(opened, 0, about.st_size)) if stat.S_ISREG(about.st_mode) else []
     finally:
         os.close(opened)
     return [_entry(verified, number, entry_of(line) or {}, clean) for number, line in enumerate(read, 1) if line.endswith(b"\n")]

@@ -88,7 +88,10 @@ def verify(path: str | Path, *, head: str | None = None) -> Verified:
 
 
 def verify_all(directory: str | Path) -> list[Verified]:
-    """Check every log of a directory, and tell of those whose record is there and that are gone themselves."""
+    """Check every log of a directory, and tell of those whose record is there and that are gone themselves.
+
+    One that cannot be read keeps nobody from the others: that is its problem.
+    """
     place = Path(directory).absolute()
     try:
         names = sorted(path.name for path in place.iterdir())
@@ -96,9 +99,19 @@ def verify_all(directory: str | Path) -> list[Verified]:
         raise ConfigurationError(f"DIR={checks.show(str(directory))} cannot be read: {error.strerror}. Name a directory.") from error
     known = {name for name in names if name.endswith(SUFFIX)}
     ends = {head_path(place / name).name for name in known}
-    checked = [verify(place / name) for name in sorted(known)]
+    checked = [_verified(place / name) for name in sorted(known)]
     gone = [name for name in names if name.endswith(".audit.head") and name not in ends]
     return checked + [Verified(place / name, problems=("its log is gone, and only the record of its end is left",)) for name in gone]
+
+
+def _verified(path: Path) -> Verified:
+    """Check one log of many; a link, a pipe and what may not be read are told as its problem."""
+    if path.is_symlink():
+        return Verified(path, problems=("it is a link, which is not followed: an audit log is a file of its own",))
+    try:
+        return verify(path)
+    except (ConfigurationError, OSError) as error:
+        return Verified(path, problems=(f"it was not read: {error}",))
 
 
 def _moment(path: Path, opened: int) -> tuple[int, Head | None]:

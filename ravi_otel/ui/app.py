@@ -281,20 +281,20 @@ def runs(desk: At, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
     return _stored.runs(desk.stored(), asked)
 
 
-@router.get("/api/runs/{run_id}")
+@router.get("/api/runs/{run_id:path}")
 def run(desk: At, run_id: str) -> api.Run:
     """Return one run whole."""
     return _stored.run(desk.stored(), run_id, desk.jaeger)
 
 
-@router.get("/api/runs/{run_id}/export", include_in_schema=False)
+@router.get("/api/export/{run_id:path}", include_in_schema=False)
 def export(desk: At, run_id: str) -> Response:
     """Return one run as a page in one file, which asks nobody for anything."""
     content = _in_one_file(desk, _stored.export(desk.stored(), run_id, desk.jaeger).model_dump_json())
     return Response(content, media_type="text/html", headers={"content-disposition": 'attachment; filename="run.html"'})
 
 
-@router.get("/api/calls/{call_id}")
+@router.get("/api/calls/{call_id:path}")
 def call(desk: At, call_id: str) -> api.Call:
     """Return one model call or tool call."""
     return _stored.call(desk.stored(), call_id, desk.jaeger)

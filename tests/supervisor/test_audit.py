@@ -15,6 +15,7 @@ import pytest
 from ravi_otel import ConfigurationError
 from ravi_otel.supervisor import audit_chain
 from ravi_otel.supervisor.audit import AuditError, AuditLog
+from ravi_otel.supervisor.audit_entries import entries as shown_entries
 from ravi_otel.supervisor.audit_verify import verify, verify_all
 from ravi_otel.supervisor.hashing import args_sha256
 
@@ -284,6 +285,23 @@ def test_a_file_that_is_not_ours_alone_is_not_written(log, tmp_path, what):
     with pytest.raises(AuditError, match="audit log"):
         noted(log, 1)
     assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("what", ["a directory", "a link", "a pipe"])
+def test_what_is_no_log_among_others_is_told_and_keeps_nobody_from_them(log, what):
+    noted(log, 1)
+    path = log.path("run-2")
+    if what == "a directory":
+        path.mkdir()
+    elif what == "a link":
+        path.symlink_to(log.path("run-1"))
+    else:
+        os.mkfifo(path)
+    sound, other = verify_all(log.directory)
+    assert (sound.ok, sound.entries) == (True, 1)
+    assert (other.path.name, other.ok, len(other.problems)) == (path.name, False, 1)
+    shown = [entry for each in (sound, other) for entry in shown_entries(each, lambda text, most: text[:most])]
+    assert [entry.file for entry in shown] == [sound.path.name]
 
 
 def test_where_nothing_can_be_written_the_error_says_so(tmp_path):

@@ -372,7 +372,7 @@ def test_half_a_character_of_a_model_takes_nothing_of_the_page_away(inside, serv
     shelf.put("content", item=call, run=stored, kind="call", messages=[901], data={"output": []})
     tool = shelf.tool(stored, "search")
     shelf.put("content", item=tool, run=stored, kind="tool", messages=[], data={"arguments": {HALF: HALF}, "result": HALF})
-    for path in ("/api/runs", "/api/runs/r2", f"/api/calls/{tool}", "/api/runs/r2/export", "/api/compare?a=r2&b=r2", "/api/find?text=r2"):
+    for path in ("/api/runs", "/api/runs/r2", f"/api/calls/{tool}", "/api/export/r2", "/api/compare?a=r2&b=r2", "/api/find?text=r2"):
         assert inside(path)[0] == 200, path
     assert json.loads(inside(f"/api/calls/{call}")[2])["messages"][0]["parts"][0][1] == "said ?"
 

@@ -1,5 +1,6 @@
 import { render } from "preact";
 import { Route, Switch } from "wouter-preact";
+import { usePathname } from "wouter-preact/use-browser-location";
 import { begin, told } from "./api.ts";
 import { listen } from "./live.ts";
 import { ApprovalsPage } from "./pages/approvals/Approvals.tsx";
@@ -26,6 +27,12 @@ function decoded(written: string): string {
   }
 }
 
+/** The run that the address names: the router leaves `%2F` and `%23` in a name as they are. */
+function OneRun() {
+  const id = decoded(usePathname().slice("/runs/".length));
+  return <RunPage key={id} id={id} />;
+}
+
 if (told === null) holdTheme();
 if (told === null && link === null) {
   listen();
@@ -44,7 +51,7 @@ render(
     <Route path="/runs">
       <RunsPage />
     </Route>
-    <Route path="/runs/:id">{(params) => <RunPage key={params.id} id={params.id} />}</Route>
+    <Route path="/runs/:id">{() => <OneRun />}</Route>
     <Route path="/compare">
       <ComparePage />
     </Route>

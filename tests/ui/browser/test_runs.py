@@ -120,6 +120,23 @@ def test_the_rail_has_the_shapes_and_words_of_the_rows(served, looking):
     expect(page).to_have_url(f"{served.origin}/runs")
 
 
+@pytest.mark.parametrize("name", ["a/b", "a#b", "100%", "50%25", "a b?c&d+e"])
+def test_a_run_opens_whatever_is_in_its_id(served, looking, name):
+    shelf = Shelf(served.store)
+    shelf.run(name, name="odd")
+    shelf.call(name, (10, 5), 0.001)
+    page = looking.open("/runs")
+    page.get_by_role("link", name="odd").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("odd")
+    tree = page.get_by_role("treegrid", name="Calls")
+    expect(tree).to_be_visible()
+    page.reload()
+    expect(tree).to_be_visible()
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Export HTML").click()
+    assert "odd" in saved.value.path().read_text()
+
+
 def test_runs_are_ordered_by_a_column_and_the_address_says_so(served, looking):
     kept(served)
     page = looking.open("/runs")

@@ -31,7 +31,7 @@ export function Curves({ curves, length, ticks }: { curves: readonly Curve[]; le
   return (
     <>
       <div class="curve-names">
-        <p>Share of each limit over time, dotted where it warns</p>
+        <p>Share of each limit over time, dotted at 80 %</p>
         <ul>
           {drawn.map((curve, at) => (
             <li key={curve.title}>

@@ -269,7 +269,7 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
               <Link class="btn" href={`/compare?a=${encodeURIComponent(data.run.run)}`}>
                 Compare…
               </Link>
-              <a class="btn" href={`/api/runs/${encodeURIComponent(data.run.run)}/export`} download={`${data.run.run}.html`}>
+              <a class="btn" href={`/api/export/${encodeURIComponent(data.run.run)}`} download={`${data.run.run}.html`}>
                 Export HTML
               </a>
               {data.jaeger && (
