@@ -789,7 +789,7 @@ export interface components {
         };
         /**
          * Entry
-         * @description One line of a log as it may be shown: `says` is what it says besides who, when and which tool.
+         * @description One line of a log as it may be shown: `says` is what it says besides who, when and which tool, `fields` all that is in it.
          *
          *     `what` is what happened in one or two words, and `tone` whether that lets through or refuses. `who` is a person where `person` says
          *     so. `fits` says whether it follows from the line before, None of what comes after one that does not.
@@ -797,6 +797,14 @@ export interface components {
         Entry: {
             /** At */
             at: number | null;
+            /**
+             * Fields
+             * @default []
+             */
+            fields: [
+                string,
+                string
+            ][];
             /** File */
             file: string;
             /** Fits */

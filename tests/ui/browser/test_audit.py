@@ -89,3 +89,38 @@ def test_verify_again_reads_what_was_written_since(served, looking):
     written(served, "triage-44")
     page.get_by_role("button", name="Verify again").click()
     expect(page.get_by_role("row")).to_have_count(9)
+
+
+def test_one_line_says_who_decided_what_and_a_click_opens_all_its_fields(served, looking):
+    log = AuditLog(served.audit, content=True)
+    known = {"run_id": "8d630df874e24a3babb591bb815555a7", "agent_name": "writer", "tool": "refund", "op_id": "op-1"}
+    asked, edited = {"order": 881, "amount_usd": 1200}, {"order": 881, "amount_usd": 1000}
+    log.note("proposed", **known, arguments=asked)
+    log.note("reviewed", **known, arguments=asked, decision="escalate", reason="high_refund")
+    log.note("approved", **known, arguments=edited, asked=asked, approved=True, who="anna", comment="as agreed", identity="sign-in anna")
+    log.note("reviewed", **known, arguments=edited, decision="escalate", reason="high_refund")
+    log.note("effective", **known, arguments=edited)
+    page = looking.open("/audit")
+    rows = page.get_by_role("row")
+    expect(rows.filter(has_text="escalated")).to_have_count(1)
+    expect(rows.filter(has_text="high_refund, which was approved")).to_contain_text("let through")
+    approved = rows.filter(has_text="edited: amount_usd 1,200 → 1,000; “as agreed”")
+    expect(approved).to_contain_text("anna")
+    expect(page.get_by_role("cell", name="8d630df8", exact=True)).to_be_visible()
+    approved.get_by_role("button").click()
+    opened = page.locator("dl")
+    for each in ("as agreed", "sign-in anna", '"amount_usd": 1200', "args_sha256", known["run_id"]):
+        expect(opened).to_contain_text(each)
+    assert looking.accessible() == []
+    page.keyboard.press("Escape")
+    expect(opened).to_have_count(0)
+
+
+def test_arguments_that_were_not_kept_are_said_to_be_so_by_a_short_hash(served, looking):
+    log = AuditLog(served.audit)
+    known = {"run_id": "one", "agent_name": "writer", "tool": "refund", "op_id": "op-1"}
+    log.note("proposed", **known, arguments={"order": 881})
+    log.note("approved", **known, arguments={"order": 881}, asked={"order": 882}, approved=True, who="anna", comment="")
+    page = looking.open("/audit")
+    expect(page.get_by_role("button", name="its arguments were not kept, only their hash")).to_be_visible()
+    expect(page.get_by_role("button", name="edited: from")).to_be_visible()

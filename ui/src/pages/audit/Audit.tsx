@@ -12,6 +12,7 @@ import "./audit.css";
 
 const KEYS: readonly Key[] = [
   { keys: ["j", "k"], does: "move" },
+  { keys: ["↵"], does: "open" },
   { keys: ["/"], does: "search" },
 ];
 
@@ -20,13 +21,15 @@ export function AuditPage() {
   const [, go] = useLocation();
   const { data, error, again } = useGet<Audit>(`/api/audit${search && `?${search}`}`);
   const [at, setAt] = useState(0);
+  const [opened, setOpened] = useState<string | null>(null);
+  const open = (entry: AuditEntry | undefined) => entry && setOpened(opened === keyOf(entry) ? null : keyOf(entry));
   const found = data?.found ?? [];
   const move = (step: number) => {
     const next = Math.max(0, Math.min(found.length - 1, at + step));
     setAt(next);
     document.getElementById(`entry-${next}`)?.scrollIntoView({ block: "nearest" });
   };
-  useKeys({ j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1) });
+  useKeys({ j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1), Enter: () => open(found[at]), Escape: () => setOpened(null) });
   const fine = data ? data.files - data.broken.length : 0;
   const kinds = data
     ? ([
@@ -106,14 +109,18 @@ export function AuditPage() {
               <tbody role="rowgroup">
                 {found.map((entry, row) => (
                   <Entry
-                    key={`${entry.file}:${entry.number}`}
+                    key={keyOf(entry)}
                     id={`entry-${row}`}
                     entry={entry}
                     name={data.names?.[entry.run]}
                     above={found[row - 1]}
                     below={found[row + 1]}
                     selected={row === at}
-                    onChoose={() => setAt(row)}
+                    opened={opened === keyOf(entry)}
+                    onChoose={() => {
+                      setAt(row);
+                      open(entry);
+                    }}
                   />
                 ))}
               </tbody>
@@ -127,6 +134,11 @@ export function AuditPage() {
   );
 }
 
+const keyOf = (entry: AuditEntry): string => `${entry.file}:${entry.number}`;
+
+/** `8d630df8` for an id that nobody reads whole, else the name as it is. */
+const short = (run: string): string => (/^[0-9a-f]{32}$/.test(run) ? run.slice(0, 8) : run);
+
 interface EntryProps {
   id: string;
   entry: AuditEntry;
@@ -134,20 +146,22 @@ interface EntryProps {
   above: AuditEntry | undefined;
   below: AuditEntry | undefined;
   selected: boolean;
+  opened: boolean;
   onChoose: () => void;
 }
 
 /** One entry. Its ring is tied to the entry that it follows from, where that one stands next to it; runs are never tied to each other. */
-function Entry({ id, entry, name, above, below, selected, onChoose }: EntryProps) {
+function Entry({ id, entry, name, above, below, selected, opened, onChoose }: EntryProps) {
   const up = above?.file === entry.file && above.number === entry.number + 1;
   const down = below?.file === entry.file && below.number === entry.number - 1;
   const start = above?.file !== entry.file;
   const tied = `kc${up ? " up" : ""}${down ? " down" : ""}${up && above?.fits === false ? " torn-up" : ""}${down && entry.fits === false ? " torn-down" : ""}`;
   return (
+    <>
     <tr id={id} role="row" class={start ? "start" : ""} aria-selected={selected} onClick={onChoose}>
       <td role="cell" class="n left e-when">{moment(entry.at)}</td>
       <td role="cell" class="e-run" title={entry.run}>
-        {!start ? "" : name === undefined ? entry.run : <Link href={`/runs/${encodeURIComponent(entry.run)}`}>{name}</Link>}
+        {!start ? "" : name === undefined ? short(entry.run) : <Link href={`/runs/${encodeURIComponent(entry.run)}`} onClick={(event: Event) => event.stopPropagation()}>{name}</Link>}
       </td>
       <td role="cell" class="mono e-tool" title={entry.tool}>
         {entry.tool}
@@ -156,7 +170,9 @@ function Entry({ id, entry, name, above, below, selected, onChoose }: EntryProps
         <State tone={entry.tone}>{entry.what}</State>
       </td>
       <td role="cell" class={entry.fits === false ? "with refused-words" : "with"} title={entry.says}>
-        <code>{entry.says}</code>
+        <button type="button" class="says" aria-expanded={opened}>
+          {entry.says || "open it"}
+        </button>
       </td>
       <td role="cell" class={entry.person ? "e-who" : "e-who soft"} title={entry.who}>
         {entry.person ? <b>{entry.who}</b> : entry.who}
@@ -167,5 +183,20 @@ function Entry({ id, entry, name, above, below, selected, onChoose }: EntryProps
         </span>
       </td>
     </tr>
+    {opened && (
+      <tr role="row" class="opened">
+        <td role="cell" colSpan={7}>
+          <dl aria-label={`Entry ${entry.number} of ${entry.file}`}>
+            {entry.fields.map(([field, value]) => (
+              <div key={field}>
+                <dt>{field}</dt>
+                <dd class="mono">{field === "at" ? `${moment(entry.at)} (${value})` : value}</dd>
+              </div>
+            ))}
+          </dl>
+        </td>
+      </tr>
+    )}
+    </>
   );
 }
