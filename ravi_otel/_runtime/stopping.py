@@ -23,7 +23,7 @@ from asyncio import (
     current_task,
 )
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Generator
 from typing import Any, Final, Protocol, runtime_checkable
 
 from ravi_otel._enforcement.scope import Scope
@@ -508,7 +508,7 @@ class Termination:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> Generator[None]:
         """Let the main thread finish what it writes here: a signal that comes meanwhile ends the process right after it."""
         if threading.current_thread() is not threading.main_thread():
             yield

@@ -43,14 +43,13 @@ from ravi_otel.supervisor.approval import rows
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
 from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
 from ravi_otel.supervisor.approval.sentences import not_pending
-from ravi_otel.supervisor.approval.store import Busy, no_such_request
+from ravi_otel.supervisor.approval.store import PATIENCE_S, Busy, insist, no_such_request
 
 T = TypeVar("T")
 
 _TIMES: Final = ("requested_at", "expires_at", "answered_at", "taken_at", "ended_at", "waiting_at")
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _LEAST_TIMEOUT_S: Final = 1.0
-_PATIENCE_S: Final = 10.0
 _PAUSE_S: Final = 0.05
 _LEAST_OFFSET_S: Final = 1.0
 """By how much a clock must differ from the server's before times are told by another."""
@@ -339,16 +338,9 @@ class RedisStore:
         except Busy:
             return ()
 
-    def patiently(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
+    def patiently(self, act: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
         """Do a step as soon as the server can be asked, and keep the thread meanwhile; QueueError when it cannot for so long."""
-        until = time.monotonic() + patience_s
-        while True:
-            try:
-                return act()
-            except Busy:
-                if time.monotonic() >= until:
-                    raise self.locked() from None
-            time.sleep(_PAUSE_S)
+        return insist(act, self.locked, patience_s, pause_s=_PAUSE_S)
 
     def step(self, act: Callable[[], T]) -> Flow[T]:
         """Do a step in a flow: an event loop goes on while the server is asked, in a thread of a few that are for this alone."""

@@ -53,7 +53,7 @@ _WAITS: Final = "UPDATE requests SET waiting_at = ? WHERE id = ? AND state = 'pe
 _WAITING: Final = " WHERE fingerprint = ? AND (state IN ('pending', 'approved') OR (state = 'rejected' AND taken_at IS NULL))"
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _BUSY_S: Final = 0.02
-_PATIENCE_S: Final = 10.0
+PATIENCE_S: Final = 10.0
 _MOST_ALIKE: Final = 100
 OUT: Final = f"set {place.VARIABLE} to a file in a directory of your own"
 """What to do about a file that cannot be used, where nobody named one but the environment."""
@@ -61,6 +61,18 @@ OUT: Final = f"set {place.VARIABLE} to a file in a directory of your own"
 
 class Busy(Exception):  # noqa: N818 - a state, told by one layer of ours to the next
     """Say that another process is writing just now."""
+
+
+def insist(act: Callable[[], T], locked: Callable[[], QueueError], patience_s: float, *, pause_s: float = 0.0) -> T:
+    """Do a step again, with a pause before each, until it is not Busy; raise what `locked` gives when that lasts for so long."""
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            return act()
+        except Busy:
+            if time.monotonic() >= until:
+                raise locked() from None
+        time.sleep(pause_s)
 
 
 class QueueFile:
@@ -251,15 +263,9 @@ class QueueFile:
             return ()
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
-    def patiently(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
+    def patiently(self, act: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
         """Do a step as soon as others let it, and keep the thread meanwhile; QueueError when they do not for so long."""
-        until = time.monotonic() + patience_s
-        while True:
-            try:
-                return act()
-            except Busy:
-                if time.monotonic() >= until:
-                    raise self.locked() from None
+        return insist(act, self.locked, patience_s)
 
     def step(self, act: Callable[[], T]) -> Flow[T]:
         """Do a step in a flow, at once: it is short."""
