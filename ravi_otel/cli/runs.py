@@ -36,7 +36,7 @@ _FOR_ENDS = 30
 _MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")
 _HEADS = ("run", "when", "name", "outcome", "end", *_FIGURES)
-_DROPS = ("when", "seconds", "requests", "outcome", "tokens", "end", "name")
+_DROPS = ("when", "seconds", "requests", "end", "outcome", "name", "tokens")
 _END = _HEADS.index("end")
 _SHORT = 8
 

@@ -269,7 +269,7 @@ def test_a_refund_that_waits_is_found_edited_approved_and_written_down(served, l
     expect(page.get_by_role("button", name="Approve")).to_have_count(0)
     page.goto(f"{served.origin}/audit")
     expect(page.get_by_role("row").filter(has_text="amount=80.0").first).to_be_visible()
-    expect(page.get_by_role("row").filter(has_text="approved")).to_contain_text(login())
+    expect(page.get_by_role("row").filter(has_text="edited: amount")).to_contain_text(login())
 
 
 @pytest.mark.parametrize("looking", [{"width": 1440}, {"theme": "dark", "width": 390, "height": 844}], ids=["desk", "phone"], indirect=True)
