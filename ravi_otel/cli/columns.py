@@ -29,8 +29,8 @@ def print_columns(
 ) -> None:
     """Print a table; the first `left` columns are texts, the others figures.
 
-    Where there is no room, the columns `drops` go, one after the other, until the column `name` can be shortened enough. The columns
-    `keeps` stay on one line even then.
+    Where there is no room, the column `name` is shortened, and where that is not enough, the columns `drops` go, one after the other;
+    `name`, when it is among them, is shortened rather than left out. The columns `keeps` stay on one line even then.
     """
     ascii_only = out.options.ascii_only
     columns = {head: [plain(row[at]) if ascii_only else row[at] for row in rows] for at, head in enumerate(heads)}
@@ -49,15 +49,14 @@ def print_columns(
 
 def _fit(columns: dict[str, list[str]], width: int, name: str, drops: Sequence[str]) -> None:
     for head in (None, *drops):
-        if head is not None:
-            columns.pop(head, None)
         widths = {each: max(map(cell_len, (each, *cells))) for each, cells in columns.items()}
         over = sum(widths.values()) + _GAP * len(widths) - 1 - width
         if over <= 0:
             return
-        if name in columns and (room := widths[name] - over) >= max(_LEAST_NAME, cell_len(name)):
+        if head in (None, name) and name in columns and (room := widths[name] - over) >= max(_LEAST_NAME, cell_len(name)):
             columns[name] = [_cut(cell, room) for cell in columns[name]]
-            return
+        elif head is not None:
+            columns.pop(head, None)
 
 
 def _cut(text: str, width: int) -> str:
