@@ -13,6 +13,7 @@ EXTRAS: dict[str, str | None] = {
     "genai_prices": None,
     "grpc": "grpc",
     "limits": "agents",
+    "mcp": "mcp",
     "opentelemetry.exporter.otlp.proto.grpc": "grpc",
     "redis": "redis",
     "stamina": "agents",
