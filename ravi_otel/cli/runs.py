@@ -128,7 +128,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
         when(row.began),
         clean(row.name, 40),
         outcome(row),
-        _end(row),
+        ending(row),
         "?" if unseen else count(spent.requests),
         "?" if unseen else spent.tokens_text,
         "?" if unseen else spent.cost_text,
@@ -142,7 +142,7 @@ def outcome(row: RunRow) -> str:
     return word if word not in ("failed", "signal") or row.exit_status is None else f"{word} {abs(row.exit_status)}"
 
 
-def _end(row: RunRow) -> str:
+def ending(row: RunRow) -> str:
     """Write how a run or agent in it ended that did not come to its end; of what was not launched, else its own reason."""
     own = (row.status, row.stop_reason) if row.kind != "launch" and row.status not in ("ok", "running") else (None, None)
     told = (row.end_status, row.end_reason) if row.end_status else own

@@ -128,6 +128,34 @@ def found(place: Path | None) -> Store:
     return Store.find(root)
 
 
+def directory_of(option: str, given: Path) -> Path:
+    """Return the whole path of a directory, which may be made later where it stands in one that is there."""
+    path = path_of(option, given)
+    if is_there(path) and not path.is_dir():
+        raise ConfigurationError(f"{option} {checks.show(str(given))} is no directory. Name one, or leave {option} out.")
+    return path
+
+
+def path_of(option: str, given: Path) -> Path:
+    """Return a whole path, whose directory must be there; ConfigurationError where it is not."""
+    shown = f"{option} {checks.show(str(given))}"
+    try:
+        path = given.expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # a home of nobody, or a working directory that was deleted
+        raise ConfigurationError(f"{shown} cannot be found: {str(error).rstrip('.')}. Name another, or leave {option} out.") from error
+    if not is_there(path.parent):
+        raise ConfigurationError(f"{shown} is in {checks.show(str(path.parent))}, which is not there. Name another, or leave {option} out.")
+    return path
+
+
+def is_there(path: Path) -> bool:
+    """Whether it is there, also where nobody may look: who reads it says why not."""
+    try:
+        return path.exists()
+    except OSError:
+        return True
+
+
 @contextmanager
 def asking(place: Path | None) -> Generator[Queries]:
     """Ask the store that is there."""

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from ravi_otel._extras import load
-from ravi_otel.cli.stored import store_option
+from ravi_otel.cli.stored import directory_of, is_there, path_of, store_option
 from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
@@ -79,50 +79,23 @@ def ui(  # noqa: PLR0913 - one parameter an option
         trusted_proxies=trusted_proxies,
     )
     app = load("ravi_otel.ui.app")
-    store = Store.place() if place is None else _directory("--store", place)
+    store = Store.place() if place is None else directory_of("--store", place)
     room = load("ravi_otel.ui._decisions")
-    inbox = room.Inbox(queue_place()) if queue is None else room.Inbox(_queue(queue), named="--queue")
-    logs = _directory("--audit", audit)
+    inbox = room.Inbox(queue_place()) if queue is None else room.Inbox(queue_at(queue), named="--queue")
+    logs = directory_of("--audit", audit)
     desk = app.Desk(access, store, inbox, logs, jaeger_url, ledger)
     _see_that_it_is_free(host, port)
     click.echo(f"Open {access.url}")
-    nothing_yet = "" if _is_there(store) else ", where nothing is yet"
+    nothing_yet = "" if is_there(store) else ", where nothing is yet"
     click.echo(f"It shows the store {store}{nothing_yet}. Ctrl-C ends it.", err=True)
-    if audit != _AUDIT and not _is_there(logs):
+    if audit != _AUDIT and not is_there(logs):
         click.echo(f"No audit log is in {logs} yet.", err=True)
     app.server(desk).run()
 
 
-def _directory(option: str, given: Path) -> Path:
-    """Return the whole path of a directory, which may be made later where it stands in one that is there."""
-    path = _whole(option, given)
-    if _is_there(path) and not path.is_dir():
-        raise ConfigurationError(f"{option} {checks.show(str(given))} is no directory. Name one, or leave {option} out.")
-    return path
-
-
-def _queue(given: str) -> str | Path:
+def queue_at(given: str) -> str | Path:
     """Return a URL as it is, and the whole path of a file, which may be made later."""
-    return given if is_url(given) else _whole("--queue", Path(given))
-
-
-def _whole(option: str, given: Path) -> Path:
-    shown = f"{option} {checks.show(str(given))}"
-    try:
-        path = given.expanduser().absolute()
-    except (RuntimeError, OSError) as error:  # a home of nobody, or a working directory that was deleted
-        raise ConfigurationError(f"{shown} cannot be found: {str(error).rstrip('.')}. Name another, or leave {option} out.") from error
-    if not _is_there(path.parent):
-        raise ConfigurationError(f"{shown} is in {checks.show(str(path.parent))}, which is not there. Name another, or leave {option} out.")
-    return path
-
-
-def _is_there(path: Path) -> bool:
-    """Whether it is there, also where nobody may look: who reads it says why not."""
-    try:
-        return path.exists()
-    except OSError:
-        return True
+    return given if is_url(given) else path_of("--queue", Path(given))
 
 
 def _see_that_it_is_free(host: str, port: int) -> None:

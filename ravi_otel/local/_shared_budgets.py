@@ -12,7 +12,8 @@ from ravi_otel._enforcement.ledger.operators import Counter, Named, Operated, na
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import UNKNOWN, clean
-from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.local.live import LimitState
+from ravi_otel.policy._limits import UNITS, ScopeKind, public_amount
 
 MOST_NAME: Final = 40
 _VERBS: Final = ("list_accounts", "set_limit", "accept_loss", "close_scope", "close")
@@ -93,3 +94,20 @@ class Shown:
         if counter.draining:
             return "closed" if counter.value == 0 else "draining"
         return "exceeded" if counter.exceeded else "near" if counter.near else ""
+
+    @property
+    def limit(self) -> LimitState:
+        """Return it as a limit of a running program is told of."""
+        counter, kind = self.counter, self.kind
+        return LimitState(
+            kind=clean(self.label, 200),
+            used=public_amount(kind, counter.used),
+            held=public_amount(kind, counter.held),
+            limit=public_amount(kind, counter.value),
+            ratio=counter.ratio if counter.value else None,
+            unit=UNITS.get(kind, "1"),
+            title=clean(f"{self.where}, {self.label}", 200),
+            warn_at=0.8,
+            only_watched=self.named is not None and self.named.observes,
+            refused=counter.denied,
+        )

@@ -12,9 +12,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
-from ravi_otel.policy._limits import UNITS, ScopeKind, public_amount
+from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor.approval.sentences import login
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.ui import _api as api
@@ -61,7 +60,7 @@ class SharedBudgets:
             shown = next((each for each in map(Shown, counters) if each.counter.id == asked.id and each.named is not None), None)
             if shown is None:
                 raise ConfigurationError("That budget is not in the ledger any more.")
-            limit = _limit(shown)
+            limit = shown.limit
             if asked.value is None:
                 done, value = bool(run_sync(store.close_scope([shown.counter]))), 0.0
             else:
@@ -79,21 +78,5 @@ class SharedBudgets:
         return api.Done(said=f"{shown.label} of {shown.where} is {'closed' if closed else f'{limit.amount(value)} now'}.")
 
 
-def _limit(shown: Shown) -> LimitState:
-    counter, kind = shown.counter, shown.kind
-    return LimitState(
-        kind=clean(shown.label, 200),
-        used=public_amount(kind, counter.used),
-        held=public_amount(kind, counter.held),
-        limit=public_amount(kind, counter.value),
-        ratio=counter.ratio if counter.value else None,
-        unit=UNITS.get(kind, "1"),
-        title=clean(f"{shown.where}, {shown.label}", 200),
-        warn_at=0.8,
-        only_watched=shown.named is not None and shown.named.observes,
-        refused=counter.denied,
-    )
-
-
 def _budget(shown: Shown) -> api.Budget:
-    return api.Budget(id=shown.counter.id, state=shown.state, bar=api.Bar.of(_limit(shown)))
+    return api.Budget(id=shown.counter.id, state=shown.state, bar=api.Bar.of(shown.limit))
