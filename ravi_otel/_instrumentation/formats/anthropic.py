@@ -406,7 +406,7 @@ _LEGACY: Final = ("complete",)
 _LEGACY_CAP: Final = "max_tokens_to_sample"
 """A legacy completion tells no usage: it is charged what is held of it."""
 
-_HOME: Final = frozenset({"anthropic", "aws.bedrock", "gcp.vertex_ai"})
+_HOME: Final = frozenset({"", "anthropic", "aws.bedrock", "gcp.vertex_ai"})
 _JOBS: Final = Shapes("dreams messages/batches sessions/*/events deployments/*/run")
 """Where work is begun that is paid for later, or an agent that the provider runs is set to work: told to nobody here."""
 
@@ -418,7 +418,7 @@ class Other(WireFormat):
         """See `WireFormat.call`."""
         host, body, shape = request.host, request.body, named(request.path, _WORDS)
         parts = below_version(segments(request.path, host.base))
-        generative = request.method not in READS and _asks_a_model(parts, at_home=host.assumed or host.provider in _HOME)
+        generative = request.method not in READS and asks_a_model(parts, "" if host.assumed else host.provider)
         job = generative and _JOBS.has(parts)
         completes = generative and parts == _LEGACY
         return request.describe(
@@ -438,9 +438,12 @@ class Other(WireFormat):
         return Reply(model=text(result, "model"), usage=usage(get(result, "usage")))
 
 
-def _asks_a_model(parts: tuple[str, ...], *, at_home: bool) -> bool:
-    """Whether a POST to this path may make a model work; a path nobody knows may."""
-    return not (_FREE.has(parts) or (at_home and _FREE_AT_HOME.has(parts)))
+def asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
+    """Whether a POST to a path of these segments, below the version, may make a model work; a path nobody knows may.
+
+    `provider` is who answers; empty it is Anthropic.
+    """
+    return not (_FREE.has(parts) or (provider in _HOME and _FREE_AT_HOME.has(parts)))
 
 
 MESSAGES: Final = Messages()
@@ -451,3 +454,8 @@ _OTHER: Final = Other()
 def format_for(method: str, path: str, base: str = "", _provider: str = "") -> WireFormat:
     """Return the format of `path` below the base URL's path, by how it ends; what only reads creates nothing."""
     return MESSAGES if method not in READS and segments(path, base)[-1:] == ("messages",) else _OTHER
+
+
+def known(parts: tuple[str, ...], _body: Mapping[str, Any] | None = None) -> WireFormat | None:
+    """Return the format of a POST to the messages of this API, which lie below its version, or below nothing: a thread's do not."""
+    return MESSAGES if parts[-1:] == ("messages",) and below_version(parts[-2:]) == ("messages",) else None

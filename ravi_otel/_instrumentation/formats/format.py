@@ -12,7 +12,8 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, tokens_of_weight, weight_of
+from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, text, tokens_in, tokens_of_weight, weight_of
+from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
@@ -36,7 +37,10 @@ class Host:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What is about to be sent: method, path without the base URL, the JSON object or the form's fields, its files."""
+    """What is about to be sent: method, path without the base URL, the JSON object or the form's fields, its files.
+
+    The path has the query where the format's framing or streaming is said there.
+    """
 
     method: str
     path: str
@@ -220,6 +224,14 @@ class WireFormat(ABC):
     usage_on_request: bool = False
     """Whether a stream tells its usage only when asked to (`stream_options`)."""
 
+    def streams(self, request: Request) -> bool:
+        """Whether a request asks for a stream; `request.stream` need not be right yet."""
+        return request.body.get("stream") is True
+
+    def framing(self, request: Request) -> Framing:  # noqa: ARG002 - for the formats that read it
+        """Return how the events of this request's stream are told apart, where the answer's content type says nothing."""
+        return Framing.SSE
+
     @abstractmethod
     def call(self, request: Request) -> Call:
         """Describe the request."""
@@ -244,9 +256,14 @@ class WireFormat(ABC):
         """Write on the call what its input cannot pass, or what hides that; only where a strict limit asks."""
         call.unbounded, call.least_cap = call.endpoint, 0
 
-    def cap(self, request: Request, cap: int) -> Mapping[str, int]:  # noqa: ARG002 - for the formats that read it
-        """Return the fields of the body that hold each of its answers to so many tokens."""
+    def cap(self, request: Request, cap: int) -> Mapping[str, Any]:  # noqa: ARG002 - for the formats that read it
+        """Return the fields of the body, each whole, that hold each of its answers to so many tokens."""
         return {}
+
+    def error_code(self, body: Any) -> str | None:
+        """Return what the body of an error calls it, as code or type; None where it says nothing of the kind."""
+        told = get(body, "error")
+        return next((named for name in ("code", "type") if (named := text(told, name))), None)
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:  # noqa: ARG002 - for the formats that read it
         """Return the tools that a complete answer asks the program to run; only where the request offered some."""
@@ -258,6 +275,21 @@ class WireFormat(ABC):
         None stands for one without an id, which answers nothing that can be known.
         """
         return ()
+
+
+class Unread(WireFormat):
+    """Stand for a request that may ask a model in a way nobody here can read: it counts as a request, and nothing else is known of it."""
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        return request.describe("request", "unread", model=None, turn=False, size=tokens_in(request.body), unread=True)
+
+    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.reply`."""
+        return Reply()
+
+
+UNREAD: Final = Unread()
 
 
 # -- settings of a request under their neutral names ------------------------------------------------------------------------

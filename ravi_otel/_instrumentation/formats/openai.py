@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -167,10 +168,11 @@ def _asks_a_model(parts: tuple[str, ...], provider: str = "") -> bool:
 
 _MOST_KEPT: Final = 512
 _OTHER: Final = Other()
-_PLAIN: Final = Plain()
+PLAIN: Final = Plain()
 _FORMATS: Final[dict[tuple[str, ...], WireFormat]] = {
     ("chat", "completions"): chat.CHAT,
     ("completions",): chat.Completions(),
+    **dict.fromkeys((("agents", "completions"), ("fim", "completions")), chat.CHAT),  # Mistral's, whose answers are those of a chat
     ("responses",): responses.RESPONSES,
     ("responses", "compact"): responses.Compact(),
     **MEDIA,
@@ -185,10 +187,24 @@ def format_for(method: str, path: str, base: str = "", provider: str = "") -> Wi
     """
     parts = segments(path, base)
     if method in READS:
-        return responses.look_at(method, parts, path) or _PLAIN
-    known = _FORMATS.get(parts[-2:]) or _FORMATS.get(parts[-1:])
-    if known is not None:
-        return known
+        return responses.look_at(method, parts, path) or PLAIN
+    found = known(parts)
+    if found is not None:
+        return found
     if _asks_a_model(segments(path), provider):
         return _OTHER
-    return responses.look_at("POST", parts, path) or _PLAIN
+    return responses.look_at("POST", parts, path) or PLAIN
+
+
+def known(parts: tuple[str, ...], _body: Mapping[str, Any] | None = None) -> WireFormat | None:
+    """Return the format of a POST to a path that ends as one of this API does."""
+    return _FORMATS.get(parts[-2:]) or _FORMATS.get(parts[-1:])
+
+
+def by_body(body: Mapping[str, Any]) -> WireFormat | None:
+    """Return the format of a POST to a path that nobody knows, where its body is that of a chat, or asks a model by name."""
+    if text(body, "model") is None:
+        return None
+    if isinstance(body.get("messages"), (list, tuple)):
+        return chat.CHAT
+    return _OTHER if any(body.get(name) is not None for name in ("prompt", "input")) else None

@@ -1,0 +1,91 @@
+"""Choose the format of a request: by the dialect that a host is known to speak, and by its path and body, whichever client sends it.
+
+Most hosts speak more than one: Vertex AI also Anthropic's, Bedrock also OpenAI's, Ollama both. A path that is another dialect's, and no
+other, is read as that one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, get_args
+
+from ravi_otel._instrumentation.formats import anthropic, openai
+from ravi_otel._instrumentation.formats.format import READS, UNREAD, WireFormat, below_version, segments
+
+Dialect = Literal["openai", "anthropic", "google", "bedrock", "cohere", "ollama", "auto"]
+"""An API that hosts speak; `auto` is told by path and body alone."""
+
+DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
+
+_SPOKEN: Final[Mapping[str, Dialect]] = {
+    "anthropic": "anthropic",
+    "aws.bedrock": "bedrock",
+    "azure.ai.inference": "openai",
+    "azure.ai.openai": "openai",
+    "cerebras": "openai",
+    "cohere": "cohere",
+    "deepinfra": "openai",
+    "deepseek": "openai",
+    "fireworks": "openai",
+    "gcp.gemini": "google",
+    "gcp.vertex_ai": "google",
+    "groq": "openai",
+    "huggingface": "openai",
+    "ibm.watsonx.ai": "openai",
+    "mistral_ai": "openai",
+    "moonshot_ai": "openai",
+    "nvidia": "openai",
+    "ollama": "ollama",
+    "openai": "openai",
+    "openrouter": "openai",
+    "perplexity": "openai",
+    "together": "openai",
+    "x_ai": "openai",
+}
+"""The dialect of each provider that `model_hosts` knows."""
+
+
+def dialect_of(provider: str) -> Dialect | None:
+    """Return the dialect that a provider's hosts speak; None for one that nobody knows."""
+    return _SPOKEN.get(provider)
+
+
+def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[str, Any], provider: str = "") -> WireFormat | None:
+    """Return the format that reads a request, None where it asks no model for anything.
+
+    `path` may have a query, which some formats read. A request of a dialect whose path nobody knows is `UNREAD`; of `auto`, where
+    neither path nor body tells what it is, it is nobody's business. `provider` is who answers, where that is known.
+    """
+    if method.upper() in READS:
+        return _look(method.upper(), path) if dialect in ("openai", "auto") else None
+    parts = segments(path)
+    own = (_READERS[dialect],) if dialect in _READERS else ()
+    for reader in (*own, *_READERS.values()):
+        found: WireFormat | None = reader(parts, body)
+        if found is not None:
+            return found
+    return _otherwise(dialect, parts, path, body, provider)
+
+
+def _look(method: str, path: str) -> WireFormat | None:
+    """Return what reads a look at an answer that was begun before."""
+    found: WireFormat = openai.format_for(method, path)
+    return None if found is openai.PLAIN else found
+
+
+def _otherwise(dialect: Dialect, parts: tuple[str, ...], path: str, body: Mapping[str, Any], provider: str) -> WireFormat | None:
+    if dialect == "openai":
+        found: WireFormat = openai.format_for("POST", path, "", provider)
+        return None if found is openai.PLAIN else found
+    if dialect == "anthropic":
+        return anthropic.format_for("POST", path) if anthropic.asks_a_model(below_version(parts), provider) else None
+    if dialect == "auto":
+        return openai.by_body(body)
+    return UNREAD
+
+
+_READERS: Final[Mapping[str, Callable[[tuple[str, ...], Mapping[str, Any]], WireFormat | None]]] = {
+    "anthropic": anthropic.known,
+    "openai": openai.known,
+}
+"""What knows a dialect's paths, in the order in which they are asked: the most particular first."""
