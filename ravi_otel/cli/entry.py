@@ -22,6 +22,7 @@ COMMANDS: Final = {
     "ledger": "Look at shared budgets, and set or close them.",
     "top": "Watch the agents that run now, and steer them.",
     "ui": "Look at all of it in the browser.",
+    "mcp": "Serve the store to a coding agent, over MCP.",
     "runs": "List the stored runs, newest first.",
     "show": "Show a stored run as a tree, or whatever an id names.",
     "diff": "Compare two stored runs.",

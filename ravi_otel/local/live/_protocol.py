@@ -180,6 +180,15 @@ class LimitState:
         """Write how much of it is used, with what is to be doubted of it: `≥~$0.30`."""
         return ("≥" if self.at_least else "") + ("~" if self.estimated and self.used > 0 else "") + self.amount(self.used)
 
+    @property
+    def left_text(self) -> str:
+        """Write what is left of it, with what is to be doubted: `≤~$0.20`, since more may be used than is known."""
+        if self.is_unknown:
+            return UNKNOWN
+        left = max(0.0, self.limit - self.used - self.held)
+        doubt = ("≤" if self.at_least else "") + ("~" if self.estimated and self.used > 0 else "")
+        return (doubt if left else "") + self.amount(left)
+
     def amount(self, value: float) -> str:
         """Write an amount of it in its unit: `$0.50`, `90 s`, `2,000`."""
         return amount(_KINDS.get(self.unit, self.kind), value)

@@ -6,6 +6,7 @@ import os
 import threading
 
 import pytest
+from live_actors import limit
 from openai import OpenAI
 
 import ravi_otel
@@ -267,3 +268,19 @@ def test_of_few_limits_none_is_left_out(ask_it):
     with ravi_otel.run("r", limits=["requests=2", "tokens=5"]):
         known = ask_it().state().runs[0].scopes[0]
         assert (len(known.limits), known.limits_left_out) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({"used": 0.3}, "$0.20"),
+        ({"used": 0.3, "held": 0.05}, "$0.15"),
+        ({"used": 0.3, "at_least": True}, "≤$0.20"),
+        ({"used": 0.3, "at_least": True, "estimated": True}, "≤~$0.20"),
+        ({"used": 0.5, "at_least": True, "estimated": True}, "$0"),
+        ({"used": 0.7}, "$0"),
+        ({"used": float("nan")}, "?"),
+    ],
+)
+def test_what_is_left_of_a_limit_is_at_most_what_is_known_to_be(changes, left):
+    assert limit("cost", of=0.5, **changes).left_text == left
