@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import partial
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import CellType, FunctionType, MethodType, ModuleType
@@ -29,19 +29,82 @@ Wrapper = Callable[[Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], A
 
 _MOST_NODES: Final = 256
 _EMPTY: Final = CellType()
-_FUNCTIONS: Final = (FunctionType, MethodType, functools.partial, wrapt.FunctionWrapper)
+_FUNCTIONS: Final = (FunctionType, MethodType, partial, wrapt.FunctionWrapper)
 _NOT_GIVEN: Final = object()
 _RUNS_LATER: Final = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
-@dataclass(frozen=True, slots=True)
 class _Place:
-    """Remember one method, and what stands for it."""
+    """One method of a class, what stands for it, and the wrappers that run there: those of the first to come are the innermost.
 
-    owner: type
-    name: str
-    original: Any
-    replacement: Any
+    Whoever stops wrapping a method leaves the others where they are; with the last of them the original is back.
+    """
+
+    __slots__ = ("_active", "_order", "name", "original", "owner", "replacement", "wrapper")
+
+    def __init__(self, owner: type, name: str, original: Any) -> None:
+        self.owner = owner
+        self.name = name
+        self.original = original
+        self._order: dict[Wraps, Wrapper] = {}
+        self._active: set[Wraps] = set()
+        self.wrapper: Wrapper = _through
+        self.replacement = _standing_for(self)
+
+    def over(self, original: Any) -> _Place:
+        """Return another one with the same wrappers, for a method that somebody has put in the place of this one."""
+        another = _Place(self.owner, self.name, original)
+        for who, wrapper in self._order.items():
+            if who in self._active:
+                another.add(who, wrapper)
+        return another
+
+    def add(self, who: Wraps, wrapper: Wrapper) -> None:
+        """Have a wrapper run; one that did before is the same as then, in the same place among the others."""
+        self._order.setdefault(who, wrapper)
+        self._active.add(who)
+        self._compose()
+
+    def remove(self, who: Wraps) -> None:
+        """Have a wrapper run no more; where it was the last, the original is back, unless somebody has wrapped over us."""
+        self._active.discard(who)
+        self._compose()
+        if not self._active and self.owner.__dict__.get(self.name) is self.replacement:
+            setattr(self.owner, self.name, self.original)
+
+    def _compose(self) -> None:
+        run = [wrapper for who, wrapper in self._order.items() if who in self._active]
+        self.wrapper = _through if not run else run[0] if len(run) == 1 else partial(_nested, tuple(run))
+
+    def __call__(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the method through the wrappers of this moment."""
+        return self.wrapper(wrapped, instance, args, kwargs)
+
+
+def _through(wrapped: Callable[..., Any], _instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return wrapped(*args, **kwargs)
+
+
+def _nested(
+    wrappers: tuple[Wrapper, ...], wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Call a method through several wrappers, the last of them first."""
+    inner = wrapped
+    for wrapper in wrappers[:-1]:
+        inner = _inside(wrapper, inner, instance)
+    return wrappers[-1](inner, instance, args, kwargs)
+
+
+def _inside(wrapper: Wrapper, wrapped: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+    @functools.wraps(wrapped)
+    def inner(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(wrapped, instance, args, kwargs)
+
+    return inner
+
+
+_PLACES: Final[dict[tuple[type, str], _Place]] = {}
+"""The one registry of what is wrapped in this process, also after it was put back: somebody who wrapped over us still holds it."""
 
 
 class _Bound(wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]  # generic only in newer ones, and only for checkers
@@ -88,12 +151,12 @@ class _Wrapper(wrapt.FunctionWrapper):  # type: ignore[type-arg]  # generic only
 
 
 class Wraps:
-    """Remember what was wrapped, also after it was put back: somebody who wrapped over us still holds it."""
+    """What one of us wraps. Several may wrap the same method, and come and go in any order."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_places",)
 
     def __init__(self) -> None:
-        self._made: dict[tuple[type, str], _Place] = {}
+        self._places: dict[tuple[type, str], _Place] = {}
 
     def wrap(self, owner: type, name: str, wrapper: Wrapper) -> None:
         """Replace the method `name` that `owner` itself defines; KeyError when it defines none.
@@ -101,35 +164,39 @@ class Wraps:
         Wrapped again, with the same wrapper as before, a method gets the same replacement, and none over one that is still beneath.
         """
         current = owner.__dict__[name]
-        place = self._made.get((owner, name))
-        if place is None or place.original is not current:
-            if place is not None and _lies_beneath(place.replacement, current, owner):
-                return
-            place = _Place(owner, name, current, _standing_for(current, wrapper, owner, name))
-            self._made[owner, name] = place
-        setattr(owner, name, place.replacement)
+        place = _PLACES.get((owner, name))
+        if place is None:
+            place = _PLACES[owner, name] = _Place(owner, name, current)
+        beneath = current is not place.replacement and current is not place.original
+        if beneath and not _lies_beneath(place.replacement, current, owner):
+            place, beneath = place.over(current), False
+            _PLACES[owner, name] = place
+        self._places[owner, name] = place
+        place.add(self, wrapper)
+        if not beneath:
+            setattr(owner, name, place.replacement)
 
     def restore(self) -> None:
-        """Put back every method that is still ours; where somebody wrapped over us, ours stays beneath and must be inert."""
-        for place in self._made.values():
-            if place.owner.__dict__.get(place.name) is place.replacement:
-                setattr(place.owner, place.name, place.original)
+        """Put back every method that nobody else wraps; where somebody wrapped over us, ours stays beneath and does nothing."""
+        for place in self._places.values():
+            _PLACES[place.owner, place.name].remove(self)
 
 
-def _standing_for(current: Any, wrapper: Wrapper, owner: type, name: str) -> Any:
+def _standing_for(place: _Place) -> Any:
     """Return what stands for a method.
 
     For a plain function it is one too, which costs a third of wrapt's to call. What is awaited or generates has to be seen to do so.
     """
+    current = place.original
     if type(current) is not FunctionType or current.__code__.co_flags & _RUNS_LATER:  # a wrapper of wrapt's says that it is an instance
-        return _Wrapper(current, wrapper, owner, name)
+        return _Wrapper(current, place, place.owner, place.name)
 
     @functools.wraps(current)
     def method(instance: Any = _NOT_GIVEN, /, *args: Any, **kwargs: Any) -> Any:
         if instance is _NOT_GIVEN:  # by its keyword, or not at all, which is the method's own TypeError
             return current(**kwargs)
-        bound = functools.partial(current, None) if instance is None else MethodType(current, instance)
-        return wrapper(bound, instance, args, kwargs)
+        bound = partial(current, None) if instance is None else MethodType(current, instance)
+        return place.wrapper(bound, instance, args, kwargs)
 
     return method
 
@@ -148,7 +215,7 @@ def _lies_beneath(ours: Any, current: Any, owner: type) -> bool:
 def _callable_from(at: Any, owner: type) -> list[Any]:
     """Return what a wrapper says that it wraps; of a plain function, which says nothing, the functions that it has at hand by any name."""
     with contextlib.suppress(Exception):  # somebody's own object
-        if isinstance(at, MethodType | functools.partial):
+        if isinstance(at, MethodType | partial):
             return [at.__func__ if isinstance(at, MethodType) else at.func]
         if hasattr(at, "__wrapped__"):
             return [at.__wrapped__]
