@@ -123,10 +123,10 @@ class _Maker:
             if refused:
                 counted |= {"refused": 1}
             elif silent:
-                counted |= {"requests": 1, "turns": 1, "unreported_calls": 1, "untold_calls": 1, "uncosted_calls": 1}
+                counted |= {"requests": 1, "turns": 1, "untold_calls": 1, "uncosted_calls": 1}
             else:
                 cost = price * (given + 4 * taken)
-                counted |= {"requests": 1, "turns": 1, "input_tokens": given, "output_tokens": taken, "cost_nano": cost, "priced_calls": 1}
+                counted |= {"requests": 1, "turns": 1, "input_tokens": given, "output_tokens": taken, "cost_nano": cost}
             for name, figure in counted.items():
                 sums[name] += figure
             known = not refused and not silent

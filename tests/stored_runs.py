@@ -126,7 +126,7 @@ class Shelf:
     def consume(self, run: Any, agent: str, *, tokens: int, cost: float, turns: int) -> None:
         """Have an agent report by hand what it used."""
         self.agent(run, agent, spend={"consumed": {"tokens": tokens, "cost_usd": cost, "turns": turns}})
-        sums = dict.fromkeys(SUMS, 0) | {"unsplit_tokens": tokens, "cost_nano": round(cost * 1e9), "turns": turns, "priced_calls": 1}
+        sums = dict.fromkeys(SUMS, 0) | {"unsplit_tokens": tokens, "cost_nano": round(cost * 1e9), "turns": turns}
         head = self.head(run)
         facts = {name: head[name] for name in ("user", "tenant")}
         self._count(_id(run), head["began"], "", "", agent, facts, sums, "", calls=0)

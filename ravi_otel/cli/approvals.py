@@ -15,7 +15,7 @@ import click
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import duration, tell
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject

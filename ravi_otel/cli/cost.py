@@ -15,9 +15,9 @@ from rich.console import Console
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asking, between_options, explain, say, store_option, whose_options
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
 from ravi_otel.local._answers import Group, SpendFilter, SpendTable, Spent
 from ravi_otel.local._queries import GROUPINGS
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, count, plain
 from ravi_otel.policy._limits import NANO
 

@@ -7,7 +7,7 @@ import logging
 import os
 import textwrap
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,17 @@ from ravi_otel.cli.incident_desk.desk import ALERT, Desk
 from ravi_otel.cli.support_desk import agents
 from ravi_otel.cli.support_desk import model as support_model
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import RunRecord, console, render, render_scopes
+from ravi_otel.local._queries import Queries
+from ravi_otel.local._render import console, render, render_scopes
 from ravi_otel.local._store import VARIABLE as STORE
+from ravi_otel.local._store import Store
 from ravi_otel.local._wording import amount, clean, percent
 from ravi_otel.testing import Answer, Request, ScriptedLLM
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from ravi_otel.local._tree import RunRecord
 
 _SCRIPTED_MODEL = "gpt-4.1-mini"
 _NO_KEY = "OPENAI_API_KEY is not set: set it to call the real API, or leave out --live to use the scripted model, which needs no key."
@@ -116,20 +120,27 @@ def _scripted(pace: float) -> None:
 
 
 def _support_desk(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None, pace: float) -> None:
-    record, out = RunRecord(), console()
+    out, begun = console(), list[str]()
     say = _printing(out, _LINES_OF_PACE * pace)
     say(f"A support desk with {where}\n", "bold")
     limit_lines = _LimitLines(_indented(say), arrived)
     try:
-        with ravi_otel.instrument() as instrumentation, limit_lines.attached():
-            instrumentation.listen(record)
+        with ravi_otel.instrument(), limit_lines.attached():
             with ravi_otel.run("support-desk", limits=_LIMITS) as run:
+                begun.append(str(run.id))
                 _work(run, client, model, say)
             if arrived is not None and limit_lines.arrived_before is not None:
                 received = arrived()
                 say(f"The model server received {received} requests, {received - limit_lines.arrived_before} of them after the refusal.\n")
     finally:
-        render(record, out)
+        _show(begun, out, render)
+
+
+def _show(begun: Sequence[str], out: Console, draw: Callable[[RunRecord, Console], None]) -> None:
+    """Draw the run that has begun, as it is kept."""
+    for run in begun:
+        with Queries(Store.find()) as queries:
+            draw(queries.record(run), out)
 
 
 def _work(run: ravi_otel.Run, client: openai.OpenAI, model: str, say: Callable[..., None]) -> None:
@@ -148,23 +159,24 @@ def _work(run: ravi_otel.Run, client: openai.OpenAI, model: str, say: Callable[.
 
 
 async def _incident_desk(client: openai.AsyncOpenAI, model: str, where: str) -> None:
-    record, out = RunRecord(), console()
+    out, begun = console(), list[str]()
     say, tell = _printing(out), _wrapping(out)
     say(f"\nAn incident desk with {where}\n", "bold")
     tell("lead: has ten slots, its own included, and an alert", "bold")
     desk = Desk(client, model, tell)
     try:
         async with client:
-            with ravi_otel.instrument() as instrumentation, _LimitLines(tell, None).attached():
-                instrumentation.listen(record)
-                with ravi_otel.run("incident-desk", limits=_LIMITS, spawn_budget=SpawnBudget(max_agents=10), hooks=_spawn_lines(tell)):
+            with ravi_otel.instrument(), _LimitLines(tell, None).attached():
+                slots = SpawnBudget(max_agents=10)
+                with ravi_otel.run("incident-desk", limits=_LIMITS, spawn_budget=slots, hooks=_spawn_lines(tell)) as run:
+                    begun.append(str(run.id))
                     text = await desk.lead(ALERT)
         for name, worker in desk.at_work.items():
             tell(f"{name}, {worker.agent.status}: {' '.join(worker.found) or worker.why or 'nothing'}")
         tell(f"answer: {text}")
     finally:
         out.print()
-        render_scopes(record, out)
+        _show(begun, out, render_scopes)
 
 
 def _spawn_lines(tell: Callable[..., None]) -> HookManager:

@@ -10,8 +10,8 @@ import click
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.runs import fields_of, outcome
 from ravi_otel.cli.stored import asking, explain, lost, run_named, store_option
-from ravi_otel.local import console
 from ravi_otel.local._answers import Comparison, Difference
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, count, money
 from ravi_otel.policy._limits import NANO
 

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import plain
 from ravi_otel.stack import files
 from ravi_otel.stack.doctor import targets

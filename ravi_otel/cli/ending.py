@@ -35,7 +35,7 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
         head, launch, record = queries.run(run), queries.launch(run), queries.record(run)
     if as_json:
         facts = _facts(result, run_facts(kept, head, launch))
-        to.write(json.dumps({**facts, **json.loads(load("ravi_otel.local._record").as_json(record))}) + "\n")
+        to.write(json.dumps({**facts, **record.as_json()}, allow_nan=False) + "\n")
         return
     drawing = load("ravi_otel.local._render")
     out = drawing.console(to)

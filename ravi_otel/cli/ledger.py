@@ -23,7 +23,7 @@ from ravi_otel.cli.ledger_finding import Looks, chosen, matching, missing, setta
 from ravi_otel.cli.ledger_rows import Rate
 from ravi_otel.cli.stored import say
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks

@@ -13,9 +13,9 @@ from rich.console import Console
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.stored import asking, between_options, explain, lost, run_named, say, store_option, tag_of, whose_options
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
 from ravi_otel.local._answers import RunFilter, RunRow
 from ravi_otel.local._queries import Ordering
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, count
 from ravi_otel.policy._limits import NANO
 

@@ -13,10 +13,10 @@ import click
 from ravi_otel.cli.facts import run_facts
 from ravi_otel.cli.runs import outcome
 from ravi_otel.cli.stored import NO_CONTENT, asking, explain, lost, named, say, store_option, tell
-from ravi_otel.local import as_json, console, render
 from ravi_otel.local._answers import CallView, Json, RunRow, objects_of
 from ravi_otel.local._queries import Queries
-from ravi_otel.local._stored_tree import nodes_of
+from ravi_otel.local._render import console, render
+from ravi_otel.local._tree import Leaf
 from ravi_otel.local._wording import amount, clean, count, money
 
 _MOST_NOTES: Final = 20
@@ -50,10 +50,10 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
 def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, json_too: bool) -> None:
     head, launch, record = queries.run(run), queries.launch(run), queries.record(run, scope=scope)
     lost([head])
-    calls = [node.id for node in nodes_of(record) if node.kind in ("call", "tool")] if content else []
+    calls = [node.id for node, _ in record.walk() if isinstance(node, Leaf)] if content else []
     said = {call: view for call in calls[:_MOST_CALLS] if (view := queries.call(call)).captured}
     if json_too:
-        document = {**run_facts(queries.store, head, launch), **json.loads(as_json(record))}
+        document = {**run_facts(queries.store, head, launch), **record.as_json()}
         document |= {"content": {call: _said(view) for call, view in said.items()}} if content else {}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return

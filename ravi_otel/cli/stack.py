@@ -17,7 +17,7 @@ from rich.console import Console
 from ravi_otel.cli.columns import print_columns
 from ravi_otel.cli.doctor import doctor
 from ravi_otel.cli.stored import say
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.stack import files, servers, starting
 from ravi_otel.stack.engine import PROFILES
 from ravi_otel.stack.ports import HOST, port

@@ -92,7 +92,7 @@ def _seen(each: Worked, kinds: Iterable[Kind]) -> Seen:
     sums = each.sums
     used: dict[str, int | None] = {
         Kind.TOKENS: None if sums.unknown_total else sums.total_tokens,
-        Kind.COST: None if sums.unknown_cost else sums.cost_nano,
+        Kind.COST: None if sums.uncosted_calls else sums.cost_nano,
         Kind.REQUESTS: sums.requests,
         Kind.TURNS: sums.turns,
         Kind.TIME: each.duration,

@@ -15,7 +15,7 @@ from ravi_otel._extras import load
 from ravi_otel.cli.stored import found, say, store_option
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean
 from ravi_otel.local.live import DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
 

@@ -7,7 +7,6 @@ estimate, `≥` for a lower bound and `?` for what nobody told. Anybody may have
 from __future__ import annotations
 
 import math
-import sqlite3
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Phase
-from ravi_otel.local._store import SUMS, Sums, read_json
+from ravi_otel.local._store import SUMS, StoredRow, Sums, read_json
 from ravi_otel.local._wording import count, money
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind, Limit, ScopeKind
 
@@ -58,21 +57,21 @@ class Spent:
     @classmethod
     def of(cls, sums: Sums) -> Spent:
         """Return a frozen copy of sums, with their texts."""
-        rough, partly = sums.estimated_calls > 0, sums.unknown_usage > 0
+        rough, partly = sums.estimated_calls > 0, sums.untold_calls + sums.unsplit_tokens > 0  # of a total nobody knows the parts
         return cls(
             requests=sums.requests,
             turns=sums.turns,
-            input_tokens=_known(sums.input_tokens, sums.unknown_usage),
-            output_tokens=_known(sums.output_tokens, sums.unknown_usage),
-            cached_input_tokens=_known(sums.cached_input_tokens, sums.unknown_usage),
+            input_tokens=_known(sums.input_tokens, partly),
+            output_tokens=_known(sums.output_tokens, partly),
+            cached_input_tokens=_known(sums.cached_input_tokens, partly),
             unsplit_tokens=sums.unsplit_tokens,
-            total_tokens=_known(sums.total_tokens, sums.unknown_total),
-            cost_nano=_known(sums.cost_nano, sums.unknown_cost),
             tool_calls=sums.tool_calls,
             refused=sums.refused,
             errors=sums.errors,
-            unknown_usage=sums.unknown_usage,
-            unknown_cost=sums.unknown_cost,
+            total_tokens=_known(sums.total_tokens, sums.unknown_total),
+            cost_nano=_known(sums.cost_nano, sums.uncosted_calls),
+            unknown_usage=sums.untold_calls,
+            unknown_cost=sums.uncosted_calls,
             estimated=sums.estimated_calls,
             assumed=sums.assumed_calls,
             input_text=_part_text(sums.input_tokens, rough=rough, partly=partly),
@@ -400,12 +399,12 @@ def _part_text(number: int, *, rough: bool, partly: bool) -> str:
 def _cost_text(sums: Sums) -> str:
     """Write the cost; ≥ where a call has none that is known, ? where no call has."""
     rough = sums.estimated_calls + sums.assumed_calls > 0
-    if sums.unknown_cost and not sums.cost_nano:
+    if sums.uncosted_calls and not sums.cost_nano:
         return "?"
-    return _at_least(money(sums.cost_nano, estimated=rough and sums.cost_nano > 0), partly=sums.unknown_cost > 0)
+    return _at_least(money(sums.cost_nano, estimated=rough and sums.cost_nano > 0), partly=sums.uncosted_calls > 0)
 
 
-def sums_in(row: sqlite3.Row) -> Sums:
+def sums_in(row: StoredRow) -> Sums:
     """Read the sums that are the last columns of a row."""
     counted = row[-len(SUMS) :]
     if not all(type(each) is int and each >= 0 for each in counted):  # anybody's
@@ -413,15 +412,11 @@ def sums_in(row: sqlite3.Row) -> Sums:
     return Sums(*counted)
 
 
-def add_consumed(sums: Sums, spend: str | None) -> None:
-    """Add what a program reported by hand in a run or agent, which says no input and output apart."""
-    consumed = (object_in(spend) or {}).get("consumed")
-    if isinstance(consumed, dict):
-        told = cast("dict[str, Any]", consumed)
-        sums.unsplit_tokens += int_in(told.get("tokens")) or 0
-        sums.cost_nano += round((float_in(told.get("cost_usd")) or 0.0) * NANO)
-        sums.turns += int_in(told.get("turns")) or 0
-        sums.priced_calls += 1  # its cost is known
+def consumed_in(spend: str | None) -> Sums:
+    """Read what a program reported by hand in a run or agent, which says no input and output apart."""
+    told = _an_object((object_in(spend) or {}).get("consumed")) or {}
+    cost_nano = round((float_in(told.get("cost_usd")) or 0.0) * NANO)
+    return Sums(unsplit_tokens=int_in(told.get("tokens")) or 0, cost_nano=cost_nano, turns=int_in(told.get("turns")) or 0)
 
 
 def quantile(known: Sequence[int], share: float) -> int:
@@ -499,13 +494,13 @@ def sentence_in(refusal: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def duration_of(row: sqlite3.Row) -> int | None:
+def duration_of(row: StoredRow) -> int | None:
     """Return how long a run or scope took; None while it is open, and for times that cannot be."""
     began, ended = int_in(row["began"]), int_in(row["ended"])
     return ended - began if began is not None and ended is not None and 0 < began <= ended else None
 
 
-def run_row(row: sqlite3.Row, end: tuple[str, str | None] | None, whose: sqlite3.Row | None = None) -> RunRow:
+def run_row(row: StoredRow, end: tuple[str, str | None] | None, whose: StoredRow | None = None) -> RunRow:
     """Read a run; `whose` says of which users and tenants the runs in it are, where it is none itself."""
     duration = duration_of(row)
     names = ("run", "kind", "parent", "launch", "process", "name", "session", "trace", "span", "status", "outcome")
@@ -533,7 +528,7 @@ def run_row(row: sqlite3.Row, end: tuple[str, str | None] | None, whose: sqlite3
     )
 
 
-def _of_whom(name: str, row: sqlite3.Row, whose: sqlite3.Row | None) -> tuple[str | None, str | None]:
+def _of_whom(name: str, row: StoredRow, whose: StoredRow | None) -> tuple[str | None, str | None]:
     """Return a run's own user or tenant, else the one that all runs in it have, and a text that says how many where there are several."""
     own = row[name]
     if own is not None or whose is None or not whose[f"{name}s"]:
@@ -543,7 +538,7 @@ def _of_whom(name: str, row: sqlite3.Row, whose: sqlite3.Row | None) -> tuple[st
     return (None, None) if whose[f"no_{name}"] else (whose[name], whose[name])
 
 
-def _duration_text(row: sqlite3.Row, duration: int | None) -> str:
+def _duration_text(row: StoredRow, duration: int | None) -> str:
     if duration is not None:
         return f"{duration / NANO:,.1f}"
     began = int_in(row["began"])
@@ -552,7 +547,7 @@ def _duration_text(row: sqlite3.Row, duration: int | None) -> str:
     return f"≥{max(0, time.time_ns() - began) / NANO:,.1f}"
 
 
-def note_of(row: sqlite3.Row) -> Note:
+def note_of(row: StoredRow) -> Note:
     """Read a note."""
     return Note(row["at"], row["kind"], row["scope"], row["text"], object_in(row["data"]) or {})
 
@@ -616,7 +611,7 @@ def _limit(label: str, threshold: float) -> Limit | None:
         return None
 
 
-def event_of(row: sqlite3.Row) -> LimitEvent | None:
+def event_of(row: StoredRow) -> LimitEvent | None:
     """Read a limit event; None for one that this version never wrote."""
     if row["event"] not in ("limit_nearing", "limit_exceeded") or row["limit_scope"] not in SCOPE_KINDS:
         return None

@@ -36,7 +36,7 @@ from ravi_otel.local._answers import (
     SpendTable,
     Spent,
     Worked,
-    add_consumed,
+    consumed_in,
     duration_of,
     event_of,
     json_in,
@@ -51,9 +51,9 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._record import MOST, Leaf, RunRecord, event_fields
-from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, Sums, alive_and_gone
-from ravi_otel.local._stored_tree import ADDED, IN_RUNS, TOOL_SUMS, Tree, call_leaf, launch_facts, node_of, nodes_of, tool_leaf
+from ravi_otel.local._lines import node_of, nodes_of
+from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, StoredRow, Sums, alive_and_gone
+from ravi_otel.local._tree import ADDED, IN_RUNS, MOST, OF_TOOL, TOOLS, Leaf, RunRecord, StoredRecord, event_fields, launch_facts, leaf_of
 from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
@@ -92,7 +92,7 @@ class Queries:
         """Close the connection."""
         self._connection.close()
 
-    def _rows(self, statement: str, values: Sequence[Any] | Json = ()) -> list[sqlite3.Row]:
+    def _rows(self, statement: str, values: Sequence[Any] | Json = ()) -> list[StoredRow]:
         try:
             with self._lock:
                 return self._connection.execute(statement, values).fetchall()
@@ -207,7 +207,7 @@ class Queries:
 
     def record(self, run: str, *, most: int = MOST, scope: str | None = None) -> RunRecord:
         """Give a run's tree as the live record of the same run has it, for the terminal; with `scope` only what is in that one."""
-        return self._tree(run, most).record(scope)
+        return self._record(run, most, scope)
 
     def launch(self, run: str) -> Json | None:
         """Give what is known of the `ravi-otel run` of that id; None where it is none."""
@@ -216,29 +216,28 @@ class Queries:
 
     def tree(self, run: str, *, most: int = 100_000) -> RunTree:
         """Give one run whole, up to so many nodes."""
-        tree, place = self._tree(run, most), {"runs": json.dumps(self._inside(run))}
-        record = tree.record(None)
+        record, place = self._record(run, most), {"runs": json.dumps(self._inside(run))}
         notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {IN_RUNS}", place)]
         notes += [
             Note(row["at"], "review", row["scope"], clean(row["tool"]), {name: row[name] for name in _REVIEW})
             for row in self._rows(f"SELECT * FROM reviews WHERE {IN_RUNS}", place)
         ]
         return RunTree(
-            run=tree.head,
+            run=record.head,
             nodes=tuple(nodes_of(record)),
             limits=tuple(reading for _, reading in record.limits()),
             notes=tuple(sorted(notes, key=lambda note: note.at)),
             left_out=sum(record.left_out.values()),
-            launch=tree.launch,
+            launch=record.launch,
         )
 
-    def _tree(self, run: str, most: int) -> Tree:
-        return Tree(self._rows, self.run(run), self._inside(run), most)
+    def _record(self, run: str, most: int, scope: str | None = None) -> StoredRecord:
+        return StoredRecord(self._rows, self.run(run), self._inside(run), most, scope)
 
     def curves(self, run: str) -> tuple[Curve, ...]:
         """Give where each limit of a run, and of what is in it, stood over its time."""
         rows = self._rows(f"SELECT * FROM samples WHERE {IN_RUNS} ORDER BY at", {"runs": json.dumps(self._inside(run))})
-        found: dict[tuple[Any, ...], list[sqlite3.Row]] = defaultdict(list)
+        found: dict[tuple[Any, ...], list[StoredRow]] = defaultdict(list)
         for row in rows:
             found[tuple(row[name] for name in _CURVE)].append(row)
         points = {key: tuple((row["at"], row["used"], row["held"], row["value"]) for row in rows) for key, rows in found.items()}
@@ -255,12 +254,12 @@ class Queries:
 
     def call(self, call: str) -> CallView:
         """Give one model call or tool call by its whole id; ConfigurationError where there is none."""
-        for table, of in (("calls", call_leaf), ("tools", tool_leaf)):
-            for row in self._rows(f"SELECT * FROM {table} WHERE call = ?", (call,)):
-                return self._call_view(row, of(row))
+        for rows in ("SELECT * FROM calls", TOOLS):
+            for row in self._rows(f"{rows} WHERE call = ?", (call,)):
+                return self._call_view(row, leaf_of(row))
         raise ConfigurationError(f"CALL={checks.show(call)} names no call of the store. `ravi-otel show RUN` shows those of a run.")
 
-    def _call_view(self, row: sqlite3.Row, leaf: Leaf) -> CallView:
+    def _call_view(self, row: StoredRow, leaf: Leaf) -> CallView:
         events = [
             event_of(each) for each in self._rows("SELECT * FROM events WHERE run = ? AND call = ? ORDER BY at", (row["run"], row["call"]))
         ]
@@ -511,8 +510,7 @@ class Queries:
         agents = self._rows(_AGENTS, values)
         sums = {row["scope"]: sums_in(row) for row in self._rows(_AGENT_SUMS, values)}
         for row in agents:
-            sums.setdefault(row["scope"], Sums())
-            add_consumed(sums[row["scope"]], row["spend"])
+            sums.setdefault(row["scope"], Sums()).add(consumed_in(row["spend"]))
         return (
             tuple(
                 Worked(row["run"], row["name"], row["kind"], row["began"], duration_of(row), row["status"], row["outcome"], sums_in(row))
@@ -739,14 +737,13 @@ _TOOLS_AS_HOURS: Final = (
     f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "
     + _WHOSE_CALL.format(tool="name")
     + ", 1 AS calls, coalesce(duration, 0) AS duration, "
-    + ", ".join(f"{TOOL_SUMS.get(name, '0')} AS {name}" for name in SUMS)
+    + ", ".join(f"{what} AS {name}" for name, what in OF_TOOL.items())
     + "{more} FROM tools WHERE {where}"
 )
 _CONSUMED_SUMS: Final = {
     "unsplit_tokens": "CAST(json_extract(spend, '$.consumed.tokens') AS INTEGER)",
     "cost_nano": f"CAST(round(json_extract(spend, '$.consumed.cost_usd') * {NANO}) AS INTEGER)",
     "turns": "CAST(json_extract(spend, '$.consumed.turns') AS INTEGER)",
-    "priced_calls": "1",
 }
 _CONSUMED_AS_HOURS: Final = (
     f"SELECT {_QUARTER_OF}, '' AS provider, '' AS model, "
@@ -825,11 +822,11 @@ def _int(value: Any) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _rank(row: sqlite3.Row) -> tuple[int, str]:
+def _rank(row: StoredRow) -> tuple[int, str]:
     return _int(row["rank"]), row["run"]
 
 
-def _facets(rows: Sequence[sqlite3.Row], around: Mapping[str, sqlite3.Row]) -> dict[str, tuple[tuple[str, int], ...]]:
+def _facets(rows: Sequence[StoredRow], around: Mapping[str, StoredRow]) -> dict[str, tuple[tuple[str, int], ...]]:
     """Count what choosing each word would list, the most frequent first: of runs in one of `around` with the same word only that one."""
     outer = [around.get(row["parent"]) for row in rows]
     counted = {name: _counted(rows, outer, name) for name in _FACETS}
@@ -841,7 +838,7 @@ def _facets(rows: Sequence[sqlite3.Row], around: Mapping[str, sqlite3.Row]) -> d
     return {name: tuple(found.most_common(_MOST_FACETS)) for name, found in {**counted, "tag": tags}.items()}
 
 
-def _counted(rows: Sequence[sqlite3.Row], outer: Sequence[sqlite3.Row | None], name: str) -> Counter[str]:
+def _counted(rows: Sequence[StoredRow], outer: Sequence[StoredRow | None], name: str) -> Counter[str]:
     pairs = zip(rows, outer, strict=True)
     return Counter(str(row[name]) for row, each in pairs if row[name] is not None and (each is None or each[name] != row[name]))
 

@@ -400,7 +400,7 @@ class Recorder(Listener):
             batch.change(_RUN_END, (now, status, reason, failed, said, facts.run_id))
         if facts.kind in _RUNS and any(spend.consumed):
             tokens, cost_usd, turns = spend.consumed
-            sums = _sums(unsplit_tokens=tokens, cost_nano=round(cost_usd * NANO), turns=turns, priced_calls=1)
+            sums = _sums(unsplit_tokens=tokens, cost_nano=round(cost_usd * NANO), turns=turns)
             self._count(self._facts(batch, facts, now), now, ("", "", ""), 0, sums, calls=0)
 
     def _add_readings(self, batch: Batch, told: tuple[ScopeFacts, Sequence[LimitReading]]) -> None:
@@ -735,36 +735,24 @@ def contribution(  # noqa: PLR0913, PLR0917 - what a call is counted by
         return _sums(errors=errors)
     sent = reply is not None
     total_only = usage is not None and usage.total_only
-    untold = sent and not pending and (usage is None or usage.source == "reserved" or total_only or _half_told(call, usage))
+    untold = sent and not pending and (usage is None or usage.source == "reserved" or total_only or usage.is_half_told(call.operation))
     no_price = usage is not None and usage.total_tokens > 0 and cost is None
     uncosted = int((untold and not total_only) or no_price)
-    counted, price, assumed, unreported, unsplit = usage, cost, 0, 0, 0
-    if usage is not None and total_only:
-        counted, unsplit, unreported = None, usage.total_tokens, int(cost is None)
-    elif usage is not None and usage.source != "reserved":
-        assumed = int(cost_source == "assumed")
-    elif usage is None and charged is not None:
+    counted, price, assumed = usage, cost, 0
+    if usage is None:
         counted, price = charged, charged_cost
+    elif total_only or usage.source == "reserved":
+        counted = None
     else:
-        counted, unreported = None, int(sent and status == "ok" and not pending)
-    if counted is None or not counted.total_tokens:
-        tokens, cost_nano, estimated = (0, 0, 0), 0, 0
-        priced, unpriced = int(total_only and cost is not None), 0
-    else:
+        assumed = int(cost_source == "assumed")
+    tokens, cost_nano, estimated, unpriced = (0, 0, 0), 0, 0, 0
+    if counted is not None and counted.total_tokens:
         tokens = (counted.input_tokens, counted.output_tokens, counted.cached_input_tokens)
-        cost_nano, estimated = price or 0, int(counted.source == "estimated")
-        priced, unpriced = int(price is not None), int(price is None)
+        cost_nano, estimated, unpriced = price or 0, int(counted.source == "estimated"), int(price is None)
     return (
-        *(requests, int(call.turn and sent), *tokens, cost_nano, priced, unpriced, unreported, estimated, assumed),
-        *(int(untold), int(total_only), unsplit, uncosted, 0, 0, errors),
+        *(requests, int(call.turn and sent), *tokens, cost_nano, unpriced, estimated, assumed, int(untold), int(total_only)),
+        *(usage.total_tokens if usage is not None and total_only else 0, uncosted, 0, 0, errors),
     )
-
-
-def _half_told(call: Call, usage: Usage) -> bool:
-    """Whether what was sent is estimated and what was answered is not known, as of a stream left at its beginning."""
-    if usage.source != "estimated" or usage.output_tokens or usage.tokenless:
-        return False
-    return call.operation != names.EMBEDDINGS
 
 
 def usage_json(usage: Usage) -> str:

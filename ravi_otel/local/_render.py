@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ravi_otel.local._record import Budget, Figures, Line, RunRecord, Tone, budgets, left_out, legend, lines
+from ravi_otel.local._lines import Budget, Figures, Line, Tone, budgets, left_out, legend, lines
+from ravi_otel.local._tree import RunRecord
 from ravi_otel.local._wording import plain
 
 _STYLES: Final[dict[Tone, str]] = {
@@ -53,7 +54,7 @@ def render(record: RunRecord, to: Console) -> None:
     if found:
         to.print()
         _print_budgets(to, found, more, observed=record.observed)
-        if any(reading.held > 0 and branch.view is not None and branch.view.status != "open" for branch, reading in record.limits()):
+        if any(reading.held > 0 and branch.status != "open" for branch, reading in record.limits()):
             _print(to, Text(_STILL_HELD, "dim"), wrap=True)
     missing = left_out(record)
     if missing:

@@ -28,18 +28,18 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from ravi_otel._files import create, make_directory, reserve, standard_descriptors_taken
 from ravi_otel._sqlite import ForeignError, Schema, connect, is_busy, log_ahead, read_text, transaction
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.hooks._events import LimitReading, Spend
+from ravi_otel.hooks._events import LimitReading
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._runs import ScopeFacts
 
 VARIABLE: Final = "RAVI_STORE"
 FILE: Final = "runs.db"
-FORMAT: Final = 1
+FORMAT: Final = 2
 _APPLICATION: Final = 0x72617672
 _FORMER: Final = "store.json"
 _LAUNCHES: Final = "launches"
@@ -54,6 +54,7 @@ _QUIET_NS: Final = 24 * 3_600 * 10**9
 _MOST_LOOKED, _MOST_NAMED = 100, 3
 """In how many of somebody else's directories a store is looked for, and how many a sentence names."""
 
+StoredRow: TypeAlias = sqlite3.Row
 Outcome = Literal["running", "ok", "failed", "stopped", "store_failed", "unattached", "uncovered", "signal"]
 
 
@@ -67,9 +68,7 @@ class Sums:
     A call that is not wholly known adds what is known of it, and one to each count that makes a sum a lower bound: to `untold_calls`,
     unless all its tokens are known, and to `uncosted_calls`, unless its cost is. `unsplit_calls` are untold ones that told a total alone:
     it is in `unsplit_tokens`. The tokens of `estimated_calls` and the price of `assumed_calls` are our own guess.
-
-    `Spend` counts by price instead: `priced_calls`, `unpriced_calls`, which have tokens and no price, and `unreported_calls`, which were
-    answered with no usage, or with a total alone and no price.
+    Of the calls without a known cost `unpriced_calls` have tokens and no price.
     """
 
     requests: int = 0
@@ -78,9 +77,7 @@ class Sums:
     output_tokens: int = 0
     cached_input_tokens: int = 0
     cost_nano: int = 0
-    priced_calls: int = 0
     unpriced_calls: int = 0
-    unreported_calls: int = 0
     estimated_calls: int = 0
     assumed_calls: int = 0
     untold_calls: int = 0
@@ -106,20 +103,6 @@ class Sums:
     def unknown_total(self) -> int:
         """Count the calls of which not even a total was told: `total_tokens` is then a lower bound."""
         return self.untold_calls - self.unsplit_calls
-
-    @property
-    def unknown_usage(self) -> int:
-        """Count the calls that were sent and whose tokens nobody told, or not all: sums of tokens are then a lower bound."""
-        return self.untold_calls
-
-    @property
-    def unknown_cost(self) -> int:
-        """Count the calls whose cost is not known, or not all of it: `cost_nano` is then a lower bound."""
-        return self.uncosted_calls
-
-    def spend(self, duration_s: float) -> Spend:
-        """Return a frozen copy; cost is None while calls were made and none of them had a known price."""
-        return Spend.of(self, duration_s, unreported_calls=self.untold_calls)
 
 
 SUMS: Final = tuple(Sums.__slots__)

@@ -76,6 +76,10 @@ class Usage:
         """Whether only a total was told: how much of it was input and how much output nobody said, and neither is 0."""
         return not (self.input_tokens or self.output_tokens) and self.total_tokens > 0
 
+    def is_half_told(self, operation: str) -> bool:
+        """Whether what was sent is estimated and what was answered is not known, as of a stream left at its beginning."""
+        return self.source == "estimated" and not self.output_tokens and not self.tokenless and operation != "embeddings"
+
 
 class ToolUse(NamedTuple):
     """Name a tool that an answer asks for; either half may be missing, or be a lie."""

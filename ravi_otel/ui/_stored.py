@@ -16,7 +16,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
-from ravi_otel.local._record import tone_of
+from ravi_otel.local._lines import tone_of
 from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, moment, money, percent
 from ravi_otel.local.live import LimitState
@@ -317,7 +317,7 @@ def _suggested(known: Sequence[int]) -> int:
 def _came_to(sums: Sums, kind: Kind) -> int | None:
     """Return what a run came to, in the kind's inner unit; None where calls are in it that nobody told of."""
     if kind is Kind.COST:
-        return None if sums.unknown_cost else sums.cost_nano
+        return None if sums.uncosted_calls else sums.cost_nano
     if kind is Kind.TOKENS:
         return None if sums.unknown_total else sums.total_tokens
     return sums.turns if kind is Kind.TURNS else sums.requests

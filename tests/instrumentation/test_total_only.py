@@ -12,13 +12,13 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+from recorded import Record, as_json
 from rich.console import Console
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager, token_limit
 from ravi_otel._instrumentation.formats.media import Images, image_usage, transcript_usage
 from ravi_otel.agents import ReActAgent
-from ravi_otel.local._record import RunRecord, as_json
 from ravi_otel.local._render import render
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Call, Usage
@@ -255,7 +255,7 @@ def test_a_callback_hears_the_total_and_none_for_its_parts(instrumented: Capture
 
 
 def test_a_report_shows_the_total_and_that_its_parts_are_not_known():
-    record = RunRecord()
+    record = Record()
     with ravi_otel.instrument() as handle, ScriptedLLM(lambda _: Text("hello", usage=TOTAL)) as server:
         handle.listen(record)
         with ravi_otel.run("r", limits=["tokens=1000"]):

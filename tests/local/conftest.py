@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import Record
 from rich.console import Console
 
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, RetryRecord, Spend, ToolRecord
-from ravi_otel.local import RunRecord, render
+from ravi_otel.local._render import render
 from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Reply, Usage
@@ -47,7 +48,7 @@ class Place:
 class Story:
     """Tell a record what happened, one line each."""
 
-    def __init__(self, record: RunRecord) -> None:
+    def __init__(self, record: Record) -> None:
         self.record = record
         self._ids = count(1)
 
@@ -115,18 +116,18 @@ class Story:
 
 
 @pytest.fixture
-def record() -> RunRecord:
-    return RunRecord()
+def record() -> Record:
+    return Record()
 
 
 @pytest.fixture
-def story(record: RunRecord) -> Story:
+def story(record: Record) -> Story:
     return Story(record)
 
 
 @pytest.fixture
-def shown(record: RunRecord) -> Callable[..., str]:
-    def show(width: int = 100, *, terminal: bool = False, what: RunRecord | None = None, encoding: str = "utf-8") -> str:
+def shown(record: Record) -> Callable[..., str]:
+    def show(width: int = 100, *, terminal: bool = False, what: Record | None = None, encoding: str = "utf-8") -> str:
         raw = io.BytesIO()
         stream = io.TextIOWrapper(raw, encoding=encoding)
         to = Console(file=stream, width=width, force_terminal=terminal, color_system="truecolor" if terminal else None, highlight=False)

@@ -8,11 +8,11 @@ from typing import Any
 
 import openai
 import pytest
+from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel._runtime.background_calls import AWAITED
-from ravi_otel.local import as_json
-from ravi_otel.local._record import Leaf, RunRecord
+from ravi_otel.local._tree import Leaf
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}
@@ -27,7 +27,7 @@ def answer(status: str, usage: Any = None) -> Raw:
 def told() -> Any:
     """Begin one response in the background and look twice; give its tree and its spans."""
     AWAITED.forget()
-    record = RunRecord()
+    record = Record()
     with (
         ScriptedLLM([answer("queued"), answer("completed", USAGE), answer("completed", USAGE)]) as llm,
         Capture() as seen,
@@ -46,7 +46,7 @@ def told() -> Any:
 def test_the_tree_shows_the_usage_with_the_look_that_brought_it(told):
     (run,) = [branch for branch in told[0].branches() if branch.facts.kind == "run"]
     leaves = [leaf for leaf in run.children if isinstance(leaf, Leaf)]
-    assert [(leaf.operation, leaf.usage and leaf.usage.total_tokens, leaf.generative, leaf.untold) for leaf in leaves] == [
+    assert [(leaf.operation, leaf.usage and leaf.usage.total_tokens, leaf.generative, bool(leaf.sums.untold_calls)) for leaf in leaves] == [
         ("chat", None, True, False),
         ("fetch_response", 18, True, False),
         ("fetch_response", None, False, False),
@@ -54,7 +54,7 @@ def test_the_tree_shows_the_usage_with_the_look_that_brought_it(told):
 
 
 def test_a_stream_that_ends_after_its_run_is_in_what_the_run_has_used_also_once_that_is_forgotten():
-    record = RunRecord()
+    record = Record()
     with (
         ScriptedLLM(Text("a b c", usage=(30, 10))) as llm,
         ravi_otel.instrument() as handle,

@@ -5,10 +5,10 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import Record, as_json
 from rich.cells import cell_len
 
 from ravi_otel.hooks._events import Spend
-from ravi_otel.local import RunRecord, as_json
 from ravi_otel.local._wording import amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy._limits import ScopeKind
 
@@ -234,7 +234,7 @@ def test_hundreds_of_limits_end_in_a_sentence(story, shown):
 
 
 def test_what_is_past_the_bound_is_counted_and_said(story, shown):
-    record = RunRecord(most=3)
+    record = Record(most=3)
     story.record = record
     run = story.run()
     for _ in range(5):

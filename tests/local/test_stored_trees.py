@@ -10,11 +10,13 @@ import threading
 
 import openai
 import pytest
+from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel import token_limit
-from ravi_otel.local import RunRecord, _recorder, as_json, console, render
+from ravi_otel.local import _recorder
 from ravi_otel.local._queries import Queries
+from ravi_otel.local._render import console, render
 from ravi_otel.local._store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
 
@@ -28,7 +30,7 @@ class Desk:
         monkeypatch.setenv("RAVI_STORE", str(store))
         monkeypatch.setenv("RAVI_LIVE", "off")
         self.root = store
-        self.live = RunRecord()
+        self.live = Record()
 
     @contextlib.contextmanager
     def working(self, model):
@@ -99,7 +101,7 @@ def left(desk, *, limits, agent=(), answered=True):
 
 
 def table(record):
-    return {reading.limit.label: (reading.used, reading.held) for branch in record.branches() for reading in branch.view.readings()}
+    return {reading.limit.label: (reading.used, reading.held) for branch in record.branches() for reading in branch.limits}
 
 
 @pytest.mark.parametrize("admission", ["estimate", "strict", "after"])

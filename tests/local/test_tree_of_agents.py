@@ -6,10 +6,11 @@ import contextvars
 import io
 
 import pytest
+from recorded import Record
 
 import ravi_otel
 from ravi_otel import AgentPausedError, Priority, SpawnBudget
-from ravi_otel.local import RunRecord, console, render, render_scopes
+from ravi_otel.local._render import console, render, render_scopes
 
 
 @ravi_otel.tool
@@ -24,7 +25,7 @@ def roll_back():
 
 @pytest.fixture
 def record():
-    record = RunRecord()
+    record = Record()
     with ravi_otel.instrument() as instrumentation:
         instrumentation.listen(record)
         with ravi_otel.run("night", limits=["tool_calls=9"], spawn_budget=SpawnBudget(2)), ravi_otel.agent("lead"):
@@ -59,4 +60,4 @@ def test_the_whole_tree_has_the_priorities_too(record):
 
 
 def test_of_nothing_it_says_so(record):
-    assert shown(render_scopes, RunRecord()) == "Nothing was recorded.\n"
+    assert shown(render_scopes, Record()) == "Nothing was recorded.\n"

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from recorded import Record, as_json
 from redis_servers import Server
 from stores import REDIS, SQLITE, Store, finish, start
 
@@ -18,7 +19,6 @@ from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
-from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture, ManualClock
 
 LIMIT = "session.charge.rows=5"
@@ -205,7 +205,7 @@ def test_what_is_unknown_is_unknown_in_the_report_and_the_metrics_too(clock):
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         ledger = opened(Store(REDIS, f"redis://127.0.0.1:{nobody.getsockname()[1]}/0"), clock)
-        record = RunRecord()
+        record = Record()
         try:
             with Capture() as capture, ravi_otel.instrument(ledger=ledger, meter_provider=capture.meter_provider) as instrumented:
                 instrumented.listen(record)

@@ -10,11 +10,11 @@ import os
 import threading
 
 import pytest
+from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.stopping import drain
-from ravi_otel.local import RunRecord, as_json
 from ravi_otel.testing import Capture
 
 MANY = 500
@@ -72,7 +72,7 @@ def test_a_record_keeps_none_of_them_and_shows_how_they_ended():
         with ravi_otel.agent("helper"):  # which closes, and was inside what does not
             pass
 
-    record = RunRecord()
+    record = Record()
     with ravi_otel.instrument() as handle:
         handle.listen(record)
         in_a_context_of_its_own(work)

@@ -10,10 +10,11 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager
-from ravi_otel.local import RunRecord, as_json, console, render
+from ravi_otel.local._render import console, render
 from ravi_otel.testing import Capture, Text
 
 
@@ -52,7 +53,7 @@ def lines(caplog):
 
 
 def test_its_own_limit_is_told_as_the_tracker_s_and_not_as_the_run_s(instrumented, caplog, client, ask):
-    heard, hooks, read = [], HookManager(), RunRecord()
+    heard, hooks, read = [], HookManager(), Record()
     hooks.register(HookEvent.LIMIT_EXCEEDED, heard.append)
     instrumented.listen(read)
     tracker = ExecutionTracker(max_tokens=50, max_cost_usd=1)

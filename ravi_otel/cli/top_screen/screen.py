@@ -24,7 +24,7 @@ from ravi_otel.cli.top_screen.dialogs import Confirm, Help, RaiseLimit
 from ravi_otel.cli.top_screen.tree import Tree
 from ravi_otel.cli.top_view.drawing import Layout, details, process_facts, process_title, scope_title
 from ravi_otel.cli.top_view.steering import lets_go_on, raised
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, plain
 from ravi_otel.local.live import LimitState, LiveError, Row, ScopeState, Session, Watch, Watched, rows
 

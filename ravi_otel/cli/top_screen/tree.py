@@ -18,7 +18,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from ravi_otel.cli.top_view.drawing import Layout
-from ravi_otel.local import console
+from ravi_otel.local._render import console
 from ravi_otel.local.live import Row
 
 _MARK: Final = 2
