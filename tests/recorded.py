@@ -119,7 +119,7 @@ class Record(Listener, RunRecord):
                 record.marks[self] = leaf
 
     def call_ended(self, record: CallRecord) -> None:
-        leaf = record.marks.pop(self, None)
+        leaf: Any = record.marks.pop(self, None)
         if leaf is None:
             return
         self._end(leaf, record)
@@ -138,7 +138,7 @@ class Record(Listener, RunRecord):
                 around.read()
 
     def tool_ended(self, record: ToolRecord) -> None:
-        leaf = record.marks.pop(self, None)
+        leaf: Any = record.marks.pop(self, None)
         if leaf is not None:
             self._end(leaf, record)
             leaf.sent = record.status != "refused"
@@ -152,7 +152,7 @@ class Record(Listener, RunRecord):
         leaf.refusal = str(record.error) if record.status == "refused" and record.error is not None else None
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
-        leaf = None if at is None else at.marks.get(self)
+        leaf: Any = None if at is None else at.marks.get(self)
         place = self._known.get(event.scope_id) if leaf is None else leaf
         if place is not None:
             self.put("events", event, place.events)

@@ -55,9 +55,9 @@ class Spent:
     cost_text: str
 
     @classmethod
-    def of(cls, sums: Sums) -> Spent:
-        """Return a frozen copy of sums, with their texts."""
-        rough, partly = sums.estimated_calls > 0, sums.untold_calls + sums.unsplit_tokens > 0  # of a total nobody knows the parts
+    def of(cls, sums: Sums, *, beside: bool = True) -> Spent:
+        """Return a frozen copy of sums, with their texts; without `beside` tokens that nobody told apart are shown nowhere else."""
+        rough, partly = sums.estimated_calls > 0, sums.untold_calls > 0 or (sums.unsplit_tokens > 0 and not beside)
         return cls(
             requests=sums.requests,
             turns=sums.turns,

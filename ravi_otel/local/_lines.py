@@ -174,7 +174,7 @@ def scope_line(branch: Branch, guide: tuple[bool, ...] = ()) -> Line:
 
 def _figures(ms: str, sums: Sums, *, used: bool) -> Figures:
     """Give the figures of what several calls used, none of them where none was made."""
-    spent = Spent.of(sums)
+    spent = Spent.of(sums, beside=False)
     return Figures(ms, spent.input_text, spent.output_text, spent.cost_text) if used else Figures(ms)
 
 

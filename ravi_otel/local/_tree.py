@@ -204,7 +204,7 @@ class Branch:
 
     def fields(self) -> Fields:
         """Return it as a node of a document."""
-        facts, sums, spent = self.facts, self.sums, Spent.of(self.sums)
+        facts, sums, spent = self.facts, self.sums, Spent.of(self.sums, beside=False)
         return {
             "type": facts.kind.value,
             "name": facts.name,
