@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import click
 from pydantic import Field
@@ -22,12 +22,13 @@ from ravi_otel._extras import load
 from ravi_otel._flow import run_sync
 from ravi_otel.cli import mcp_answers as answers
 from ravi_otel.cli.mcp_answers import MOST_SENTENCE, MOST_WRITTEN, NOTE
-from ravi_otel.cli.stored import directory_of, named, run_named, store_option, tag_of
+from ravi_otel.cli.stored import directory_of, lost_sentence, named, run_named, store_option, tag_of
 from ravi_otel.cli.ui import queue_at
 from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
 from ravi_otel.local._answers import Node, RunFilter, SpendFilter
 from ravi_otel.local._lines import nodes_of
 from ravi_otel.local._queries import GROUPINGS, Ordering, Queries
+from ravi_otel.local._record import left_out
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean, moment
@@ -35,11 +36,10 @@ from ravi_otel.local.live import LiveError, Row, ScopeState, Watch, rows
 from ravi_otel.supervisor.approval.opening import RequestStore, open_store
 from ravi_otel.supervisor.approval.place import place as queue_place
 
-T = TypeVar("T")
-
 _PATIENCE_S: Final = 1.0
 _MOST: Final = 100
 _MOST_LIMITS: Final = 50
+_MOST_NOTES: Final = 20
 _MOST_ARGUMENTS: Final = 2_000
 _BY: Final = "mcp"
 """In whose name a limit is set or a run cancelled; the program that does it adds the user of the system."""
@@ -186,15 +186,20 @@ class Shelf:
         A program under `ravi-otel run` stands for the runs in it; `inside` lists those.
         """
         begin, end = _between(since, until)
-        where = {"status": status, "user": user, "tenant": tenant, "session": session, "agent": agent, "model": model}
-        where |= {"name": name, "stop_reason": stop_reason, "text": text.strip()}
+        where = {"status": status, "user": user, "tenant": tenant, "session": session, "agent": agent, "model": model, "name": name}
         with self._asking() as queries:
             around = run_named(queries, "inside", inside) if inside else None
-            known = RunFilter(begin, end, tag=tag_of("tag", tag or None), inside=around, **_given(where))
+            known = RunFilter(
+                begin,
+                end,
+                tag=tag_of("tag", tag or None),
+                inside=around,
+                **_given({**where, "stop_reason": stop_reason, "text": text.strip()}),
+            )
             page = queries.runs(known, most=most, after=after or None, order=sort)
         more = None if page.after is None else f"list_runs(after={page.after!r}) with the same filters lists more."
         says = f"{_many(page.total, 'run')}{_part(len(page.rows), page.total)}."
-        return answers.Runs(says=says, next=more, runs=tuple(map(answers.Run.of, page.rows)))
+        return answers.Runs(says=f"{says} {lost_sentence(page.rows)}".rstrip(), next=more, runs=tuple(map(answers.Run.of, page.rows)))
 
     def show(
         self,
@@ -218,17 +223,18 @@ class Shelf:
                 return answers.Details(says=f"A {call.kind} that ended with {call.status}.", next=more, call=call)
             run = found.id if found.run is None else found.run
             head, record = queries.run(run), queries.record(run, scope=found.id if found.kind == "scope" else None)
-        every = _with_depths(list(nodes_of(record)))
-        fitting = [each for each in every if not status or each[0].status == status]
+            notes = (queries.launch(run) or {}).get("notes") or ()
+        fitting = [each for each in _with_depths(list(nodes_of(record))) if not status or each[0].status == status]
         page, limits = fitting[start : start + _MOST], tuple(answers.Limit.of_reading(reading) for _, reading in record.limits())
-        more = None if len(fitting) <= start + _MOST else f"show(id={found.id!r}, status={status!r}, start={start + _MOST}) shows more."
-        left_out = sum(record.left_out.values())
-        says = f"A {found.kind} of {_many(len(fitting), 'item')}{_part(len(page), len(fitting))}"
+        says = (
+            f"A {found.kind} of {_many(len(fitting), 'item')}{_part(len(page), len(fitting))}. {lost_sentence([head])} {left_out(record)}"
+        )
         return answers.Details(
-            says=f"{says}{f'; {left_out:,} more were too many to keep in mind' if left_out else ''}.",
-            next=more,
+            says=says.rstrip(),
+            next=_more(f"show(id={found.id!r}, status={status!r}, ", start, len(fitting)),
             run=answers.Run.of(head),
             limits=limits[:_MOST_LIMITS],
+            notes=tuple(answers.Written.of(str(note)) for note in notes[:_MOST_NOTES]),
             items=tuple(answers.Item.of(node, depth) for node, depth in page),
         )
 
@@ -318,11 +324,10 @@ class Shelf:
         with self._asking() as queries:
             table = queries.spend(names, since=begin, until=end, where=where)
         page = table.groups[start : start + _MOST]
-        more = None if len(table.groups) <= start + _MOST else f"spend(start={start + _MOST}) with the same arguments gives more."
         says = f"{table.total.cost_text} in {_many(table.total.requests, 'request')}, {_many(len(table.groups), 'group')}"
         return answers.Spending(
             says=f"{says}{_part(len(page), len(table.groups))}.",
-            next=more,
+            next=_more(f"spend(by={by!r}, ", start, len(table.groups)),
             total=answers.Sum.of(table.total),
             groups=tuple(answers.Sum.of_group(group, names) for group in page),
         )
@@ -332,6 +337,7 @@ class Shelf:
 
         Without a run those of programs that run now, and the budgets that programs share where the server was given a ledger.
         """
+        trouble = ""
         if run:
             with self._asking() as queries:
                 record = queries.record(run_named(queries, "run", run))
@@ -340,19 +346,19 @@ class Shelf:
             live = [(each, row, row.scope) for row in self._open() if row.scope is not None for each in row.scope.limits]
             live.sort(key=lambda each: -each[0].urgency)
             found = [answers.Limit.of_state(each, _whose(row, scope), scope.scope_id) for each, row, scope in live]
-            found += map(answers.Limit.of_budget, self._budgets())
-        says = f"{_many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}."
-        return answers.Limits(says=says, limits=tuple(found[:_MOST]))
+            shared, trouble = self._budgets()
+            found += map(answers.Limit.of_budget, shared)
+        says = f"{_many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}. {trouble}"
+        return answers.Limits(says=says.rstrip(), limits=tuple(found[:_MOST]))
 
     def running(self, *, start: Start = 0) -> answers.Running:
         """List what runs now on this machine: programs, and their open runs and agents with state, cost, refusals and fullest limits."""
         found = self._open()
         page = found[start : start + _MOST]
-        more = None if len(found) <= start + _MOST else f"running(start={start + _MOST}) gives more."
         programs = sum(row.scope is None for row in found)
         inside = _many(len(found) - programs, "open run, agent or block", "open runs, agents and blocks")
         says = f"{_many(programs, 'program')} with {inside}." if found else "Nothing runs now that keeps its runs in this store."
-        return answers.Running(says=says, next=more, scopes=tuple(map(answers.Scope.of, page)))
+        return answers.Running(says=says, next=_more("running(", start, len(found)), scopes=tuple(map(answers.Scope.of, page)))
 
     def waiting_approvals(
         self,
@@ -411,12 +417,16 @@ class Shelf:
                 return row, row.scope
         raise LiveError(f"{clean(scope_id, 40)!r} is not open now. `running` lists what is.")
 
-    def _budgets(self) -> list[Shown]:
+    def _budgets(self) -> tuple[list[Shown], str]:
+        """Return the budgets of the shared ledger, and why they cannot be seen: that hides nothing else."""
         if not self.ledger:
-            return []
-        with opened(self.ledger) as (store, _):
-            found = [shown for shown in map(Shown, run_sync(store.list_accounts()).counters) if shown.named is not None]
-        return sorted(found, key=lambda each: -each.counter.ratio)
+            return [], ""
+        try:
+            with opened(self.ledger) as (store, _):
+                found = [shown for shown in map(Shown, run_sync(store.list_accounts()).counters) if shown.named is not None]
+        except RaviError as error:
+            return [], f"Shared budgets cannot be seen: {clean(str(error), MOST_SENTENCE)}"
+        return sorted(found, key=lambda each: -each.counter.ratio), ""
 
 
 def _whose(row: Row, scope: ScopeState) -> str:
@@ -444,6 +454,10 @@ def _given(where: dict[str, str]) -> dict[str, Any]:
 
 def _many(number: int, one: str, several: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def _more(call: str, start: int, of: int) -> str | None:
+    return f"{call}start={start + _MOST}), with the same filters, gives more." if start + _MOST < of else None
 
 
 def _part(shown: int, of: int) -> str:

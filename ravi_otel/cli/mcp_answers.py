@@ -15,7 +15,7 @@ from typing import Any, Final, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from ravi_otel.cli.runs import ending, outcome
+from ravi_otel.cli.runs import ending, is_unseen, outcome
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._answers import CallView, Found, Group, Hit, Json, Node, RunRow, Spent, objects_of
 from ravi_otel.local._shared_budgets import Shown
@@ -201,7 +201,7 @@ class Limits(Answer):
 class _Owned(Part):
     """Say whose something is."""
 
-    run: str | None = None
+    run: str | None = Field(default=None, description="The run that it is in.")
     agent: str | None = None
     user: str | None = None
     tenant: str | None = None
@@ -211,20 +211,21 @@ class _Owned(Part):
 class _Spent(Part):
     """Say what was used."""
 
-    requests: int
+    requests: int | None = Field(default=None, description="None where nobody saw what was done.")
     tool_calls: int
     refused: int
     tokens: str
     cost: str
 
     @staticmethod
-    def figures(spent: Spent) -> dict[str, Any]:
-        """Return the figures of a sum of the store."""
-        counts = {name: getattr(spent, name) for name in ("requests", "tool_calls", "refused")}
-        return {**counts, "tokens": spent.tokens_text, "cost": spent.cost_text}
+    def figures(spent: Spent, *, unseen: bool = False) -> dict[str, Any]:
+        """Return the figures of a sum of the store; those that nobody saw are not known."""
+        known = {"requests": spent.requests, "tokens": spent.tokens_text, "cost": spent.cost_text}
+        unknown = {"requests": None, "tokens": UNKNOWN, "cost": UNKNOWN}
+        return {**(unknown if unseen else known), "tool_calls": spent.tool_calls, "refused": spent.refused}
 
 
-class Run(_Spent):
+class Run(_Spent, _Owned):
     """Be a run, a program under `ravi-otel run`, or what a process did outside any run."""
 
     id: str
@@ -235,9 +236,6 @@ class Run(_Spent):
     status: str = Field(description="running, ok, error, stopped (by a limit), paused, cancelled, ended, lost; of a program how it ended.")
     ended: str | None = Field(default=None, description="How a run or agent in it ended that did not come to its end.")
     refusal: Written | None = None
-    user: str | None = None
-    tenant: str | None = None
-    session: str | None = None
     tags: Mapping[str, str] = {}
     errors: int = 0
     trace_id: str | None = None
@@ -246,7 +244,7 @@ class Run(_Spent):
     def of(cls, row: RunRow) -> Self:
         """Return it of a row of the store."""
         return cls(
-            **cls.figures(row.spent),
+            **cls.figures(row.spent, unseen=is_unseen(row)),
             id=clean(row.run, MOST_NAME),
             kind=clean(row.kind, 20),
             name=name_of(row.name),
@@ -255,6 +253,7 @@ class Run(_Spent):
             status=outcome(row),
             ended=ending(row) or None,
             refusal=Written.of_any(row.refusal),
+            run=name_of(row.parent),
             user=name_of(row.user_text),
             tenant=name_of(row.tenant_text),
             session=name_of(row.session),
@@ -349,6 +348,9 @@ class Details(Answer):
     run: Run | None = None
     limits: tuple[Limit, ...] = Field(
         default=(), description="The limits of the run and of what is in it as they were last kept, the fullest first."
+    )
+    notes: tuple[Written, ...] = Field(
+        default=(), description="What `ravi-otel run` said at the end, such as that limits were not in force."
     )
     items: tuple[Item, ...] = ()
     call: Call | None = None
@@ -497,9 +499,9 @@ class Scope(Part):
         """Return it of a row that is open."""
         watched, scope = row.watched, row.scope
         if scope is None:
-            program = None if watched.process is None else watched.process.program
-            state = row.trouble or "runs"
-            return cls(depth=0, id=None, kind="program", name=name_of(program), state=clean(state, MOST_SENTENCE), pid=watched.session.pid)
+            program, left_out = (None, 0) if watched.process is None else (watched.process.program, watched.process.left_out)
+            state = clean(row.trouble or (f"runs; {left_out:,} more are open in it" if left_out else "runs"), MOST_SENTENCE)
+            return cls(depth=0, id=None, kind="program", name=name_of(program), state=state, pid=watched.session.pid)
         fullest = sorted(scope.limits, key=lambda each: -each.urgency)[:3]
         return cls(
             depth=len(row.guide),

@@ -121,8 +121,7 @@ def _without_end(row: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _cells(row: RunRow) -> tuple[str, ...]:
-    spent = row.spent
-    unseen = row.outcome in ("unattached", "uncovered") and not spent.requests
+    spent, unseen = row.spent, is_unseen(row)
     return (
         clean(row.run, 60),
         when(row.began),
@@ -134,6 +133,11 @@ def _cells(row: RunRow) -> tuple[str, ...]:
         "?" if unseen else spent.cost_text,
         row.duration_text,
     )
+
+
+def is_unseen(row: RunRow) -> bool:
+    """Whether nobody saw what a program used, so that no figure of it is known."""
+    return row.outcome in ("unattached", "uncovered") and not row.spent.requests
 
 
 def outcome(row: RunRow) -> str:

@@ -219,7 +219,13 @@ def explain(figures: Sequence[str]) -> None:
 
 def lost(rows: Sequence[RunRow]) -> None:
     """Say how much of these runs could not be written."""
+    sentence = lost_sentence(rows)
+    if sentence:
+        say(sentence)
+
+
+def lost_sentence(rows: Sequence[RunRow]) -> str:
+    """Write how much of these runs could not be written, "" where all was."""
     records = sum(row.lost_records for row in rows)
-    if records:
-        one = records == 1
-        say(f"{records:,} {'record' if one else 'records'} of these runs could not be written, so every figure is at least so much.")
+    what = "record" if records == 1 else "records"
+    return f"{records:,} {what} of these runs could not be written, so every figure is at least so much." if records else ""
