@@ -11,7 +11,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-test redis-faults spawn-guards coexistence frameworks pythons house coverage mutants names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-test redis-faults spawn-guards coexistence mcp frameworks pythons house coverage mutants names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -105,6 +105,9 @@ pictures: $(READY)  ## take every picture of the docs from what really runs: KIN
 coexistence: $(READY)  ## run beside other instrumentations of the client, in an environment of their own
 	@sh scripts/coexistence.sh
 
+mcp: $(READY)  ## call tools over the official MCP SDK in its versions before 2, in an environment of their own
+	@sh scripts/mcp.sh
+
 frameworks: $(READY)  ## run agents of other frameworks under the launcher, and print what was sent, allowed and counted
 	@sh scripts/frameworks.sh
 
@@ -114,7 +117,7 @@ pythons:  ## the tests on CPython 3.13 and 3.14 with Redis 8, in root folders ma
 setup: $(READY)  ## make .venv, nothing more
 
 clean:  ## remove all that was made here
-	rm -rf mutants .venv .venv-oldest .venv-coexistence .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf mutants .venv .venv-oldest .venv-coexistence .venv-mcp .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved here with its tree, or whose Python has gone, is made anew.

@@ -171,11 +171,13 @@ def owner() -> object:
 class Enclosure:
     """Work that calls something and waits for it, such as the caller of a tool; `over` when it waits no more.
 
-    Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that.
+    Whoever made it says so first thing in its `finally`, where no signal comes in between, and calls `leave` after that. `tool` is the
+    call of a tool that it encloses the work of, as its module has it.
     """
 
     over = False
     owner: object = None
+    tool: object = None
 
 
 _enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", default=())

@@ -24,7 +24,7 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, SOCKETS, ClientPackage
+from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, MCP, SOCKETS, ClientPackage
 from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
 from ravi_otel._instrumentation.streams import abandon_open
 from ravi_otel._instrumentation.uncovered import UNCOVERED, UNWRAPPED
@@ -63,6 +63,7 @@ from ravi_otel.policy._limits import Admission, Limit, ScopeKind
 from ravi_otel.policy._runs import StopReason
 
 if TYPE_CHECKING:
+    from ravi_otel._instrumentation.mcp_gates import GatedServer
     from ravi_otel._instrumentation.tools import InstrumentedTools
     from ravi_otel._runtime.tool_call import Refused
 
@@ -70,12 +71,16 @@ Enforcement = Literal["enforce", "observe"]
 _ENTERED: Final = frozenset({ScopeKind.RUN, ScopeKind.HANDOFF, ScopeKind.AGENT, ScopeKind.BLOCK})
 _TOOLS = "ravi_otel._instrumentation.tools"
 """What makes tools of a program's functions; imported where a program has any."""
+_MCP_GATES: Final = "ravi_otel._instrumentation.mcp_gates"
+_MCP_SERVERS: Final = "mcp:"
+"""How a server is named whose tools are called over MCP."""
 Detail = Literal["default", "full"]
 _WRAPPED: tuple[Installed, ...] = (
     *CLIENTS,
     *HELPERS,
     *HTTP_LIBRARIES,
     *SOCKETS,
+    *MCP,
     Clients(lambda extensions: is_sending() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
     *UNWRAPPED,
     *WORKERS,
@@ -353,6 +358,8 @@ def uninstrument() -> None:
     global _now  # noqa: PLW0603 - one instrumentation per process
     if _TOOLS in sys.modules:
         load(_TOOLS).remove_tools()
+    if _MCP_GATES in sys.modules:
+        load(_MCP_GATES).remove_gates()
     with _lock:
         before = _now
         if _surroundings is not None:
@@ -451,7 +458,7 @@ def instrument_tools(
     refused: Refused = "raise",
     skip: Collection[str] = (),
     only: Collection[str] | None = None,
-) -> InstrumentedTools:
+) -> InstrumentedTools | GatedServer:
     """Make each public function of a module, class, mapping or list a counted, limited and observed tool call, in its place.
 
     Of a module the functions that are written in it, by their names; of a class the methods it defines itself, static and class
@@ -465,6 +472,9 @@ def instrument_tools(
     it returns `error.as_tool_error()` in place of a result, as JSON text where the function is annotated to return `str`. What
     ends the run raises StopRun either way. What no gate can stand before, and whose calls none can judge, is said in the log.
 
+    `"mcp:notes"`, with a supervisor, is each tool of the MCP server that calls itself so, and `"mcp:*"` those of all: their calls are
+    counted, limited and observed anyway. There `refused="result"` gives a result that says of itself that it is an error.
+
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
     checks.choice("instrument_tools(refused)", refused, ("raise", "result"))
@@ -472,6 +482,16 @@ def instrument_tools(
         given = "refused" if approver is None else "approver"
         raise ConfigurationError(f"instrument_tools({given}=...) says what becomes of what a supervisor decides. Give supervisor= too.")
     room = load(_TOOLS)
+    if isinstance(target, str) and target.startswith(_MCP_SERVERS):
+        if supervisor is None:
+            raise ConfigurationError(
+                f"instrument_tools({checks.show(target)}): calls over MCP are counted, limited and observed anyway; give supervisor= to "
+                "have them judged."
+            )
+        gated: GatedServer = load(_MCP_GATES).gate_server(
+            target, partial(_gate_for, supervisor, approver), refused, room.read_choice(skip, only)
+        )
+        return gated
     gating = None if supervisor is None else room.Gating(partial(_gate_for, supervisor, approver), refused)
     made: InstrumentedTools = room.instrument_tools(target, gating, room.read_choice(skip, only))
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
@@ -78,6 +79,26 @@ SOCKETS: Final = tuple(
     )
 )
 """Modules with classes of connections; what follows these is imported with the first of the modules, not before."""
+
+
+def _mcp(wrapping: str, module: ModuleType) -> Installed:
+    return cast("Installed", getattr(load("ravi_otel._instrumentation.mcp_client"), wrapping)(module))
+
+
+MCP: Final = (
+    Package(
+        "mcp.client.session",
+        partial(_mcp, "ClientSessions"),
+        "ravi-otel: this version of mcp cannot be instrumented (%s is missing), so tools that are called over it are neither counted nor "
+        "refused. Supported are mcp>=1.27,<3.",
+    ),
+    Package(
+        "mcp.client.streamable_http",
+        partial(_mcp, "HttpTransports"),
+        "ravi-otel: this version of mcp does not tell over what a tool is called (%s is missing).",
+    ),
+)
+"""The client of the official MCP SDK; what wraps it is imported with it, not before."""
 
 
 class HttpSeam:

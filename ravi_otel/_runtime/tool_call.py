@@ -8,14 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from json import dumps as write_text  # as it is now: the program may make tools of that module's functions
 from types import MethodType
-from typing import Any, Final, Literal, ParamSpec, TypeVar, cast, overload
+from typing import Any, Final, Literal, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import wrapt
 
 from ravi_otel._current import entered
 from ravi_otel._enforcement.ledger.contract import new_op_id
+from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
-from ravi_otel._flow import Carried, Enclosure, Flow, Step, cause, enclose, leave, run_async, run_sync
+from ravi_otel._flow import Carried, Enclosure, Flow, Step, cause, enclose, enclosures, leave, run_async, run_sync
 from ravi_otel._runtime.gate_review import Execution, GateReview, Parameters, is_async, is_owned, log_unwritten
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import REFUSED
@@ -25,7 +26,7 @@ from ravi_otel._runtime.waiting import pause, pause_after, wait_for_lost_slot
 from ravi_otel._telemetry import names
 from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError
-from ravi_otel.hooks._events import Status, ToolRecord
+from ravi_otel.hooks._events import RemoteTool, Status, ToolRecord
 from ravi_otel.hooks._listeners import NOTHING_ENTERED, Entered, Guarded
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ToolGate
@@ -278,6 +279,26 @@ def is_captured() -> bool:
     return STATE.options.content and not is_redacting()
 
 
+def _plain_name(name: str) -> str:
+    return "".join(char if char.isalnum() else "_" for char in name).lower()
+
+
+def enclosing_call(tool: str, scope: Scope) -> ToolCall | None:
+    """Return the call of a tool that the code runs in, where a call of `tool` over MCP is that very call; it is so once."""
+    for each in reversed(enclosures()):
+        found = each.tool
+        if not each.over and isinstance(found, ToolCall):
+            return found if found.is_call_of(tool, scope) else None
+    return None
+
+
+class RemoteCall(NamedTuple):
+    """Say where a tool runs that a server has, and within which call it is that very call; None where it is one of its own."""
+
+    tool: RemoteTool
+    within: ToolCall | None = None
+
+
 class ToolCall(UnderWay):
     """One call of a tool, run once by `run`, `run_async` or `flow`.
 
@@ -292,6 +313,9 @@ class ToolCall(UnderWay):
     Raises what the tool raises, and refusals of limits; with a gate ToolDeniedError for a refusal, StopRun for one that ends the run or
     for an audit that cannot be written, ToolTimeoutError when `timeout_s` of the verdict is over, and ConfigurationError for `run()` of
     something async.
+
+    `remote` says where the tool runs, where a server does that. One that is `within` another is that very call, which is told and
+    charged by now, and only its gate is asked.
     """
 
     __slots__ = (
@@ -307,6 +331,9 @@ class ToolCall(UnderWay):
         "_scope",
         "_started",
         "_told",
+        "_within",
+        "answered",
+        "failed_as",
         "name",
     )
 
@@ -320,6 +347,7 @@ class ToolCall(UnderWay):
         call_id: str | None = None,
         parameters: Parameters | None = None,
         renamed: Mapping[str, str] | None = None,
+        remote: RemoteCall | None = None,
     ) -> None:
         scope: Any = entered()
         if scope is None:
@@ -330,9 +358,13 @@ class ToolCall(UnderWay):
         self._scope = scope
         self._engine = engine
         self._entered: Entered = NOTHING_ENTERED
-        self._told = self._started = self._ended = self._dropped = self._over = False
+        self.answered = self._told = self._started = self._ended = self._dropped = self._over = False
         self._captured = arguments is not None if gate is None else is_captured()  # what it is given is written down, and what it gives
+        self._within = None if remote is None else remote.within
+        self.failed_as: str | None = None
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
+        if remote is not None:
+            record.remote = remote.tool
         self._review: GateReview | None = None
         if gate is None:
             asked = arguments
@@ -341,6 +373,21 @@ class ToolCall(UnderWay):
             asked = self._review.request.arguments
         if self._captured:
             record.arguments = {"arguments": asked} if isinstance(asked, str) else asked
+
+    @property
+    def record(self) -> ToolRecord | None:
+        """Return what is told of it; None once that is over."""
+        return getattr(self, "_record", None)
+
+    def is_call_of(self, tool: str, scope: Scope) -> bool:
+        """Whether a call of `tool` over MCP in `scope` is this very call: frameworks put the name of a server before that of its tool.
+
+        It is so once: `answered` says that it was.
+        """
+        if self.answered or self._scope is not scope:
+            return False
+        own, other = _plain_name(self.name), _plain_name(tool)
+        return own == other or own.endswith(f"_{other}")
 
     @property
     def raised_by_tool(self) -> bool:
@@ -357,6 +404,7 @@ class ToolCall(UnderWay):
                 run_sync(wait)
             self._charge()
             waiting = Enclosure()
+            waiting.tool = self
             try:
                 enclose(waiting)
                 result = self._fn()
@@ -381,6 +429,7 @@ class ToolCall(UnderWay):
                 await run_async(wait)
             self._charge()
             waiting = Enclosure()
+            waiting.tool = self
             try:
                 enclose(waiting)
                 result = await self._fn()
@@ -410,6 +459,7 @@ class ToolCall(UnderWay):
                 yield from wait
             execution = yield from self._admit(review)
             waiting = Enclosure()
+            waiting.tool = self
             try:
                 enclose(waiting)
                 result = (yield Step(execution.block, execution.wait)) if awaited else execution.block()
@@ -438,9 +488,10 @@ class ToolCall(UnderWay):
         scope, review = self._scope, self._review
         if not self._told:
             self._told = True
-            if INFERRING.runs:
-                INFERRING.ran(scope, self.name, self._record.started_ns)
-            self._entered = self._engine.listeners.tool_started(self._record)
+            if self._within is None:
+                if INFERRING.runs:
+                    INFERRING.ran(scope, self.name, self._record.started_ns)
+                self._entered = self._engine.listeners.tool_started(self._record)
             if review is not None and not review.request.awaited:
                 review.refuse_async()
         try:
@@ -481,7 +532,8 @@ class ToolCall(UnderWay):
         scope, record = self._scope, self._record
         op_id = record.op_id  # known before it is charged: whatever interrupts that
         try:
-            paid = scope.charge_lines(scope.plan.tool_lines(self.name), record, op_id)
+            lines = () if self._within is not None else scope.plan.tool_lines(self.name)
+            paid = scope.charge_lines(lines, record, op_id)
             execution = yield from review.admit()
             self._started = True
             if paid is not None:
@@ -492,7 +544,8 @@ class ToolCall(UnderWay):
             else:
                 run_sync(self._engine.ledger.release(op_id))
             raise
-        add_counts(scope.tallies, tool_calls=1)
+        if self._within is None:
+            add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
         return execution
 
@@ -543,8 +596,11 @@ class ToolCall(UnderWay):
         self._ended = True
         if error is not None:
             status = self._note_failure(error, started=self._started)
-        elif self._captured:
-            record.result, record.returned = result, True
+        else:
+            if self.failed_as is not None:
+                status, record.error_type = "error", self.failed_as
+            if self._captured:
+                record.result, record.returned = result, True
         if review is not None:
             review.end(record, error, started=self._started)
         record.status = status
@@ -559,7 +615,8 @@ class ToolCall(UnderWay):
         if not self._ended:  # else it is held back for a moment, as a refusal is
             self._end(None, GeneratorExit("the process was told to end"))
             record.error_type = ABANDONED
-        self._engine.listeners.tool_ended(record)
+        if self._within is None:
+            self._engine.listeners.tool_ended(record)
 
     def _close(self) -> None:
         """Give back the context, and tell listeners that it is over.
@@ -569,6 +626,9 @@ class ToolCall(UnderWay):
         self._entered.leave()
         record, listeners = self._record, self._engine.listeners
         del self._record
+        del self._fn  # what outlives the call may keep this, and with it all that the tool was given
+        if self._within is not None:
+            return
         if self._dropped:
             later(partial(listeners.tool_ended, record))  # a finaliser may be running, which must not take a lock
         elif not self._over:

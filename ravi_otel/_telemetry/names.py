@@ -26,6 +26,9 @@ GEN_AI: Final = "gen_ai."
 INVOKE_WORKFLOW: Final = "invoke_workflow"
 INVOKE_AGENT: Final = "invoke_agent"
 EXECUTE_TOOL: Final = "execute_tool"
+TOOLS_CALL: Final = "tools/call"
+ERROR_TOOL: Final = "tool_error"
+"""The `error.type` of a tool call over MCP whose result says of itself that it is an error."""
 EMBEDDINGS: Final = "embeddings"
 FETCH_RESPONSE: Final = "fetch_response"
 ERROR_CANCELLED: Final = "cancelled"
@@ -132,6 +135,7 @@ _METRICS: Final = Source("semconv 1.41, gen-ai metrics")
 _GENERAL: Final = Source("semconv 1.41, general", "stable")
 _IDENTITY: Final = Source("semconv 1.41, general")
 _LATEST: Final = Source("gen-ai conventions, main")
+_MCP: Final = Source("semconv 1.41, mcp")
 _PROPOSAL: Final = Source("gen-ai conventions, open proposal", "proposed")
 _LANGFUSE: Final = Source("Langfuse")
 
@@ -146,6 +150,9 @@ _SPANS.row("span", "{operation} {model}", "A model call, its retries inside it; 
 _AGENTS.row("span", f"{INVOKE_WORKFLOW} {{run}}", "A run; kind INTERNAL.", need="required")
 _AGENTS.row("span", f"{INVOKE_AGENT} {{agent}}", "An agent in a run; kind INTERNAL.", need="required")
 _AGENTS.row("span", f"{EXECUTE_TOOL} {{tool}}", "A tool call; kind INTERNAL.", need="required")
+
+_MCP.row("span", f"{TOOLS_CALL} {{tool}}",
+    "A tool call over MCP, where the SDK makes no span that is heard; else what is known is on that one. Kind CLIENT.", need="required")
 
 _section("Attributes of a model call")
 
@@ -288,6 +295,11 @@ AGENT_PRIORITY: Final = _OURS.attribute("ravi.agent.priority", "The agent's prio
 SCOPE_ID: Final = _OURS.attribute("ravi.scope.id", "The run's or agent's own id within the process.", need=_CONDITIONAL)
 TOOL_INFERRED: Final = _OURS.attribute("ravi.tool.inferred",
     "True of a tool call that nobody saw run: it was asked for, and a later request brought its result.", "boolean", need=_CONDITIONAL)
+MCP_METHOD: Final = _MCP.attribute("mcp.method.name", "tools/call, of a tool call over MCP.", need="required")
+MCP_PROTOCOL: Final = _MCP.attribute("mcp.protocol.version", "The version of MCP that both sides speak.")
+MCP_SESSION: Final = _MCP.attribute("mcp.session.id", "The session's id, over HTTP.")
+NETWORK_TRANSPORT: Final = _GENERAL.attribute("network.transport", "pipe of a server that was started, tcp of one over HTTP.")
+MCP_SERVER: Final = _OURS.attribute("ravi.mcp.server", "What the server of a tool calls itself.", need=_CONDITIONAL)
 TOOL_ABANDONED: Final = _OURS.attribute("ravi.tool.abandoned",
     "True of a tool call that nobody waits for any more, after its time-out, and that may still run in its "
     "thread.", "boolean", need=_CONDITIONAL)

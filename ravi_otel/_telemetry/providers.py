@@ -122,6 +122,11 @@ class Pipeline:
         return self._signals is None or "metrics" in self._chosen or _any_set(_METRICS)
 
     @property
+    def is_heard_globally(self) -> bool:
+        """Whether our spans go where those of any library go that makes some by the API."""
+        return self._provider("traces") is _global("traces")
+
+    @property
     def unheard(self) -> bool:
         """Whether nobody would hear of what begins now, neither by a span nor by a metric; before the first use nobody knows yet."""
         signals = self._signals

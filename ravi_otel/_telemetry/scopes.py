@@ -20,13 +20,27 @@ from ravi_otel._telemetry import names, spans
 from ravi_otel._telemetry.content import NO_CONTENT, Content
 from ravi_otel._telemetry.metrics import Instruments
 from ravi_otel._telemetry.providers import Pipeline
-from ravi_otel._telemetry.spans import MARK, CardinalityLimit, Open, figure, finite, identity, integer, optional_text, present, short, text
+from ravi_otel._telemetry.spans import (
+    MARK,
+    CardinalityLimit,
+    Open,
+    PendingSpan,
+    figure,
+    finite,
+    identity,
+    integer,
+    optional_text,
+    present,
+    short,
+    text,
+)
 from ravi_otel.hooks._events import (
     CallRecord,
     CountEvent,
     GuardrailEvent,
     HandoffEvent,
     LimitReading,
+    RemoteTool,
     ReviewEvent,
     ScopeView,
     SpawnEvent,
@@ -160,11 +174,19 @@ class Scopes(Listener):
         if record.inferred:
             attributes[names.TOOL_INFERRED] = True
         parent = otel_context.get_current() if self._pipeline.surrounding is None else self._pipeline.parent()
-        began_ns = record.began_unix_ns
-        span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=began_ns)
+        remote = record.remote
+        span: Span
+        if remote is None:
+            span = tracer.start_span(f"{names.EXECUTE_TOOL} {name}", parent, SpanKind.INTERNAL, attributes, start_time=record.began_unix_ns)
+        else:
+            attributes.update(_of_remote(remote))
+            if remote.spanned and self._pipeline.is_heard_globally:
+                span = PendingSpan(trace.get_current_span(parent), record, attributes)
+            else:
+                span = tracer.start_span(f"{names.TOOLS_CALL} {name}", parent, SpanKind.CLIENT, attributes)
         if arguments is not None and self._content.on_spans and span.is_recording():
             span.set_attribute(names.TOOL_CALL_ARGUMENTS, self._content.argument(arguments))
-        context = trace.set_span_in_context(span, parent)
+        context = span.around(parent) if isinstance(span, PendingSpan) else trace.set_span_in_context(span, parent)
         record.marks[MARK] = Open(span, context)
         record.span = span
         return Attachment(context)
@@ -180,7 +202,9 @@ class Scopes(Listener):
         error = None if plain else spans.error_type(record.status, record.error_type, record.error)
         context = mark.context if isinstance(mark, Open) else None
         try:
-            if isinstance(mark, Open):
+            if isinstance(mark, Open) and isinstance(mark.span, PendingSpan):
+                self._end_pending(mark, record, error)
+            elif isinstance(mark, Open):
                 over = None if record.began_unix_ns is None else record.began_unix_ns + record.duration_ns
                 attributes: Attributes = {names.TOOL_ABANDONED: True} if record.abandoned else {}
                 if record.returned and record.status == "ok" and self._content.on_spans and mark.span.is_recording():
@@ -196,6 +220,19 @@ class Scopes(Listener):
                 series = self._tool_series.get((record.name, error)) or self._series_of(record.name, error)
                 signals = self._pipeline.settled or self._pipeline.signals()
                 signals.instruments.histograms[names.TOOL_DURATION].record(record.duration_ns / NANO, series, context)
+
+    def _end_pending(self, mark: Open, record: ToolRecord, error: str | None) -> None:
+        """End the call of a tool that a library was to make a span of: with one of ours, where it was never sent."""
+        pending, tracer = mark.span, (self._pipeline.settled or self._pipeline.signals()).tracer
+        if not isinstance(pending, PendingSpan) or pending.adopted or tracer is None:
+            return
+        began_ns = time.time_ns() - record.duration_ns
+        name, parent = f"{names.TOOLS_CALL} {text(record.name)}", mark.context
+        span = tracer.start_span(name, parent, SpanKind.CLIENT, pending.attributes, start_time=began_ns)
+        pending.say_on(span)
+        attributes: Attributes = {}
+        spans.add_decision(attributes, record)
+        spans.end(span, attributes, error, spans.sentence(record) if record.status == "refused" else None)
 
     def _series_of(self, tool: str, error: str | None) -> Attributes:
         name, failed = self._tools.admit(text(tool), error)
@@ -288,6 +325,21 @@ class Scopes(Listener):
             self._end_series.clear()
         self._end_series[kind, name, error, status, stop_reason] = timed, ended
         return timed, ended
+
+
+def _of_remote(remote: RemoteTool) -> Attributes:
+    """Say over what a tool is called that another process runs."""
+    return present(
+        {
+            names.MCP_METHOD: names.TOOLS_CALL,
+            names.MCP_SERVER: optional_text(remote.server),
+            names.MCP_PROTOCOL: optional_text(remote.protocol_version),
+            names.MCP_SESSION: optional_text(remote.session_id),
+            names.NETWORK_TRANSPORT: remote.transport,
+            names.SERVER_ADDRESS: optional_text(remote.address),
+            names.SERVER_PORT: remote.port,
+        }
+    )
 
 
 def _start(tracer: Tracer, scope: ScopeView, parent: Context) -> Open:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple, cast
@@ -10,8 +11,9 @@ from typing import Any, Final, NamedTuple, cast
 from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, StatusCode
+from opentelemetry.trace import Span, SpanContext, StatusCode
 from opentelemetry.trace import Status as SpanStatus
+from opentelemetry.util import types
 from opentelemetry.util.types import AttributeValue
 
 from ravi_otel._forksafe import ForkLock
@@ -27,6 +29,7 @@ MOST_CHARS: Final = 256
 OTHER: Final = "_other"
 _MOST_ITEMS: Final = 16
 _MOST_INT: Final = 2**63 - 1
+_MOST_EVENTS: Final = 128
 
 
 class CardinalityLimit:
@@ -143,6 +146,93 @@ _MOST_KEPT: Final = 1_024
 _kept: dict[str, tuple[ScopeFacts, Mapping[str, AttributeValue]]] = {}
 
 
+class PendingSpan(Span):
+    """Stand for the span that a library makes of a request once it sends it: what is said of the call until then is said on that one.
+
+    Until it is adopted it is the span around, to whoever asks what a new span is inside of. One that is never adopted has `said` for
+    another to say.
+    """
+
+    def __init__(self, around: Span, record: ToolRecord, attributes: Mapping[str, AttributeValue]) -> None:
+        self._around = around
+        self._record = record
+        self._real: Span | None = None
+        self.attributes: dict[str, AttributeValue] = dict(attributes)
+        self.events: list[tuple[str, types.Attributes, int]] = []
+
+    @property
+    def adopted(self) -> bool:
+        """Whether there is a span of the library's."""
+        return self._real is not None
+
+    @staticmethod
+    def current() -> PendingSpan | None:
+        """Return the one that a request which is sent here is to have; None where there is none."""
+        return cast("PendingSpan | None", otel_context.get_value(_PENDING))
+
+    def around(self, context: Context) -> Context:
+        """Return `context` with this one as the span of what is done in it."""
+        return otel_context.set_value(_PENDING, self, trace.set_span_in_context(self, context))
+
+    def adopt(self, span: Span) -> bool:
+        """Say all of it on the library's span, once, and from now on whatever is said; False where this is none of its own."""
+        own, around = span.get_span_context(), self._around.get_span_context()
+        if self._real is not None or span is self or not own.is_valid or own.span_id == around.span_id:
+            return False
+        add_decision(self.attributes, self._record)
+        self._real = span
+        self.say_on(span)
+        return True
+
+    def say_on(self, span: Span) -> None:
+        """Say on another span what was said on this one."""
+        if span.is_recording():
+            span.set_attributes(self.attributes)
+            for name, attributes, at_ns in self.events:
+                span.add_event(name, attributes, at_ns)
+
+    def get_span_context(self) -> SpanContext:
+        return (self._real or self._around).get_span_context()
+
+    def is_recording(self) -> bool:
+        return self._real is None or self._real.is_recording()
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        if self._real is not None:
+            self._real.set_attributes(attributes)
+        else:
+            self.attributes.update(attributes)
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        self.set_attributes({key: value})
+
+    def add_event(self, name: str, attributes: types.Attributes = None, timestamp: int | None = None) -> None:
+        if self._real is not None:
+            self._real.add_event(name, attributes, timestamp)
+        elif len(self.events) < _MOST_EVENTS:
+            self.events.append((name, attributes, time.time_ns() if timestamp is None else timestamp))
+
+    def set_status(self, status: SpanStatus | StatusCode, description: str | None = None) -> None:
+        if self._real is not None:
+            self._real.set_status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: types.Attributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        if self._real is not None:
+            self._real.record_exception(exception, attributes, timestamp, escaped)
+
+    def update_name(self, name: str) -> None:
+        """Keep the library's name for it."""
+
+    def end(self, end_time: int | None = None) -> None:
+        """Leave its end to the library."""
+
+
 def identity(facts: ScopeFacts) -> Mapping[str, AttributeValue]:
     """Return the attributes every span of a run carries, to read only, made once per scope; what is unknown is left out."""
     found = _kept.get(facts.scope_id)
@@ -179,6 +269,8 @@ class Open(NamedTuple):
     span: Span
     context: Context
 
+
+_PENDING: Final = otel_context.create_key("ravi-otel-pending-span")
 
 MARK: Final = object()
 """The key under which a record's `marks` keep its span."""
@@ -314,7 +406,7 @@ def error_of(record: CallRecord) -> str | None:
 
 def add_decision(attributes: dict[str, AttributeValue], record: CallRecord | ToolRecord) -> None:
     """Add what enforcement decided about an operation, and how that ended where it is no success."""
-    if record.status != "ok":
+    if record.status not in {"ok", "open"}:
         attributes[names.STATUS] = record.status
     by_gate = record.error_type == names.ERROR_DENIED
     decision = record.decision or ("denied" if record.status == "refused" and not by_gate else None)

@@ -264,13 +264,30 @@ class CallRecord:
 
 
 @dataclass(slots=True, eq=False)
+class RemoteTool:
+    """Say where a tool runs that is called over MCP: by which server, over what, and as which request.
+
+    `transport` is "pipe" or "tcp", None where nobody knows. Where it is `spanned` the library makes a span of each request that it sends.
+    """
+
+    server: str | None = None
+    protocol_version: str | None = None
+    session_id: str | None = None
+    transport: str | None = None
+    address: str | None = None
+    port: int | None = None
+    spanned: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class ToolRecord:
     """Follow one tool call; `status` "refused" means that it was never executed.
 
     `arguments`, by parameter name, and `result` are what went in and came out, filled only when content is captured;
     `returned` says that there is a result, which may be None. An `inferred` one was not seen to run: a model asked for it, and a
     request brought its result. Its time is the one between, beginning at `began_unix_ns` of the wall clock. An `abandoned` one is
-    waited for no longer, and may still run. `chain`, `span` and `said` are as those of a `CallRecord`.
+    waited for no longer, and may still run. `remote` says where it runs, None here. `chain`, `span` and `said` are as those of a
+    `CallRecord`.
     """
 
     name: str
@@ -292,6 +309,7 @@ class ToolRecord:
     inferred: bool = False
     began_unix_ns: int | None = None
     abandoned: bool = False
+    remote: RemoteTool | None = None
     chain: Sequence[tuple[Any, int, int, int]] = ()
     span: Any = None
     said: dict[str, Any] | None = None

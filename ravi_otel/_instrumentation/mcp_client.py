@@ -1,0 +1,375 @@
+"""Make each `tools/call` of the official MCP SDK's client a tool call: judged, charged and told once, and not sent where that refuses it.
+
+It is seen where every request of a session passes, whoever made it: `ClientSession.send_request`, which 1.x inherits and 2.x defines.
+Over that stand `call_tool`, fastmcp's client and the adapters of frameworks.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from types import ModuleType
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from opentelemetry import trace
+from opentelemetry.trace import StatusCode
+
+from ravi_otel._extras import load
+from ravi_otel._instrumentation.mcp_gates import GateOfTool, Schema, gate_of, keep_schemas
+from ravi_otel._runtime.gate_review import Parameters
+from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.tool_call import RemoteCall, ToolCall, enclosing_call, is_captured
+from ravi_otel._telemetry import names
+from ravi_otel._telemetry.spans import PendingSpan
+from ravi_otel.errors import BudgetError, RaviError, ToolDeniedError
+from ravi_otel.hooks._events import RemoteTool, ToolRecord
+from ravi_otel.hooks._listeners import Guarded
+
+_CALL: Final = "tools/call"
+_LIST: Final = "tools/list"
+_INITIALIZE: Final = "initialize"
+_DISPATCHER: Final = "JSONRPCDispatcher"
+_STDIO: Final = "stdio_client"
+_PORTS: Final = {"http": 80, "https": 443}
+_OVER_LIMIT: Final = 429
+_FORBIDDEN: Final = 403
+_MOST_ROUNDS: Final = 1_000
+
+_transports: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
+"""What writes requests over HTTP, by the stream that it takes them from."""
+
+
+class Server:
+    """Know what a session's server said of itself, what its tools take, and which calls of them it has asked something about."""
+
+    __slots__ = ("asked", "is_piped", "name", "protocol_version", "schemas")
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.protocol_version: str | None = None
+        self.is_piped = False
+        self.schemas: dict[str, Schema] = {}
+        self.asked: list[tuple[str, Any]] = []
+
+    def began(self, result: Any) -> None:
+        """Note the answer to `initialize`."""
+        info = getattr(result, "serverInfo", None) or getattr(result, "server_info", None)
+        self.name = _text(getattr(info, "name", None))
+        self.protocol_version = _text(getattr(result, "protocolVersion", None) or getattr(result, "protocol_version", None))
+
+    def goes_on(self, params: Any) -> bool:
+        """Whether a call only answers what the server asked about the same one; each is answered once."""
+        if getattr(params, "input_responses", None) is None and getattr(params, "request_state", None) is None:
+            return False
+        asked = (params.name, params.arguments)
+        if asked in self.asked:
+            self.asked.remove(asked)
+            return True
+        return False
+
+    def answered(self, params: Any, result: Any) -> None:
+        """Note that a server asks something before it answers a call."""
+        if getattr(result, "result_type", None) == "input_required":
+            self.asked.append((params.name, params.arguments))
+            del self.asked[:-_MOST_ROUNDS]
+
+
+class ClientSessions:
+    """Hold the wrapped methods of `mcp.client.session`, and know the servers of its sessions."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+        self._servers: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
+        self._errors: dict[type[RaviError], type[Any]] = {}
+
+    def install(self) -> None:
+        """Wrap what sends requests, and in 2.x what writes them, inside of the span that the SDK makes of each."""
+        session = self._module.ClientSession
+        owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
+        dispatcher = getattr(self._module, _DISPATCHER, None)
+        self._wraps.wrap(owner, "send_request", self._send_request)
+        if dispatcher is not None:
+            self._wraps.wrap(dispatcher, "_write", self._write)
+            self._wraps.wrap(dispatcher, "_resolve_pending", self._resolve_pending)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    # -- a request -------------------------------------------------------------------------------------------------------
+
+    def _send_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        request = args[0] if args else kwargs.get("request")
+        method = getattr(getattr(request, "root", request), "method", None)
+        if not self._active or method not in {_CALL, _LIST, _INITIALIZE} or not isinstance(session, self._module.ClientSession):
+            return wrapped(*args, **kwargs)
+        if method != _CALL:
+            return named_like(self._heard(method, session, wrapped(*args, **kwargs)), wrapped)
+        return named_like(self._call_tool(wrapped, session, request, args, kwargs), wrapped)
+
+    async def _heard(self, method: str, session: Any, sent: Any) -> Any:
+        """Send a request whose answer tells of the server."""
+        result = await sent
+        with Guarded("mcp"):
+            if method == _INITIALIZE:
+                server = self._server(session)
+                server.began(result)
+                server.is_piped = _is_piped(_stream_of(session))  # now: what writes requests has written the first, and waits for another
+            else:
+                keep_schemas(self._server(session).schemas, result)
+        return result
+
+    async def _call_tool(
+        self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        sent = _Sent(wrapped, session, request, args, kwargs)
+        server = self._server(session)
+        if server.goes_on(sent.params):
+            result = await sent.send()
+            server.answered(sent.params, result)
+            return result
+        gate = gate_of(server.name, sent.name, server.schemas.get(sent.name))
+        within = enclosing_call(sent.name, STATE.locate()[0])
+        if within is not None:
+            within.answered = True
+        remote = self._remote(session, server)
+        if within is not None and gate is None:
+            _tell_on(within, remote)
+            result = await sent.send()
+        else:
+            result = await self._run(sent, gate, RemoteCall(remote, within))
+        server.answered(sent.params, result)
+        return result
+
+    async def _run(self, sent: _Sent, gate: GateOfTool | None, remote: RemoteCall) -> Any:
+        """Run it as a tool call; what refuses it is raised as an error of the SDK's too."""
+        shown = dict(sent.params.arguments or {}) if gate is not None or is_captured() else None
+        if gate is None:
+            call = sent.call = ToolCall(sent.name, sent.send, shown, remote=remote)
+        else:
+            run = partial(_sent_with, sent)
+            call = sent.call = ToolCall(sent.name, run, shown, gate.gate, parameters=Parameters(_anything, sent.name), remote=remote)
+        try:
+            return await call.run_async()
+        except RaviError as refused:
+            if call.raised_by_tool or sent.began:
+                raise
+            if gate is not None and gate.returns and isinstance(refused, ToolDeniedError):
+                return self._as_result(refused)
+            error = self._as_error(refused)
+        raise error from error.__cause__
+
+    def _server(self, session: Any) -> Server:
+        """Return what is known of a session's server: 2.x keeps what it said of itself."""
+        known = self._servers.get(session)
+        if known is None:
+            known = self._servers[session] = Server()
+        info = getattr(session, "server_info", None)
+        if info is not None:
+            known.name = _text(getattr(info, "name", None))
+            known.protocol_version = _text(getattr(session, "protocol_version", None))
+        return known
+
+    def _remote(self, session: Any, server: Server) -> RemoteTool:
+        dispatcher = getattr(session, "_dispatcher", None)
+        spanned = dispatcher is not None and isinstance(dispatcher, getattr(self._module, _DISPATCHER, ()))
+        remote = RemoteTool(server.name, server.protocol_version, spanned=spanned)
+        with suppress(Exception):  # what a program has put in a stream's place need not have what one has
+            _add_transport(remote, _stream_of(session))
+        if server.is_piped:
+            remote.transport = "pipe"
+        return remote
+
+    # -- a refusal -------------------------------------------------------------------------------------------------------
+
+    def _as_error(self, refused: RaviError) -> RaviError:
+        """Return the same refusal as an error that whoever calls tools over MCP expects: it is one of the SDK's, too."""
+        kind = type(refused)
+        made: Any = self._errors.get(kind)
+        if made is None:
+            base = _error_class()
+            made = self._errors[kind] = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__reduce__": _reduced_to(kind)})
+        error = made.__new__(made)
+        error.args = refused.args
+        error.__dict__.update(refused.__dict__)
+        code = _OVER_LIMIT if isinstance(refused, BudgetError) else _FORBIDDEN
+        error.error = _types().ErrorData(code=code, message=str(refused))
+        error.__cause__ = refused.__cause__
+        return cast("RaviError", error)
+
+    def _as_result(self, denied: ToolDeniedError) -> Any:
+        """Return a refusal by a gate as the result of the call: that of a tool which failed, with what a model may read."""
+        result = {"content": [{"type": "text", "text": str(denied.as_tool_error())}], "isError": True}
+        return _types().CallToolResult.model_validate(result)
+
+    # -- what the SDK's own span says ------------------------------------------------------------------------------------
+
+    def _write(self, wrapped: Callable[..., Any], dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._active:
+            with Guarded("mcp"):
+                message = args[0] if args else kwargs.get("message")
+                if getattr(message, "method", None) == _CALL:
+                    _adopt(dispatcher, message)
+        return wrapped(*args, **kwargs)
+
+    def _resolve_pending(self, wrapped: Callable[..., Any], dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._active:
+            with Guarded("mcp"):
+                known = _written.get(dispatcher)
+                span = None if not known or not args else known.pop(str(args[0]), None)
+                if span is not None and len(args) > 1 and isinstance(args[1], Mapping) and cast("Any", args[1]).get("isError") is True:
+                    span.set_attribute(names.ERROR_TYPE, names.ERROR_TOOL)
+                    span.set_status(StatusCode.ERROR)
+        return wrapped(*args, **kwargs)
+
+
+_written: Final[weakref.WeakKeyDictionary[Any, dict[str, PendingSpan]]] = weakref.WeakKeyDictionary()
+"""Of each dispatcher the calls that wait for an answer, by the request's id, with what stands for the SDK's span."""
+
+
+def _adopt(dispatcher: Any, message: Any) -> None:
+    """Have the span that the SDK has just started say what is known of the call."""
+    found = PendingSpan.current()
+    if found is not None and found.adopt(trace.get_current_span()):
+        _written.setdefault(dispatcher, {})[str(message.id)] = found
+
+
+class _Sent:
+    """One `tools/call` as it is to be sent, and how far that has come."""
+
+    __slots__ = ("_args", "_kwargs", "_request", "_session", "_wrapped", "began", "call", "name", "params")
+
+    def __init__(self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._wrapped = wrapped
+        self._session = session
+        self._request = request
+        self._args = args
+        self._kwargs = kwargs
+        self.params: Any = getattr(request, "root", request).params
+        self.name = str(self.params.name)
+        self.call: ToolCall | None = None
+        self.began = False
+
+    async def send(self) -> Any:
+        """Send it, and tell of a result that says of itself that it is an error."""
+        self.began = True
+        result = await self._wrapped(*self._args, **self._kwargs)
+        if self.call is not None and (getattr(result, "is_error", False) or getattr(result, "isError", False)):
+            self.call.failed_as = names.ERROR_TOOL
+        return result
+
+    async def send_with(self, arguments: dict[str, Any]) -> Any:
+        """Send it with the arguments that a gate lets through."""
+        if arguments != (self.params.arguments or {}):
+            request = _with_arguments(self._request, arguments)
+            if self._args:
+                self._args = (request, *self._args[1:])
+            else:
+                self._kwargs = {**self._kwargs, "request": request}
+        return await self.send()
+
+
+async def _sent_with(sent: _Sent, /, **arguments: Any) -> Any:
+    return await sent.send_with(arguments)
+
+
+def _anything(**arguments: Any) -> None:
+    """Have the signature of a tool of which only its server knows what it takes."""
+
+
+def _with_arguments(request: Any, arguments: dict[str, Any]) -> Any:
+    root = getattr(request, "root", None)
+    if root is not None:
+        return request.model_copy(update={"root": _with_arguments(root, arguments)})
+    return request.model_copy(update={"params": request.params.model_copy(update={"arguments": arguments})})
+
+
+def _tell_on(within: ToolCall, remote: RemoteTool) -> None:
+    """Say on the span of a tool that it is called over MCP."""
+    record: ToolRecord | None = within.record
+    if record is not None:
+        record.remote = remote
+
+
+def _add_transport(remote: RemoteTool, stream: Any) -> None:
+    """Say over what a stream's messages go, as far as that can be seen."""
+    held = _transports.get(stream)
+    transport = None if held is None else held()
+    if transport is not None:
+        url = urlsplit(str(transport.url))
+        remote.transport, remote.session_id = "tcp", _text(transport.session_id)
+        remote.address, remote.port = url.hostname, url.port or _PORTS.get(url.scheme)
+
+
+def _stream_of(session: Any) -> Any:
+    """Return the stream that a session's requests are written to; None where a server in this process is called without one."""
+    stream = getattr(getattr(session, "_dispatcher", None) or session, "_write_stream", None)
+    return getattr(stream, "_inner", stream)
+
+
+def _is_piped(stream: Any) -> bool:
+    """Whether what waits for something to write is the SDK's task that writes to a process it has started."""
+    with suppress(Exception):  # as above
+        return any(_STDIO in str(receiver.task_info.name) for receiver in stream._state.waiting_receivers.values())  # noqa: SLF001 - nothing else tells
+    return False
+
+
+def _reduced_to(kind: type[RaviError]) -> Callable[[Any], Any]:
+    def reduced(error: Any) -> Any:
+        """Be pickled as the refusal alone: the class that is both is made where the SDK is."""
+        plain: Any = kind.__new__(kind)
+        plain.args = error.args
+        plain.__dict__.update(error.__dict__)
+        plain.__dict__.pop("error", None)
+        return plain.__reduce__()
+
+    return reduced
+
+
+def _types() -> Any:
+    return load("mcp.types")  # which the program has imported by now
+
+
+def _error_class() -> Any:
+    """Return the class of the SDK's errors: of 2.x, or else of 1.x."""
+    exceptions: Any = load("mcp.shared.exceptions")
+    return getattr(exceptions, "MCPError", None) or exceptions.McpError
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
+
+
+class HttpTransports:
+    """Hold the wrapped method of `mcp.client.streamable_http` by which a session is known to go over HTTP, and where to."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap what takes a session's messages."""
+        self._wraps.wrap(self._module.StreamableHTTPTransport, "post_writer", self._post_writer)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical method back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _post_writer(self, wrapped: Callable[..., Any], transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._active:
+            with Guarded("mcp"):
+                stream: Any = kwargs.get("write_stream", args[3] if len(args) > 3 else None)  # noqa: PLR2004 - its place in 1.x and 2.x
+                if stream is not None:
+                    _transports[getattr(stream, "_inner", stream)] = weakref.ref(transport)
+        return wrapped(*args, **kwargs)

@@ -1,0 +1,92 @@
+"""A server of notes, written as the SDK's documentation does: over stdio, or over HTTP on a port that it says."""
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+try:
+    from mcp.server.mcpserver import Context
+    from mcp.server.mcpserver import MCPServer as FastMCP
+except ImportError:  # 1.x
+    from mcp.server.fastmcp import Context, FastMCP
+
+NAME = os.environ.get("SERVER_NAME", "notes")
+server = FastMCP(NAME)
+RAN = os.environ.get("RAN")
+
+
+def note(line):
+    if RAN:
+        with Path(RAN).open("a") as log:
+            log.write(f"{line}\n")
+
+
+@server.tool()
+def search(query: str, limit: int = 3) -> str:
+    """Search the notes."""
+    note(f"search {query} {limit}")
+    return f"{limit} notes on {query}"
+
+
+@server.tool()
+def fail(why: str) -> str:
+    """Fail."""
+    note("fail")
+    raise ValueError(why)
+
+
+@server.tool()
+async def meta(ctx: Context) -> dict[str, str]:
+    """Give back what came in `_meta`."""
+    note("meta")
+    found = ctx.request_context.meta
+    given = found if isinstance(found, dict) else {} if found is None else found.model_dump(exclude_none=True)
+    return {name: str(value) for name, value in given.items() if not name.startswith("io.")}
+
+
+@server.tool()
+def ask(prompt: str) -> str:
+    """Ask a model."""
+    import openai
+
+    client = openai.OpenAI(base_url=os.environ["MODEL_URL"], api_key="sk-test", max_retries=0)
+    try:
+        answer = client.chat.completions.create(model="gpt-4o-mini", messages=[{"role": "user", "content": prompt}], max_tokens=20)
+    except Exception as error:
+        note(f"refused {type(error).__name__}")
+        raise
+    note("asked")
+    return answer.choices[0].message.content or ""
+
+
+@server.tool()
+async def sampled(prompt: str, ctx: Context) -> str:
+    """Ask the client's model."""
+    from mcp import types
+
+    message = types.SamplingMessage(role="user", content=types.TextContent(type="text", text=prompt))
+    answer = await ctx.session.create_message(messages=[message], max_tokens=20)
+    note(f"sampled {prompt}")
+    return str(getattr(answer.content, "text", answer.content))
+
+
+def main():
+    if os.environ.get("INSTRUMENTED"):
+        import ravi_otel
+
+        ravi_otel.instrument()
+    if sys.argv[1] == "stdio":
+        server.run(transport="stdio")
+        return
+    import uvicorn
+
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    listening.listen()
+    print(listening.getsockname()[1], flush=True)
+    uvicorn.Server(uvicorn.Config(server.streamable_http_app(), log_level="error")).run(sockets=[listening])
+
+
+if __name__ == "__main__":
+    main()
