@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, get_args
 
-from ravi_otel._instrumentation.formats import anthropic, openai
-from ravi_otel._instrumentation.formats.format import READS, UNREAD, WireFormat, below_version, segments
+from ravi_otel._instrumentation.formats import anthropic, bedrock, cohere, google, ollama, openai
+from ravi_otel._instrumentation.formats.format import READS, WireFormat, below_version, segments
 
 Dialect = Literal["openai", "anthropic", "google", "bedrock", "cohere", "ollama", "auto"]
 """An API that hosts speak; `auto` is told by path and body alone."""
@@ -79,13 +79,23 @@ def _otherwise(dialect: Dialect, parts: tuple[str, ...], path: str, body: Mappin
         return None if found is openai.PLAIN else found
     if dialect == "anthropic":
         return anthropic.format_for("POST", path) if anthropic.asks_a_model(below_version(parts), provider) else None
-    if dialect == "auto":
-        return openai.by_body(body)
-    return UNREAD
+    return openai.by_body(body) if dialect == "auto" else _OTHERWISE[dialect](parts)
 
 
 _READERS: Final[Mapping[str, Callable[[tuple[str, ...], Mapping[str, Any]], WireFormat | None]]] = {
+    "google": google.known,
+    "bedrock": bedrock.known,
+    "cohere": cohere.known,
+    "ollama": ollama.known,
     "anthropic": anthropic.known,
     "openai": openai.known,
 }
 """What knows a dialect's paths, in the order in which they are asked: the most particular first."""
+
+_OTHERWISE: Final[Mapping[str, Callable[[tuple[str, ...]], WireFormat | None]]] = {
+    "google": google.otherwise,
+    "bedrock": bedrock.otherwise,
+    "cohere": cohere.otherwise,
+    "ollama": ollama.otherwise,
+}
+"""What stands for the other paths of a dialect."""

@@ -6,7 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any, Final
@@ -260,6 +260,10 @@ class WireFormat(ABC):
         """Return the fields of the body, each whole, that hold each of its answers to so many tokens."""
         return {}
 
+    def usage_in(self, headers: Mapping[str, str]) -> Usage | None:  # noqa: ARG002 - for the formats that read it
+        """Return what an answer's headers, by their names in lower case, say was used, where its body may not say it."""
+        return None
+
     def error_code(self, body: Any) -> str | None:
         """Return what the body of an error calls it, as code or type; None where it says nothing of the kind."""
         told = get(body, "error")
@@ -290,6 +294,71 @@ class Unread(WireFormat):
 
 
 UNREAD: Final = Unread()
+
+
+class Job(WireFormat):
+    """Read what begins work that is paid for later, and told to nobody here: a request, and nothing once a limit is used up."""
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`; what a job will cost has no price per call."""
+        return request.describe("job", model=None, turn=False, stream=False, job=True, unread=True)
+
+    def reply(self, result: Any) -> Reply:  # noqa: ARG002 - the protocol's
+        """See `WireFormat.reply`."""
+        return Reply()
+
+
+JOB: Final = Job()
+
+
+class Hosted(WireFormat):
+    """Read a body in one dialect that somebody else hosts, who takes the model's name in the path."""
+
+    def __init__(self, inner: WireFormat) -> None:
+        self.inner = inner
+
+    @abstractmethod
+    def model_in(self, path: str) -> str | None:
+        """Return the model that a path names."""
+
+    def _as_its_own(self, request: Request) -> Request:
+        return replace(request, body={**request.body, "model": self.model_in(request.path)}, stream=self.streams(request))
+
+    def call(self, request: Request) -> Call:
+        """See `WireFormat.call`."""
+        return self.inner.call(self._as_its_own(request))
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`."""
+        return self.inner.reply(result)
+
+    def collector(self, call: Call) -> Collector:
+        """See `WireFormat.collector`."""
+        return self.inner.collector(call)
+
+    def asked(self, request: Request) -> Asked | None:
+        """See `WireFormat.asked`."""
+        return self.inner.asked(request)
+
+    def answered(self, result: Any) -> Sequence[Message]:
+        """See `WireFormat.answered`."""
+        return self.inner.answered(result)
+
+    def bound(self, request: Request, call: Call) -> None:
+        """See `WireFormat.bound`."""
+        self.inner.bound(self._as_its_own(request), call)
+
+    def cap(self, request: Request, cap: int) -> Mapping[str, Any]:
+        """See `WireFormat.cap`."""
+        return self.inner.cap(self._as_its_own(request), cap)
+
+    def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
+        """See `WireFormat.tool_uses`."""
+        return self.inner.tool_uses(result)
+
+    def tool_results(self, request: Request) -> Sequence[str | None]:
+        """See `WireFormat.tool_results`."""
+        return self.inner.tool_results(request)
 
 
 # -- settings of a request under their neutral names ------------------------------------------------------------------------

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from binascii import crc32
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 _WORD = re.compile(r"\s*\S+|\s+")
+_JSON = "application/json"
 _EPOCH_S = 1_767_225_600  # 2026-01-01: ids and times are the same in every run
 
 
@@ -43,6 +45,22 @@ def event(data: Mapping[str, Any] | str, name: str | None = None) -> bytes:
     text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {text}\n\n".encode()
+
+
+def aws_event(name: str, data: Mapping[str, Any], kind: str = "event") -> bytes:
+    """Give one message of an AWS event stream: an "event" or an "exception" of that name, with its JSON."""
+    headers = b"".join(
+        _header(f":{key}", value) for key, value in ((f"{kind}-type", name), ("content-type", _JSON), ("message-type", kind))
+    )
+    payload = json.dumps(data, separators=(",", ":")).encode()
+    prelude = (len(headers) + len(payload) + 16).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
+    whole = prelude + crc32(prelude).to_bytes(4, "big") + headers + payload
+    return whole + crc32(whole).to_bytes(4, "big")
+
+
+def _header(name: str, value: str) -> bytes:
+    """Give one header whose value is text, which is type 7."""
+    return bytes([len(name)]) + name.encode() + b"\x07" + len(value.encode()).to_bytes(2, "big") + value.encode()
 
 
 def pieces(text: str, chunks: int | Sequence[str] | None = None) -> Sequence[str]:

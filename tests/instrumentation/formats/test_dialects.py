@@ -64,11 +64,14 @@ def test_what_asks_no_model_has_no_format(dialect: Dialect, method: str, path: s
     assert format_for_request(dialect, method, path, {}) is None
 
 
-@pytest.mark.parametrize("dialect", ["google", "bedrock", "cohere", "ollama"])
-def test_an_unknown_path_of_a_known_dialect_is_a_request_that_nobody_can_read(dialect: Dialect) -> None:
-    found = format_for_request(dialect, "POST", "/some/new/thing", {"a": 1})
+@pytest.mark.parametrize(
+    ("dialect", "path"),
+    [("google", "/some/new/thing"), ("bedrock", "/model/m/some-new-thing"), ("cohere", "/some/new/thing"), ("ollama", "/some/new/thing")],
+)
+def test_an_unknown_path_of_a_known_dialect_is_a_request_that_nobody_can_read(dialect: Dialect, path: str) -> None:
+    found = format_for_request(dialect, "POST", path, {"a": 1})
     assert found is UNREAD
-    call = found.call(Request("POST", "/some/new/thing", {"a": 1}, Host("x", assumed=False, address="h", port=443), stream=False))
+    call = found.call(Request("POST", path, {"a": 1}, Host("x", assumed=False, address="h", port=443), stream=False))
     assert (call.unread, call.generative, call.model) == (True, True, None)
 
 
