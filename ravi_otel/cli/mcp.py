@@ -58,6 +58,7 @@ User = Annotated[str, Field(description="Only of this user; empty for any, as of
 Only = Annotated[str, Field(description="Only of this one.")]
 Most = Annotated[int, Field(ge=1, le=_MOST, description="How many at most.")]
 Start = Annotated[int, Field(ge=0, description="How many to leave out at the beginning, to read on.")]
+Why = Annotated[str, Field(max_length=400, description="Why: its program is told.")]
 OpenId = Annotated[str, Field(description="The id of what is open, as `running` gives it.")]
 
 
@@ -375,7 +376,7 @@ class Shelf:
 
     # -- what is changed ------------------------------------------------------------------------------------------
 
-    def cancel(self, *, id: OpenId, reason: Annotated[str, Field(max_length=400)] = "") -> answers.Answer:  # noqa: A002 - as above
+    def cancel(self, *, id: OpenId, reason: Why = "") -> answers.Answer:  # noqa: A002 - as above
         """Cancel an open run or agent, with all that is in it. Only when your user has asked for it.
 
         Its program hears of it at the next call of a model or tool; a block is closed instead.

@@ -269,6 +269,7 @@ def test_with_the_flag_a_program_is_told_and_what_it_refuses_is_passed_on(shelf,
         tools = ask.tools()
         assert set(tools) == READERS | CONTROLS
         assert {tools[name].annotations.destructive_hint for name in CONTROLS} == {True}
+        assert all(known.get("description") for name in CONTROLS for known in tools[name].input_schema["properties"].values())
         assert "approve" not in " ".join(tools)
         assert "run r1" in ask("cancel", id="r1", reason="too dear")["says"]
         assert ask("set_limit", id="w1", limit="cost", value="2.50")["says"] == "cost of agent w1 of run r1 is $2.50 now, and was $0.50."
