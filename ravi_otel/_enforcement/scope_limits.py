@@ -14,9 +14,9 @@ from ravi_otel._enforcement.deadlines import ScopeClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.errors_text import owned
 from ravi_otel._enforcement.ledger.account import Account, Nature
-from ravi_otel._enforcement.ledger.front import as_of, is_unknown, refresh, store_id
 from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
+from ravi_otel._enforcement.ledger.store_ledger import as_of, is_unknown, refresh, store_id
 from ravi_otel._enforcement.plan import COUNTED_AGENTS, DEFAULT_RULES, JOINED, ChargingRules, LastCall, LastCallState, Plan
 from ravi_otel._enforcement.series import MOST_READ, Series, declare_series_again
 from ravi_otel._enforcement.shares import Part

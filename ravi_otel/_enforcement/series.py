@@ -12,7 +12,7 @@ from typing import Final
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account, is_strict, nature_of
-from ravi_otel._enforcement.ledger.front import store_id
+from ravi_otel._enforcement.ledger.store_ledger import store_id
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import TAG, Limit, Window, is_calendar, same_window, window_at
 from ravi_otel.policy._runs import ScopeFacts

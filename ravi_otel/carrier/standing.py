@@ -9,7 +9,7 @@ from typing import Final
 
 from ravi_otel import _current
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.front import store_id
+from ravi_otel._enforcement.ledger.store_ledger import store_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._runtime.state import STATE

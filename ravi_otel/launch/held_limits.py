@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.front import refresh
+from ravi_otel._enforcement.ledger.store_ledger import refresh
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.config import Policy

@@ -11,7 +11,7 @@ import ravi_otel
 from ravi_otel import _flow
 from ravi_otel._enforcement import engine, scope, shared_slots, shares, usage_counters
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger import front, memory
+from ravi_otel._enforcement.ledger import memory, store_ledger
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Line
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
@@ -26,8 +26,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from window_scopes import Heard, root_of, run_of
 
-FILES = {module.__file__ for module in (scope, engine, memory, front, sqlite_ledger, tool_call, shared_slots, shares, usage_counters)}
-ANSWERS = [each.__code__ for each in (MemoryLedger.reserve, MemoryLedger.charge, front.SharedLedger.reserve, front.SharedLedger.charge)]
+FILES = {
+    module.__file__ for module in (scope, engine, memory, store_ledger, sqlite_ledger, tool_call, shared_slots, shares, usage_counters)
+}
+ANSWERS = [
+    each.__code__ for each in (MemoryLedger.reserve, MemoryLedger.charge, store_ledger.StoreLedger.reserve, store_ledger.StoreLedger.charge)
+]
 LEDGERS = pytest.mark.parametrize("shared", [False, True], ids=["memory", "sqlite"])
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 

@@ -12,12 +12,12 @@ import pytest
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._enforcement.snapshot import Snapshot
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -64,7 +64,7 @@ def _ledger(kind, request, path, namespace):
     if kind == "sqlite":
         return SqliteLedger(path)
     redis = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=namespace)
-    return SharedLedger(redis, shares=lambda _: True)
+    return StoreLedger(redis, shares=lambda _: True)
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 import redis_servers
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import SpawnDeniedError
@@ -31,7 +31,7 @@ def process(store, request, tmp_path):
             ledger = SqliteLedger(tmp_path / "ledger.db", lease_s=lease_s)
         else:
             server = request.getfixturevalue("redis_server")
-            ledger = SharedLedger(RedisStore(RedisClient(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s), shares=lambda _: True)
+            ledger = StoreLedger(RedisStore(RedisClient(f"{server.quick_url}?timeout_s=2"), lease_s=lease_s), shares=lambda _: True)
         ledgers.append(ledger)
         engine = Engine(ledger=ledger)
         budget = SpawnBudget(max_agents=4, allow_preempt=False)

@@ -6,10 +6,10 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from ravi_otel._enforcement.engine import Engine
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import BudgetExhaustedError
@@ -39,7 +39,7 @@ def engine_over(kind, request, path, clock, heard):
         ledger = SqliteLedger(path / "ledger.db", clock=clock)
     else:
         store = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
-        ledger = SharedLedger(store, shares=lambda _: True, clock=clock)
+        ledger = StoreLedger(store, shares=lambda _: True, clock=clock)
     yield Engine(ledger=ledger, clock=clock, listeners=Listeners([heard]))
     ledger.close()
 

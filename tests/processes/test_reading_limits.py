@@ -15,10 +15,10 @@ from stores import REDIS, SQLITE, Store, finish, start
 
 import ravi_otel
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel.testing import Capture, ManualClock
 
 LIMIT = "session.charge.rows=5"
@@ -54,7 +54,7 @@ def opened(place, clock):
     if place.kind == SQLITE:
         ledger = SqliteLedger(place.url.removeprefix("sqlite:"), shares=Account.is_shareable, clock=clock)
     else:
-        ledger = SharedLedger(RedisStore(RedisClient(place.url), clock=clock))
+        ledger = StoreLedger(RedisStore(RedisClient(place.url), clock=clock))
     return ledger
 
 

@@ -23,10 +23,10 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import Ledger
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis import url as redis_url
 from ravi_otel._enforcement.ledger.store_failures import DAY_S, KEEP_S
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
@@ -118,15 +118,15 @@ class Choice:
         opened.store_id = hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:_ID_DIGITS]
         return opened
 
-    def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> SharedLedger:
+    def _shared(self, shares: Callable[[Account], bool], lease_s: float, failed: Callable[[], object]) -> StoreLedger:
         # Each of them costs its time to import, and most programs need neither.
         keep_s = KEEP_S if self.keep_days is None else self.keep_days * DAY_S
         if self.store == "sqlite":
-            made: Callable[..., SharedLedger] = load("ravi_otel._enforcement.ledger.sqlite.ledger").SqliteLedger
+            made: Callable[..., StoreLedger] = load("ravi_otel._enforcement.ledger.sqlite.ledger").SqliteLedger
             return made(self.url, shares=shares, lease_s=lease_s, keep_s=keep_s, failed=failed)
         client = load("ravi_otel._enforcement.ledger.redis.client").RedisClient(self.url)
         store = load("ravi_otel._enforcement.ledger.redis.store").RedisStore
-        return SharedLedger(store(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s), shares=shares, failed=failed)
+        return StoreLedger(store(client, namespace=self.namespace, lease_s=lease_s, keep_s=keep_s), shares=shares, failed=failed)
 
 
 MEMORY: Final = Choice("memory", "memory:")

@@ -200,7 +200,7 @@ class SharedStore(Counting, Operated, Protocol):
     """The accounts that several processes count in: all lines of a request are such accounts.
 
     Each step is atomic, and counts once by its operation's id. What cannot be done raises StoreError, with reason "store_failed", or
-    "store_lost" where the store works and has forgotten what was counted in it. The store keeps nothing of that: a `SharedLedger` stands
+    "store_lost" where the store works and has forgotten what was counted in it. The store keeps nothing of that: a `StoreLedger` stands
     before it, refuses or lets pass, and does later what must not be left out.
     """
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.front import refresh
+from ravi_otel._enforcement.ledger.store_ledger import refresh
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import (

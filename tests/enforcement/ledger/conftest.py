@@ -6,13 +6,13 @@ import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import TOP
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -33,7 +33,7 @@ class Shelf:
         if self.kind == "sqlite":
             ledger = SqliteLedger(self.directory / f"{uuid.uuid4().hex}.db", **options)
         else:
-            ledger = SharedLedger(RedisStore(RedisClient(self.server().url), namespace=uuid.uuid4().hex, **options), shares=lambda _: True)
+            ledger = StoreLedger(RedisStore(RedisClient(self.server().url), namespace=uuid.uuid4().hex, **options), shares=lambda _: True)
         self.made.append(ledger)
         return ledger
 

@@ -10,11 +10,11 @@ import threading
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -24,7 +24,7 @@ FACTS = ScopeFacts(scope_id="shared-run", kind=ScopeKind.RUN, run_id="shared-run
 
 def opened(path):
     return (
-        SharedLedger(RedisStore(RedisClient(path)), shares=lambda _: True)
+        StoreLedger(RedisStore(RedisClient(path)), shares=lambda _: True)
         if path.startswith("redis://")
         else SqliteLedger(path, busy_s=30.0)
     )

@@ -26,10 +26,10 @@ import redis_servers
 from ravi_otel._enforcement.clock import SystemClock
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
@@ -57,7 +57,7 @@ def account(scope="faults", value=HUGE, **options):
 
 @contextlib.contextmanager
 def opened(url, *, timeout_s=None, **options):
-    ledger = SharedLedger(RedisStore(RedisClient(url, timeout_s=timeout_s), **options))
+    ledger = StoreLedger(RedisStore(RedisClient(url, timeout_s=timeout_s), **options))
     try:
         yield ledger
     finally:
@@ -177,7 +177,7 @@ def hold(url, count):
             os.setpgid(child, group)
             group = group or child
             continue
-        ledger = SharedLedger(RedisStore(RedisClient(url), lease_s=LEASE_S))
+        ledger = StoreLedger(RedisStore(RedisClient(url), lease_s=LEASE_S))
         ask(ledger, account())
         os.write(1, b"held\n")
         while True:

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from ravi_otel._enforcement.ledger.account import BUCKETS, Account, width_ns
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -35,7 +35,7 @@ def desk(request, tmp_path, clock, desk_of):
         ledger.close()
     elif request.param == "redis":
         store = RedisStore(RedisClient(request.getfixturevalue("redis_process").url), namespace=uuid.uuid4().hex, clock=clock)
-        ledger = SharedLedger(store, shares=lambda _: True, clock=clock)
+        ledger = StoreLedger(store, shares=lambda _: True, clock=clock)
         yield desk_of(ledger)
         ledger.close()
     else:

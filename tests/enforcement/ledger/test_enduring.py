@@ -10,11 +10,11 @@ import redis_servers
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account, Crossing
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
@@ -35,7 +35,7 @@ class Store:
 
     def _opened(self, clock=None):
         link = RedisClient(f"{self.server.quick_url}?timeout_s=5", clock=clock)
-        return SharedLedger(RedisStore(link), failed=lambda: self.failures.append(1))
+        return StoreLedger(RedisStore(link), failed=lambda: self.failures.append(1))
 
     def go(self):
         self.server.kill()

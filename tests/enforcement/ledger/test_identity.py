@@ -4,7 +4,7 @@ import pytest
 
 from ravi_otel._enforcement.ledger import choosing
 from ravi_otel._enforcement.ledger.choosing import open_ledger, server_words
-from ravi_otel._enforcement.ledger.front import store_id
+from ravi_otel._enforcement.ledger.store_ledger import store_id
 
 
 def named(url):

@@ -9,11 +9,11 @@ import redis
 from ravi_otel._enforcement.ledger import choosing, store_failures
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
@@ -61,7 +61,7 @@ class InRedis(Place):
         self.url, self.namespace = url, uuid.uuid4().hex[:8]
 
     def opened(self):
-        return SharedLedger(RedisStore(RedisClient(self.url), clock=self.clock, namespace=self.namespace), shares=lambda _: True)
+        return StoreLedger(RedisStore(RedisClient(self.url), clock=self.clock, namespace=self.namespace), shares=lambda _: True)
 
     def forget(self):
         client = redis.Redis.from_url(self.url.partition("?")[0])

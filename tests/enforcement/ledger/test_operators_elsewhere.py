@@ -7,11 +7,11 @@ import pytest
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
@@ -28,7 +28,7 @@ def take(ledger, account):
 
 @pytest.fixture
 def redis_ledger(redis_server):
-    made = SharedLedger(RedisStore(RedisClient(redis_server.url), namespace=uuid.uuid4().hex), shares=lambda _: True)
+    made = StoreLedger(RedisStore(RedisClient(redis_server.url), namespace=uuid.uuid4().hex), shares=lambda _: True)
     yield made
     made.close()
 

@@ -10,11 +10,11 @@ from ravi_otel._enforcement.clock import SystemClock
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import Script
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import BudgetExhaustedError
@@ -41,7 +41,7 @@ def new(redis_server):
     namespace, made = uuid.uuid4().hex, []
 
     def make(**options):
-        made.append(SharedLedger(RedisStore(RedisClient(redis_server.url), namespace=namespace, **options), shares=lambda _: True))
+        made.append(StoreLedger(RedisStore(RedisClient(redis_server.url), namespace=namespace, **options), shares=lambda _: True))
         return made[-1]
 
     yield make

@@ -16,10 +16,10 @@ import redis_servers
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, RepeatedGrant, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
@@ -168,7 +168,7 @@ class Play:
 
 def opened(port, namespace, timeout_s):
     link = RedisClient(f"redis://127.0.0.1:{port}/0", timeout_s=timeout_s)
-    return SharedLedger(RedisStore(link, namespace=namespace))
+    return StoreLedger(RedisStore(link, namespace=namespace))
 
 
 def run_with(path, mode, at, fate):

@@ -11,12 +11,12 @@ from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, RepeatedGrant, Reservation
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.messages import SCRIPTS, TOP, Reply, tag_of
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
 from ravi_otel._enforcement.ledger.store_failures import StoreError
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.policy._limits import Kind, Limit, Outcome, ScopeKind
@@ -31,7 +31,7 @@ def new(redis_server):
     namespace, made = uuid.uuid4().hex, []
 
     def make(url=redis_server.url, shares=lambda _: True, failed=lambda: None, **options):
-        made.append(SharedLedger(RedisStore(RedisClient(url), namespace=namespace, **options), shares=shares, failed=failed))
+        made.append(StoreLedger(RedisStore(RedisClient(url), namespace=namespace, **options), shares=shares, failed=failed))
         return made[-1]
 
     yield make

@@ -12,11 +12,11 @@ import redis_servers
 from ravi_otel._enforcement.ledger import choosing, store_failures
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._enforcement.ledger.redis import store
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import Done, run_sync
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy._limits import Admission, Kind, Limit, ScopeKind
@@ -41,7 +41,7 @@ def used(ledger):
 
 @pytest.fixture
 def ledger(redis_server):
-    made = SharedLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
+    made = StoreLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
     yield made
     redis_server.say("CONFIG", "SET", "min-replicas-to-write", "0")
     made.close()
@@ -173,7 +173,7 @@ def test_the_end_of_a_process_sends_for_a_moment_and_tells_how_much_is_left(refu
     monkeypatch.undo()
     (left,) = re.findall(r"is not all counted in it: the process ended, and (\d+) messages could not be sent", caplog.text)
     assert 30 < int(left) < 40
-    following = SharedLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
+    following = StoreLedger(RedisStore(RedisClient(f"{redis_server.quick_url}?timeout_s=5")))
     assert used(following) == 40  # at their grants
     following.close()
 
@@ -186,7 +186,7 @@ def test_the_end_of_a_process_in_an_outage_names_what_the_store_does_not_hold(ca
     )
     op, used = new_op_id(), {Kind.TOKENS: 70, Kind.OUTPUT_TOKENS: 20, Kind.COST: 5}
     with redis_servers.server() as server:
-        ledger = SharedLedger(RedisStore(RedisClient(server.url)))
+        ledger = StoreLedger(RedisStore(RedisClient(server.url)))
         run_sync(ledger.reserve(Reservation(op, [Line(held, 50, 50), Line(after, 0, 0), Line(cheap, 10**9, 10**9)])))
         server.kill()
         run_sync(ledger.settle(op, used))

@@ -12,9 +12,9 @@ import warm_starts
 from redis_servers import until
 
 from ravi_otel._enforcement.ledger.account import Account
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.redis.client import RedisClient
 from ravi_otel._enforcement.ledger.redis.store import RedisStore
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -34,7 +34,7 @@ def forked(url, task, kind, value, times):
 
 @pytest.fixture
 def ledger(redis_server):
-    opened = SharedLedger(RedisStore(RedisClient(redis_server.url)))
+    opened = StoreLedger(RedisStore(RedisClient(redis_server.url)))
     yield opened
     opened.close()
 

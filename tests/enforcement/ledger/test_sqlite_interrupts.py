@@ -8,7 +8,7 @@ import uuid
 
 import pytest
 
-from ravi_otel._enforcement.ledger import front, judge
+from ravi_otel._enforcement.ledger import judge, store_ledger
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Line, Reservation
@@ -18,7 +18,7 @@ from ravi_otel._flow import run_sync
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 
-FILES = {module.__file__ for module in (front, judge, sqlite_ledger, file, transaction)}
+FILES = {module.__file__ for module in (store_ledger, judge, sqlite_ledger, file, transaction)}
 
 
 class Interruption(BaseException):

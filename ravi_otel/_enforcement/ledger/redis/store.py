@@ -5,8 +5,8 @@ been asleep only, the real amount corrects that later, once. A message that was 
 
 A budget is one account there, whose key follows from its scope: whoever counts in that scope, in whatever process, finds it. `reserve` runs
 `lua/reserve.lua` over all accounts of a call, `settle` and `release` end what it held; each answer brings the accounts as they are then,
-which are written into this process's own. `messages` encodes what a script is asked, and decodes its answer. `front.SharedLedger` picks the
-accounts that are asked for here.
+which are written into this process's own. `messages` encodes what a script is asked, and decodes its answer. `StoreLedger` picks the accounts
+that are asked for here.
 
 These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{ravi:NAMESPACE:TENANT}`:
 

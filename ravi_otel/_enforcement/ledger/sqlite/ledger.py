@@ -27,12 +27,12 @@ from weakref import WeakSet
 from ravi_otel._enforcement.clock import Clock, SystemClock
 from ravi_otel._enforcement.ledger import judge
 from ravi_otel._enforcement.ledger.account import Account, Copy
-from ravi_otel._enforcement.ledger.front import SharedLedger
 from ravi_otel._enforcement.ledger.judge import Denied, Extended, Grant, Operation, Reservation, Settled
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing
 from ravi_otel._enforcement.ledger.sqlite.file import ALIVE, Execute, LedgerFile, from_sql, sentence, to_sql
 from ravi_otel._enforcement.ledger.sqlite.transaction import BATCH, Leases, Row, SettledIds, Stander, Transaction, copies, look
 from ravi_otel._enforcement.ledger.store_failures import KEEP_S, Heartbeat, StoreError
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel._enforcement.ledger.wait_queue import WaitQueue, wake
 from ravi_otel._flow import Done, Flow, trio_here
 from ravi_otel._forksafe import around_fork
@@ -380,7 +380,7 @@ def _in_parent() -> None:
 around_fork(_before, _in_parent)
 
 
-class SqliteLedger(SharedLedger):
+class SqliteLedger(StoreLedger):
     """Be the ledger of the processes of one machine: count in a file what `shares` says; `options` are those of `SqliteStore`."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The ledger in front of a shared store: what other processes count too is counted there, the rest in memory.
+"""The ledger over a shared store: what other processes count too is counted there, the rest in memory.
 
 `choosing` opens it, over `redis.store.RedisStore` for a Redis and over `sqlite.ledger` for a file.
 
@@ -89,7 +89,7 @@ class _Passed:
     grown: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class SharedLedger:
+class StoreLedger:
     """A ledger that counts in `store` the accounts that `shares` picks, and all others in this process.
 
     `failed` hears of every step that the store could not take. `store_id` is the short name of the store that other processes count in as
@@ -110,7 +110,7 @@ class SharedLedger:
         self._shares = shares
         self._own = MemoryLedger(clock)
         self._renew()
-        renew_while_alive(self, SharedLedger.reset_after_fork)
+        renew_while_alive(self, StoreLedger.reset_after_fork)
 
     def _renew(self) -> None:
         self._pid = os.getpid()
