@@ -167,7 +167,7 @@ class Reservation:
     * `spent` is for what happened already, elsewhere: it is recorded and never refused.
     * `wraps_up` may use what is kept back for a last call. `sure` says that what it wants was learned from earlier answers.
     * A `slot` is held while its process lives: once that is silent it is released, where anything else is settled at its grant.
-    * `whole` is the request that this one is a part of.
+    * `part_of` is the request that this one is a part of.
     """
 
     op_id: str
@@ -181,12 +181,12 @@ class Reservation:
     wraps_up: bool = False
     sure: bool = False
     slot: bool = False
-    whole: Reservation | None = None
+    part_of: Reservation | None = None
 
     @property
     def meters(self) -> Collection[Account]:
         """Return the accounts of the whole request, whose claims are the asker's own."""
-        return {line.account for line in (self.whole or self).lines}
+        return {line.account for line in (self.part_of or self).lines}
 
     def on(self, lines: Sequence[Line], patience_s: float | None = None) -> Reservation:
         """Return the part of the request with these lines, with another patience where one is given."""
@@ -203,7 +203,7 @@ class Reservation:
             self.wraps_up,
             self.sure,
             self.slot,
-            self.whole or self,
+            self.part_of or self,
         )
 
     def blocks_itself(self, account: Account, operations: Operations) -> bool:
@@ -352,7 +352,7 @@ class Operation(Grant):
         self.ended = 0
 
     @property
-    def whole(self) -> bool:
+    def is_fully_held(self) -> bool:
         """Whether all of it was taken, and nothing was ended yet."""
         return self.taken == len(self.lines) and not self.ended
 
@@ -496,7 +496,7 @@ def extend(operation: Operation, more: Mapping[str, int]) -> Extended:
 
     An operation that is being ended gets nothing.
     """
-    if not operation.whole:
+    if not operation.is_fully_held:
         return Extended({})
     held, crossings = operation.share(), list[Crossing]()
     decision = decide_more(operation, more)

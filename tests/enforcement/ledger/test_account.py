@@ -545,5 +545,5 @@ def test_a_part_of_a_request_asks_as_the_whole_does():
     for each, patience_s in ((part, 3.0), (more, 0.5)):
         assert (each.op_id, each.lines, each.owner, each.patience_s, each.spent) == ("1", asks[:1], "me", patience_s, True)
         assert (each.on_stop, each.meanwhile, each.around) == (stop, print, ("x",))
-        assert (each.wraps_up, each.sure, each.slot, each.whole) == (True, True, True, whole)
+        assert (each.wraps_up, each.sure, each.slot, each.part_of) == (True, True, True, whole)
     assert part.meters == {line.account for line in asks}

@@ -387,11 +387,11 @@ class Reply:
 
         Return whether there is one of each.
         """
-        said, at, begins, whole = self._states, 0, list[int](), True
+        said, at, begins, complete = self._states, 0, list[int](), True
         try:
             for account, view in self._seen:
                 begins.append(at)
-                whole = whole and said[at] != 0
+                complete = complete and said[at] != 0
                 at = _show_state(account, view, said, at)
                 view.seen_ns = now_ns or view.seen_ns
             for number, account, view in twins:
@@ -401,7 +401,7 @@ class Reply:
             raise StoreError(UNREADABLE) from None
         if at != len(said):
             raise StoreError(UNREADABLE)
-        return whole
+        return complete
 
     def crossings(self, phase: Phase, decision: str = "admitted") -> Sequence[Crossing]:
         """Return what was crossed, and what was decided there: of an account that only observes always that."""

@@ -5,8 +5,8 @@ been asleep only, the real amount corrects that later, once. A message that was 
 
 A budget is one account there, whose key follows from its scope: whoever counts in that scope, in whatever process, finds it. `reserve` runs
 `lua/reserve.lua` over all accounts of a call, `settle` and `release` end what it held; each answer brings the accounts as they are then,
-which are written into this process's own. `messages` encodes what a script is asked, and decodes its answer. `StoreLedger` picks the accounts
-that are asked for here.
+which are written into this process's own. `messages` encodes what a script is asked, and decodes its answer. `StoreLedger` picks the
+accounts that are asked for here.
 
 These keys there are, all of them behind a hash tag, `{ravi:NAMESPACE}` or `{ravi:NAMESPACE:TENANT}`:
 
@@ -452,9 +452,9 @@ class RedisStore:
             asks.append(f"{'-' if amount is None else bounded(amount)} {int(guessed)}")
             if account.nature is Nature.HELD and amount is not None and amount > hold:
                 over.append((account, amount - hold))
-        reply, whole = yield from self._end("settle", operation, asks)
+        reply, complete = yield from self._end("settle", operation, asks)
         known = reply.letter == "S"
-        return Settled(reply.crossings("settle"), over if known else (), not whole or (operation.forgotten and not known))
+        return Settled(reply.crossings("settle"), over if known else (), not complete or (operation.forgotten and not known))
 
     def release(self, op_id: str) -> Flow[None]:
         """See `Ledger.release`."""
@@ -478,11 +478,11 @@ class RedisStore:
         raw = yield from self._run(script, encoded.keys, words)
         with _sending_again():
             reply = Reply(raw, "SO", encoded.seen)
-            whole = self._show(reply, encoded)
+            complete = self._show(reply, encoded)
         with self.lock:
             self.operations.pop(encoded.request.op_id, None)
         wake_first(encoded.accounts)
-        return reply, whole
+        return reply, complete
 
     # -- extending ------------------------------------------------------------------------------------------------
 
