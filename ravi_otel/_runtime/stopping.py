@@ -9,10 +9,13 @@ a second, too.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import faulthandler
 import gc
 import os
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -28,7 +31,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._flow import trio_here
-from ravi_otel._forksafe import BackgroundThread, renew_in_child
+from ravi_otel._forksafe import BackgroundThread, are_greenlets, renew_in_child
 from ravi_otel.errors import CancellationError, RaviError
 from ravi_otel.hooks._events import CallRecord
 from ravi_otel.hooks._listeners import Guarded, swallow
@@ -466,14 +469,16 @@ def end_under_way() -> None:
 
 
 class Termination:
-    """The handler of SIGTERM of this process, while one is installed: by its default action a process dies without a word.
+    """What is done at SIGTERM, while something is: by its default action a process dies without a word.
 
     Only where the program has left the signal to the system when it is instrumented: a handler of its own is never replaced, and one that
     it sets later takes this one's place. The process still dies of the signal, within five seconds and at once by a second one.
     `RAVI_SIGTERM=off` leaves the signal alone.
 
     In a forked child the signal is the system's again: what is open there is the parent's, and not the child's to end. Only one that has
-    something of its own to write handles it, by `install_in_child`.
+    something of its own to write handles it, by `install_in_child`, and there, as in each process that `multiprocessing` starts, a thread
+    of ours does it. Python calls a handler in the main thread, which may be about to wait for the next task, and then goes on waiting:
+    whoever ends a pool joins its workers without a time-out.
     """
 
     def __init__(self) -> None:
@@ -481,29 +486,38 @@ class Termination:
         self._of_parent = False
         self._holds = 0
         self._came: int | None = None
+        self._watch: _SignalWatch | None = None
 
     def install(self, end: Callable[[int], object]) -> None:
         """Handle the signal, where nobody else does: `end` ends and tells what is open, and is given the signal's number."""
         self._end = end
-        if threading.current_thread() is not threading.main_thread() or not switch(os.environ, SIGTERM, default=True, safe=False):
+        if not switch(os.environ, SIGTERM, default=True, safe=False) or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
             return
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        if _is_worker():
+            self._watch_signal()
+        elif threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self.handle)
 
     def install_in_child(self, end: Callable[[int], object]) -> None:
         """Handle the signal in a forked child whose parent did: `end` writes what waits. Nothing where the program has taken it since."""
-        if self._of_parent and threading.current_thread() is threading.main_thread():
+        if self._of_parent and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             self._of_parent = False
-            self.install(end)
+            self._end = end
+            self._watch_signal()
 
     def renew(self) -> None:
         """Leave the signal to the system in a forked child."""
-        self._of_parent = self._end is not None and signal.getsignal(signal.SIGTERM) == self.handle
+        self._of_parent = self._watch is not None or (self._end is not None and signal.getsignal(signal.SIGTERM) == self.handle)
+        if self._watch is not None:
+            self._watch.forget()
         self.remove()
 
     def remove(self) -> None:
         """Leave the signal to the system again, unless the program has taken it meanwhile."""
         self._end = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == self.handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -519,7 +533,7 @@ class Termination:
         finally:
             self._holds -= 1
             if self._came is not None and not self._holds:
-                self._end_by(self._came)
+                self.end_by(self._came)
 
     def handle(self, number: int, _frame: object) -> None:
         """Tell what ends, and die of the signal."""
@@ -527,14 +541,13 @@ class Termination:
         if self._holds:
             self._came = number
         else:
-            self._end_by(number)
+            self.end_by(number)
 
-    def _end_by(self, number: int) -> None:
+    def end_by(self, number: int) -> None:
+        """Tell what ends, and die of the signal, which is the system's again."""
         self._came = None
         try:
-            last = threading.Timer(LONGEST_S, os.kill, (os.getpid(), number))  # whatever hangs in what is told
-            last.daemon = True
-            last.start()
+            _die_later(number)
             if self._end is not None:
                 self._end(number)
         except BaseException as error:  # noqa: BLE001 - the process is to end, whatever a callback of the program's raises
@@ -542,6 +555,75 @@ class Termination:
                 swallow("terminate", error)
         finally:
             os.kill(os.getpid(), number)
+
+    def _watch_signal(self) -> None:
+        if self._watch is None and not are_greenlets():  # a greenlet that waits for the signal would keep all others from running
+            with contextlib.suppress(OSError, RuntimeError):  # no descriptor, or no thread, is left
+                self._watch = _SignalWatch(self.end_by)
+
+
+class _SignalWatch(BackgroundThread):
+    """Be told of SIGTERM by the handler in C that the standard library has, which writes where it came into a pipe.
+
+    For `signal.getsignal` it stays the system's own: a handler that the program sets replaces this one, and is not replaced in turn.
+    """
+
+    def __init__(self, act: Callable[[int], object]) -> None:
+        self._act = act
+        super().__init__("ravi-otel-sigterm")
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self.start()
+        if self.running:
+            faulthandler.register(signal.SIGTERM, file=self._write, all_threads=False)
+
+    def stop(self) -> None:
+        """Give the signal back, unless the program has taken it."""
+        self._give_back()
+        os.close(self._write)  # which ends the thread
+
+    def forget(self) -> None:
+        """Close the end of the thread, which a forked child does not have."""
+        os.close(self._read)
+
+    def turn(self) -> bool:
+        """Wait for the signal, and act."""
+        if os.read(self._read, 1):
+            self._give_back()
+            self._act(signal.SIGTERM)
+        os.close(self._read)
+        return False
+
+    def fault(self, bug: Exception) -> None:
+        """Count it as a bug of ours."""
+        swallow("terminate", bug)
+
+    def _give_back(self) -> None:
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            faulthandler.unregister(signal.SIGTERM)
+
+
+def _is_worker() -> bool:
+    """Whether `multiprocessing` has started this process."""
+    processes = sys.modules.get("multiprocessing.process")
+    return processes is not None and processes.parent_process() is not None
+
+
+def _die_later(number: int) -> None:
+    """Die of a signal when there was time enough, whatever hangs meanwhile.
+
+    By a bare thread: to start one of `threading` takes locks that the code may hold which a handler has interrupted.
+    """
+    start, sleep = _thread.start_new_thread, time.sleep
+    if are_greenlets():
+        original = sys.modules["gevent.monkey"].get_original
+        start, sleep = original("_thread", "start_new_thread"), original("time", "sleep")
+
+    def die() -> None:
+        sleep(LONGEST_S)
+        os.kill(os.getpid(), number)
+
+    start(die, ())
 
 
 TERMINATION: Final = Termination()

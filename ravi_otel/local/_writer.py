@@ -36,6 +36,9 @@ _EVERY_S: Final = 0.1
 _QUIET_S: Final = 5.0
 _AGAIN_S: Final = 1.0
 _PATIENCE_S: Final = 2.0
+_PATIENCE_KILLED_S: Final = 4.0
+"""How long a process that is told to end waits for the thread: it dies after five seconds, whatever waits."""
+
 _MOST_BATCH: Final = 2_000
 _TIDY_EVERY_S: Final = 3_600.0
 _KEPT_TRYING: Final = frozenset({
@@ -223,20 +226,20 @@ class Writer(BackgroundThread):
         self._resting = True
         self.wake()
 
-    def leave(self) -> None:
+    def leave(self, patience_s: float = _PATIENCE_S) -> None:
         """Write what waits, and from now on whatever comes at once: the process ends."""
         if self._end is None:
             self.end("failed" if getattr(sys, "last_value", None) is not None else "ok")
         self._leaving = True
         self.awake = False
         if self._is_known or self._waiting or self._unwritten:
-            self.flush(_PATIENCE_S)
+            self.flush(patience_s)
         if self._is_known and self.launch is None and not self._given_up and self._outcome != "signal":  # a launcher does it itself
             self.tidy(self.store)
 
     def _killed(self, number: int) -> None:
         self.end("signal", -number)
-        self.leave()
+        self.leave(_PATIENCE_KILLED_S)
 
     # -- the thread ---------------------------------------------------------------------------------------------------
 

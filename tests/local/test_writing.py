@@ -143,7 +143,8 @@ def test_a_worker_that_is_told_to_end_writes_what_it_has_and_dies_as_it_would(tm
     def wait(url, told):
         work(url)
         told.set()
-        threading.Event().wait()
+        while True:
+            threading.Event().wait(0.1)  # a handler in Python that comes right before a longer one would wait for its end
     def idle(told):
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
         told.set()
@@ -177,6 +178,41 @@ def test_a_worker_that_is_told_to_end_writes_what_it_has_and_dies_as_it_would(tm
     assert len(rows(tmp_path / "store", "calls")) == 18
     told_to_end = rows(tmp_path / "store", "processes", "outcome = 'signal'")
     assert {each["status"] for each in told_to_end} == {-15}
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_that_is_deep_in_c_writes_what_it_has_when_it_is_told_to_end(tmp_path, method):
+    program = f"""
+    import hashlib, multiprocessing, openai, signal, ravi_otel
+    def work(url, told):
+        ravi_otel.instrument()
+        client = openai.OpenAI(base_url=url, api_key="any", max_retries=0)
+        client.chat.completions.create(model="gpt-4o-mini", messages=[{{"role": "user", "content": "hi"}}])
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        told.set()
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # where Python calls no handler
+    if __name__ == "__main__":
+        from ravi_otel.testing import ScriptedLLM, Text
+        with ScriptedLLM(Text("x", usage=(30, 10))) as server:
+            made = multiprocessing.get_context({method!r})
+            told = made.Event()
+            process = made.Process(target=work, args=(server.base_url, told))
+            process.start()
+            assert told.wait(60)
+            process.terminate()
+            process.join(30)
+            print(process.exitcode)
+            process.kill()
+    """
+    place = tmp_path / "program.py"
+    place.write_text(textwrap.dedent(program))
+    done = subprocess.run(
+        [sys.executable, str(place)], env=environment(tmp_path / "store"), capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["-15"]
+    assert len(rows(tmp_path / "store", "calls")) == 1
+    assert [(each["outcome"], each["status"]) for each in rows(tmp_path / "store", "processes")] == [("signal", -15)]
 
 
 def test_greenlets_of_gevent_write_too(tmp_path):
