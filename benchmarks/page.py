@@ -34,7 +34,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(1, str(ROOT / "tests"))  # after this folder: both have a module of that name
 
 from page_stage import Looking, serving  # noqa: E402 - the tests' own tools
-from page_times import TIMES, answered_after, fill_a_huge_run, longest_frame, there_after  # noqa: E402 - the tests' own tools
+from page_times import SPANS, TIMES, answered_after, fill_a_huge_run, longest_frame, there_after  # noqa: E402 - the tests' own tools
 
 EVENTS = 20
 NO_NETWORK = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
@@ -124,7 +124,9 @@ def page(places: Places) -> Iterator[Line]:
             looking = look(served)
             shown = looking.open("/runs/huge")
             expect(shown.get_by_role("treegrid", name="Calls").get_by_text("agent 0")).to_be_visible(timeout=120_000)
-            yield "a run of 100,000 spans is there", "", f"{answered_after(shown, '/api/runs/huge') / 1000:.1f} s"
+            expect(shown.get_by_role("treegrid", name="Calls")).to_have_attribute("aria-rowcount", f"{SPANS}", timeout=120_000)
+            yield "a run of 100,000 spans: its first lines", "≤ 2 s", f"{answered_after(shown, '/api/runs/huge?most=') / 1000:.1f} s"
+            yield "… all of it", "", f"{answered_after(shown, '/api/runs/huge') / 1000:.1f} s"
             yield "longest frame while it scrolls", "≤ 100 ms", f"{longest_frame(shown, 'Tree and waterfall'):.0f} ms"
             looking.context.close()
         with serving(places.new("now")) as served:

@@ -568,7 +568,7 @@ def _usage(written: Any) -> Usage | None:
     known = object_in(written)
     if known is None:
         return None
-    counts = {name: value for name in _USAGE if (value := int_in(known.get(name))) is not None and 0 <= value < 2**63}
+    counts = {name: count for name, each in known.items() if name in _USAGE and (count := int_in(each)) is not None and 0 <= count < 2**63}
     source = known.get("source")
     return Usage(**counts, source=cast("UsageSource", source) if source in _SOURCES else "estimated")
 

@@ -36,6 +36,8 @@ def clean(name: str | None, most: int = 80) -> str:
     """
     if name is None:
         return ""
+    if name.isascii() and name.isprintable():  # nearly every one: nothing in it can do harm
+        return _cut(" ".join(name[:_MOST_READ].split()), most)
     kept: list[str] = []
     stacked = 0
     for char in _ESCAPES.sub("", name[:_MOST_READ]):
@@ -50,7 +52,10 @@ def clean(name: str | None, most: int = 80) -> str:
             kept.append(" ")
         elif category[0] != "C":
             kept.append(char)
-    text = " ".join("".join(kept).split())
+    return _cut(" ".join("".join(kept).split()), most)
+
+
+def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

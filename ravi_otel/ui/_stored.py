@@ -29,7 +29,7 @@ from ravi_otel.ui._live import place
 
 _MS: Final = 1_000_000
 _HEX: Final = re.compile(r"[0-9a-f]{16,32}")
-_MOST_NODES: Final = 100_000
+MOST_NODES: Final = 100_000
 _FIRST_RUNS: Final = 100
 _MORE_RUNS: Final = 500
 """How many runs are shown at once, and how many more when they are scrolled to."""
@@ -88,10 +88,10 @@ def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
     return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
 
 
-def run(store: Store, run_id: str, jaeger: str | None = None) -> api.Run:
-    """Return one run whole; `jaeger` is where its trace can be looked at."""
+def run(store: Store, run_id: str, jaeger: str | None = None, *, most: int = MOST_NODES) -> api.Run:
+    """Return one run with so many lines of its tree at most; `jaeger` is where its trace can be looked at."""
     with queries.Queries(store) as ask:
-        tree, curves = ask.tree(run_id, most=_MOST_NODES), ask.curves(run_id)
+        tree, curves = ask.tree(run_id, most=most), ask.curves(run_id)
     head = tree.run
     ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
     rows, depths = list[api.TreeRow](), dict[str, int]()

@@ -282,9 +282,9 @@ def runs(desk: At, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
 
 
 @router.get("/api/runs/{run_id:path}")
-def run(desk: At, run_id: str) -> api.Run:
-    """Return one run whole."""
-    return _stored.run(desk.stored(), run_id, desk.jaeger)
+def run(desk: At, run_id: str, most: Annotated[int, Query(ge=1, le=_stored.MOST_NODES)] = _stored.MOST_NODES) -> api.Run:
+    """Return one run whole, or with so many lines of its tree: a large one takes seconds to be read."""
+    return _stored.run(desk.stored(), run_id, desk.jaeger, most=most)
 
 
 @router.get("/api/export/{run_id:path}", include_in_schema=False)

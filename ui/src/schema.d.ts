@@ -325,7 +325,7 @@ export interface paths {
         };
         /**
          * Run
-         * @description Return one run whole.
+         * @description Return one run whole, or with so many lines of its tree: a large one takes seconds to be read.
          */
         get: operations["run_api_runs__run_id__get"];
         put?: never;
@@ -2082,7 +2082,9 @@ export interface operations {
     };
     run_api_runs__run_id__get: {
         parameters: {
-            query?: never;
+            query?: {
+                most?: number;
+            };
             header?: never;
             path: {
                 run_id: string;

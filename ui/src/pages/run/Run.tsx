@@ -124,7 +124,7 @@ export function RunPage({ id }: { id: string }) {
   const open = (now.value?.rows ?? []).filter((row) => row.run === id);
   const running = open.find((row) => row.kind === "run");
   const mark = running ? `${running.calls}/${running.cost}` : "over";
-  const { data, error } = useGet<Run>(`/api/runs/${encodeURIComponent(id)}`, mark);
+  const { data, error, isReading } = useRun(id, mark);
   const name = visible(data?.run.name ?? id);
   return (
     <Page name={name} looks="one run of the store" cli={`ravi-otel show ${quoted(id)} --content`} keys={KEYS} fixed>
@@ -137,9 +137,21 @@ export function RunPage({ id }: { id: string }) {
           <Elsewhere id={id} />
         </>
       )}
-      {error === null && data && <Whole data={data} name={name} open={open} />}
+      {error === null && data && <Whole data={data} name={name} open={open} isReading={isReading} />}
     </Page>
   );
+}
+
+const FIRST_LINES = 2000;
+
+/** One run: of a large one the first lines are there at once, and all of it when the server has read it. */
+function useRun(id: string, mark: string): { data: Run | null; error: string | null; isReading: boolean } {
+  const path = `/api/runs/${encodeURIComponent(id)}`;
+  const begun = useRef(mark);
+  const first = useGet<Run>(`${path}?most=${FIRST_LINES}`);
+  const wantsAll = first.data !== null && (first.data.left_out > 0 || mark !== begun.current);
+  const all = useGet<Run>(wantsAll ? path : null, mark);
+  return { data: all.data ?? first.data, error: first.error ?? all.error, isReading: all.data === null && (first.data?.left_out ?? 0) > 0 };
 }
 
 /** An id that is no run's: what it is of instead, such as the call or the trace that an error named. */
@@ -178,7 +190,14 @@ export function ExportedRun({ data }: { data: Run }) {
 
 const KEYS_OF: Record<string, readonly Asked["op"][]> = { p: ["resume", "stop", "pause"], l: ["set_limit"], x: ["close", "cancel"] };
 
-function Whole({ data, name, open = [] }: { data: Run; name: string; open?: readonly NowRow[] }) {
+interface WholeProps {
+  data: Run;
+  name: string;
+  open?: readonly NowRow[];
+  isReading?: boolean;
+}
+
+function Whole({ data, name, open = [], isReading = false }: WholeProps) {
   const search = useSearch();
   const [, go] = useLocation();
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
@@ -190,20 +209,24 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
   const limits = data.limits.length > 0 ? data.limits : limitsNow(open);
   const waits = open.find((row) => row.note?.ask);
   const refused = lines.findIndex(({ row }) => row[4] === "refused" && isCall(row));
-  const found = lines.findIndex(({ row }) => row[0] === wanted);
-  const [at, setAt] = useState(() => Math.max(0, found >= 0 ? found : refused));
+  const [chosen, setChosen] = useState(wanted);
+  const stood = useRef(0);
+  const place = useMemo(() => (chosen === null ? refused : lines.findIndex(({ row }) => row[0] === chosen)), [lines, chosen]);
+  const at = place >= 0 ? place : Math.min(stood.current, lines.length - 1);
+  stood.current = at;
   const selected = lines[at]?.row;
   const isPhone = useMedia("(max-width: 640px)");
   const scroller = useRef<HTMLDivElement>(null);
   const above = data.curves.length > 0 ? 149 : 41;
   const virtual = useVirtual(lines.length, ROW, scroller, above);
+  useEffect(() => setOpened((before) => new Set([...before, ...holding(data.rows, chosen)])), [isReading]);
   useEffect(() => {
     if (at > 0) virtual.show(at);
-  }, []);
+  }, [isReading]); // where all of it came, what is open stands elsewhere
 
   const choose = (next: number) => {
-    setAt(next);
     const row = lines[next]?.row;
+    setChosen(row?.[0] ?? null);
     if (row && row[0] && row[2] !== "turns" && told === null) go(`${location.pathname}?item=${encodeURIComponent(row[0])}`, { replace: true });
   };
   const move = (step: number) => {
@@ -347,7 +370,11 @@ function Whole({ data, name, open = [] }: { data: Run; name: string; open?: read
               );
             })}
           </div>
-          {data.left_out > 0 && <p class="failed dim">{data.left_out.toLocaleString("en-US")} more calls are kept than can be shown.</p>}
+          {data.left_out > 0 && (
+            <p class="failed dim" role="status">
+              {isReading ? `${data.left_out.toLocaleString("en-US")} more lines are being read…` : `${data.left_out.toLocaleString("en-US")} more calls are kept than can be shown.`}
+            </p>
+          )}
         </div>
         <Item row={selected} notes={data.notes} onAsk={setAsking} />
       </div>
