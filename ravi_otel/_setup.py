@@ -80,8 +80,8 @@ _WRAPPED: tuple[Installed, ...] = (
     *HELPERS,
     *HTTP_LIBRARIES,
     *SOCKETS,
-    *MCP,
     Clients(lambda extensions: is_sending() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
+    *MCP,  # around what carries: what a call of a tool takes along is known once it may run
     *UNWRAPPED,
     *WORKERS,
 )

@@ -81,20 +81,20 @@ SOCKETS: Final = tuple(
 """Modules with classes of connections; what follows these is imported with the first of the modules, not before."""
 
 
-def _mcp(wrapping: str, module: ModuleType) -> Installed:
-    return cast("Installed", getattr(load("ravi_otel._instrumentation.mcp_client"), wrapping)(module))
+def _mcp(place: str, wrapping: str, module: ModuleType) -> Installed:
+    return cast("Installed", getattr(load(f"ravi_otel.{place}"), wrapping)(module))
 
 
 MCP: Final = (
     Package(
         "mcp.client.session",
-        partial(_mcp, "ClientSessions"),
+        partial(_mcp, "_instrumentation.mcp_client", "ClientSessions"),
         "ravi-otel: this version of mcp cannot be instrumented (%s is missing), so tools that are called over it are neither counted nor "
         "refused. Supported are mcp>=1.27,<3.",
     ),
     Package(
         "mcp.client.streamable_http",
-        partial(_mcp, "HttpTransports"),
+        partial(_mcp, "_runtime.mcp_sessions", "HttpTransports"),
         "ravi-otel: this version of mcp does not tell over what a tool is called (%s is missing).",
     ),
 )

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
-from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.trace import StatusCode
 
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.mcp_gates import GateOfTool, Schema, gate_of, keep_schemas
+from ravi_otel._instrumentation.mcp_gates import GateOfTool, gate_of, keep_schemas
 from ravi_otel._runtime.gate_review import Parameters
+from ravi_otel._runtime.mcp_sessions import DISPATCHER, INITIALIZE, TOOLS_CALL, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import RemoteCall, ToolCall, enclosing_call, is_captured
@@ -29,70 +28,25 @@ from ravi_otel.errors import BudgetError, RaviError, ToolDeniedError
 from ravi_otel.hooks._events import RemoteTool, ToolRecord
 from ravi_otel.hooks._listeners import Guarded
 
-_CALL: Final = "tools/call"
 _LIST: Final = "tools/list"
-_INITIALIZE: Final = "initialize"
-_DISPATCHER: Final = "JSONRPCDispatcher"
-_STDIO: Final = "stdio_client"
-_PORTS: Final = {"http": 80, "https": 443}
 _OVER_LIMIT: Final = 429
 _FORBIDDEN: Final = 403
-_MOST_ROUNDS: Final = 1_000
-
-_transports: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-"""What writes requests over HTTP, by the stream that it takes them from."""
-
-
-class Server:
-    """Know what a session's server said of itself, what its tools take, and which calls of them it has asked something about."""
-
-    __slots__ = ("asked", "is_piped", "name", "protocol_version", "schemas")
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self.protocol_version: str | None = None
-        self.is_piped = False
-        self.schemas: dict[str, Schema] = {}
-        self.asked: list[tuple[str, Any]] = []
-
-    def began(self, result: Any) -> None:
-        """Note the answer to `initialize`."""
-        info = getattr(result, "serverInfo", None) or getattr(result, "server_info", None)
-        self.name = _text(getattr(info, "name", None))
-        self.protocol_version = _text(getattr(result, "protocolVersion", None) or getattr(result, "protocol_version", None))
-
-    def goes_on(self, params: Any) -> bool:
-        """Whether a call only answers what the server asked about the same one; each is answered once."""
-        if getattr(params, "input_responses", None) is None and getattr(params, "request_state", None) is None:
-            return False
-        asked = (params.name, params.arguments)
-        if asked in self.asked:
-            self.asked.remove(asked)
-            return True
-        return False
-
-    def answered(self, params: Any, result: Any) -> None:
-        """Note that a server asks something before it answers a call."""
-        if getattr(result, "result_type", None) == "input_required":
-            self.asked.append((params.name, params.arguments))
-            del self.asked[:-_MOST_ROUNDS]
 
 
 class ClientSessions:
-    """Hold the wrapped methods of `mcp.client.session`, and know the servers of its sessions."""
+    """Hold the wrapped methods of `mcp.client.session` by which a tool call is one."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._wraps = Wraps()
         self._active = False
-        self._servers: weakref.WeakKeyDictionary[Any, Server] = weakref.WeakKeyDictionary()
         self._errors: dict[type[RaviError], type[Any]] = {}
 
     def install(self) -> None:
         """Wrap what sends requests, and in 2.x what writes them, inside of the span that the SDK makes of each."""
         session = self._module.ClientSession
         owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
-        dispatcher = getattr(self._module, _DISPATCHER, None)
+        dispatcher = getattr(self._module, DISPATCHER, None)
         self._wraps.wrap(owner, "send_request", self._send_request)
         if dispatcher is not None:
             self._wraps.wrap(dispatcher, "_write", self._write)
@@ -108,10 +62,10 @@ class ClientSessions:
 
     def _send_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = args[0] if args else kwargs.get("request")
-        method = getattr(getattr(request, "root", request), "method", None)
-        if not self._active or method not in {_CALL, _LIST, _INITIALIZE} or not isinstance(session, self._module.ClientSession):
+        method = method_of(request)
+        if not self._active or method not in {TOOLS_CALL, _LIST, INITIALIZE} or not isinstance(session, self._module.ClientSession):
             return wrapped(*args, **kwargs)
-        if method != _CALL:
+        if method != TOOLS_CALL:
             return named_like(self._heard(method, session, wrapped(*args, **kwargs)), wrapped)
         return named_like(self._call_tool(wrapped, session, request, args, kwargs), wrapped)
 
@@ -119,19 +73,17 @@ class ClientSessions:
         """Send a request whose answer tells of the server."""
         result = await sent
         with Guarded("mcp"):
-            if method == _INITIALIZE:
-                server = self._server(session)
-                server.began(result)
-                server.is_piped = _is_piped(_stream_of(session))  # now: what writes requests has written the first, and waits for another
+            if method == INITIALIZE:
+                McpServer.of(session).began(result)
             else:
-                keep_schemas(self._server(session).schemas, result)
+                keep_schemas(McpServer.of(session).schemas, result)
         return result
 
     async def _call_tool(
         self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         sent = _Sent(wrapped, session, request, args, kwargs)
-        server = self._server(session)
+        server = McpServer.of(session)
         if server.goes_on(sent.params):
             result = await sent.send()
             server.answered(sent.params, result)
@@ -140,7 +92,8 @@ class ClientSessions:
         within = enclosing_call(sent.name, STATE.locate()[0])
         if within is not None:
             within.answered = True
-        remote = self._remote(session, server)
+        dispatcher = getattr(session, "_dispatcher", None)
+        remote = server.remote_tool(spanned=isinstance(dispatcher, getattr(self._module, DISPATCHER, ())))
         if within is not None and gate is None:
             _tell_on(within, remote)
             result = await sent.send()
@@ -166,27 +119,6 @@ class ClientSessions:
                 return self._as_result(refused)
             error = self._as_error(refused)
         raise error from error.__cause__
-
-    def _server(self, session: Any) -> Server:
-        """Return what is known of a session's server: 2.x keeps what it said of itself."""
-        known = self._servers.get(session)
-        if known is None:
-            known = self._servers[session] = Server()
-        info = getattr(session, "server_info", None)
-        if info is not None:
-            known.name = _text(getattr(info, "name", None))
-            known.protocol_version = _text(getattr(session, "protocol_version", None))
-        return known
-
-    def _remote(self, session: Any, server: Server) -> RemoteTool:
-        dispatcher = getattr(session, "_dispatcher", None)
-        spanned = dispatcher is not None and isinstance(dispatcher, getattr(self._module, _DISPATCHER, ()))
-        remote = RemoteTool(server.name, server.protocol_version, spanned=spanned)
-        with suppress(Exception):  # what a program has put in a stream's place need not have what one has
-            _add_transport(remote, _stream_of(session))
-        if server.is_piped:
-            remote.transport = "pipe"
-        return remote
 
     # -- a refusal -------------------------------------------------------------------------------------------------------
 
@@ -216,7 +148,7 @@ class ClientSessions:
         if self._active:
             with Guarded("mcp"):
                 message = args[0] if args else kwargs.get("message")
-                if getattr(message, "method", None) == _CALL:
+                if getattr(message, "method", None) == TOOLS_CALL:
                     _adopt(dispatcher, message)
         return wrapped(*args, **kwargs)
 
@@ -253,7 +185,7 @@ class _Sent:
         self._request = request
         self._args = args
         self._kwargs = kwargs
-        self.params: Any = getattr(request, "root", request).params
+        self.params = params_of(request)
         self.name = str(self.params.name)
         self.call: ToolCall | None = None
         self.began = False
@@ -269,7 +201,7 @@ class _Sent:
     async def send_with(self, arguments: dict[str, Any]) -> Any:
         """Send it with the arguments that a gate lets through."""
         if arguments != (self.params.arguments or {}):
-            request = _with_arguments(self._request, arguments)
+            request = with_params(self._request, arguments=arguments)
             if self._args:
                 self._args = (request, *self._args[1:])
             else:
@@ -285,41 +217,11 @@ def _anything(**arguments: Any) -> None:
     """Have the signature of a tool of which only its server knows what it takes."""
 
 
-def _with_arguments(request: Any, arguments: dict[str, Any]) -> Any:
-    root = getattr(request, "root", None)
-    if root is not None:
-        return request.model_copy(update={"root": _with_arguments(root, arguments)})
-    return request.model_copy(update={"params": request.params.model_copy(update={"arguments": arguments})})
-
-
 def _tell_on(within: ToolCall, remote: RemoteTool) -> None:
     """Say on the span of a tool that it is called over MCP."""
     record: ToolRecord | None = within.record
     if record is not None:
         record.remote = remote
-
-
-def _add_transport(remote: RemoteTool, stream: Any) -> None:
-    """Say over what a stream's messages go, as far as that can be seen."""
-    held = _transports.get(stream)
-    transport = None if held is None else held()
-    if transport is not None:
-        url = urlsplit(str(transport.url))
-        remote.transport, remote.session_id = "tcp", _text(transport.session_id)
-        remote.address, remote.port = url.hostname, url.port or _PORTS.get(url.scheme)
-
-
-def _stream_of(session: Any) -> Any:
-    """Return the stream that a session's requests are written to; None where a server in this process is called without one."""
-    stream = getattr(getattr(session, "_dispatcher", None) or session, "_write_stream", None)
-    return getattr(stream, "_inner", stream)
-
-
-def _is_piped(stream: Any) -> bool:
-    """Whether what waits for something to write is the SDK's task that writes to a process it has started."""
-    with suppress(Exception):  # as above
-        return any(_STDIO in str(receiver.task_info.name) for receiver in stream._state.waiting_receivers.values())  # noqa: SLF001 - nothing else tells
-    return False
 
 
 def _reduced_to(kind: type[RaviError]) -> Callable[[Any], Any]:
@@ -342,34 +244,3 @@ def _error_class() -> Any:
     """Return the class of the SDK's errors: of 2.x, or else of 1.x."""
     exceptions: Any = load("mcp.shared.exceptions")
     return getattr(exceptions, "MCPError", None) or exceptions.McpError
-
-
-def _text(value: object) -> str | None:
-    return value if isinstance(value, str) and value else None
-
-
-class HttpTransports:
-    """Hold the wrapped method of `mcp.client.streamable_http` by which a session is known to go over HTTP, and where to."""
-
-    def __init__(self, module: ModuleType) -> None:
-        self._module = module
-        self._wraps = Wraps()
-        self._active = False
-
-    def install(self) -> None:
-        """Wrap what takes a session's messages."""
-        self._wraps.wrap(self._module.StreamableHTTPTransport, "post_writer", self._post_writer)
-        self._active = True
-
-    def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
-        self._active = False
-        self._wraps.restore()
-
-    def _post_writer(self, wrapped: Callable[..., Any], transport: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._active:
-            with Guarded("mcp"):
-                stream: Any = kwargs.get("write_stream", args[3] if len(args) > 3 else None)  # noqa: PLR2004 - its place in 1.x and 2.x
-                if stream is not None:
-                    _transports[getattr(stream, "_inner", stream)] = weakref.ref(transport)
-        return wrapped(*args, **kwargs)

@@ -27,8 +27,8 @@ _log = logging.getLogger("ravi_otel")
 class Configured:
     """What was configured.
 
-    `keys` sign and verify; `to` are the hosts that get ours; `trust` the peers that are believed without a signature; `names` what
-    this service is called by those who call it, none: by anything.
+    `keys` sign and verify; `to` are the hosts, and MCP servers, that get ours; `trust` the peers that are believed without a
+    signature; `names` what this service is called by those who call it, none: by anything.
     """
 
     keys: Keys = field(default_factory=Keys)

@@ -1,4 +1,4 @@
-"""Know hosts and peers that are listed, and take apart URLs that anybody may have written."""
+"""Know hosts, MCP servers and peers that are listed, and take apart URLs that anybody may have written."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._checks import show
@@ -16,6 +16,9 @@ _PORTS: Final = {"http": 80, "https": 443, "ws": 80, "wss": 443}
 _LONGEST_URL: Final = 65_536
 _MOST_LISTED: Final = 1_000
 _PATTERN: Final = re.compile(r"(\*\.)?([A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]{2,45}\])(?::(\d{1,5}))?")
+_SERVER: Final = re.compile(r"mcp:(?!\d{1,5}$)(.{1,256})")
+"""An MCP server by its name; figures alone are the port of a host that is called so."""
+
 _ODD: Final = re.compile(r"[^\x21-\x7e]|\\")
 """Characters that two readers of one URL take for different things."""
 
@@ -42,12 +45,13 @@ def place_of(url: str) -> tuple[str, int | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """A list of hosts: each a name, `*.` and the end of names, or an address, with a port or any."""
+    """A list of hosts: each a name, `*.` and the end of names, or an address, with a port or any; `servers` are those of MCP, by name."""
 
     listed: tuple[tuple[bool, str, int | None], ...] = ()
+    servers: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        return bool(self.listed)
+        return bool(self.listed or self.servers)
 
     def has(self, host: str, port: int | None) -> bool:
         """Whether the host is listed; `host` in lower case, without brackets."""
@@ -60,18 +64,23 @@ class Hosts:
 
 
 def read_hosts(variable: str, text: str) -> Hosts:
-    """Read `api.internal,*.svc.local:8443`; ConfigurationError for what names no host."""
+    """Read `api.internal,*.svc.local:8443,mcp:notes`; ConfigurationError for what names neither a host nor a server."""
     listed: list[tuple[bool, str, int | None]] = []
+    servers: set[str] = set()
     for part in _parts(variable, text):
+        server = _SERVER.fullmatch(part)
+        if server is not None:
+            servers.add(unquote(server[1]).strip())
+            continue
         match = _PATTERN.fullmatch(part)
         port = None if match is None or match[3] is None else int(match[3])
         if match is None or port == 0 or (port or 0) > 65_535:  # noqa: PLR2004 - the last port there is
             raise ConfigurationError(
                 f"{variable}: {show(part)} names no host. Write names such as api.internal, *.svc.local or 10.0.0.5:8443, "
-                "with commas between."
+                "or mcp:notes of an MCP server, with commas between."
             )
         listed.append((match[1] is not None, match[2].strip("[]").lower().removesuffix("."), port))
-    return Hosts(tuple(listed))
+    return Hosts(tuple(listed), frozenset(servers))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,16 +4,19 @@ Whoever else wants to know of requests is told from the same wrappers (`rewritin
 
 Others put baggage on requests too: instrumentations that carry on what they were given, and programs. Whoever of them came first or
 last, they all work above the one place where a request becomes bytes. That is where these wrappers are: in `httpcore` for httpx,
-`httpcore2` for httpx2, `http.client` for requests and urllib3, and in aiohttp's own request.
+`httpcore2` for httpx2, `http.client` for requests and urllib3, and in aiohttp's own request. Requests over MCP have no headers where it is
+no HTTP; what would be one is in their `_meta`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from types import ModuleType
+from typing import Final, cast
 
-from ravi_otel._runtime.patching import Package
+from ravi_otel._extras import load
+from ravi_otel._runtime.patching import Installed, Package
 from ravi_otel.carrier.clients import by_aiohttp, by_http_client, by_httpcore
 from ravi_otel.carrier.clients.rewriting import Rewriting, Watch
 
@@ -21,6 +24,16 @@ _UNUSABLE: Final = (
     "ravi-otel: this version of {} cannot be wrapped (%s is missing), so its requests carry no run to other services, and baggage that "
     "others put on them is not looked at."
 )
+
+
+_UNUSABLE_MCP: Final = (
+    "ravi-otel: this version of mcp cannot be wrapped (%s is missing), so its requests carry no run to servers, and baggage that others "
+    "put on them is not looked at."
+)
+
+
+def _mcp(module: ModuleType) -> Installed:
+    return cast("Installed", load("ravi_otel.carrier.clients.by_mcp").Installed(module))
 
 
 class Clients:
@@ -37,6 +50,7 @@ class Clients:
                 ("aiohttp", by_aiohttp.Installed),
             )
         ]
+        self._packages.append(Package("mcp.client.session", _mcp, _UNUSABLE_MCP))
 
     def install(self) -> None:
         """Wrap what the program has imported, and later what it imports then."""

@@ -1,0 +1,29 @@
+"""A server by hand over stdio, which keeps every byte that it is sent."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+TOOLS = [{"name": "search", "inputSchema": {"type": "object"}}]
+
+
+def answer(message):
+    if message["method"] == "initialize":
+        version = message["params"]["protocolVersion"]
+        info = {"name": os.environ.get("SERVER_NAME", "notes"), "version": "1"}
+        return {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
+    if message["method"] == "tools/list":
+        return {"tools": TOOLS}
+    if message["method"] == "tools/call":
+        return {"content": [{"type": "text", "text": "found"}]}
+    return {}
+
+
+with Path(os.environ["RAN"]).open("ab", buffering=0) as log:
+    for line in sys.stdin.buffer:
+        log.write(line)
+        message = json.loads(line)
+        if "id" in message:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}) + "\n")
+            sys.stdout.flush()
