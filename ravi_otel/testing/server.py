@@ -1,4 +1,4 @@
-"""Answer the openai client over real HTTP with what a script says."""
+"""Answer the clients of models over real HTTP with what a script says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Sent:
 
 
 class ScriptedLLM(Loopback):
-    """Be an OpenAI-compatible server on 127.0.0.1 whose answers are a script.
+    """Be a server of models on 127.0.0.1 whose answers are a script, in OpenAI's format and in those of others.
 
     `script` is one `Answer` for ever, an iterable of answers taken in the order in which requests arrive, or a
     function of the `Request`, called on the server's thread (it must not block); a string is a `Text`. When the script
@@ -43,7 +43,10 @@ class ScriptedLLM(Loopback):
 
     Serves POST /v1/chat/completions, /v1/responses, /v1/embeddings, /v1/completions, /v1/moderations and
     GET /v1/models, the same below /openai for groq's client, and Anthropic's /v1/messages, /v1/messages/count_tokens and
-    /v1/complete (both clients are told `url`, not `base_url`); anything else is a 404, and a body that cannot be read a 400,
+    /v1/complete (both clients are told `url`, not `base_url`). Told `url`, other libraries find Google's models (`generateContent`
+    and its stream, embeddings; AI Studio's paths and Vertex AI's, there also others' models), Bedrock's (Converse and InvokeModel
+    with their streams, for Claude, Llama, Titan, Mistral), Cohere's /v2/chat and /v2/embed, Ollama's /api/chat, /api/generate and
+    /api/embed, and Mistral's paths, which are OpenAI's. Anything else is a 404, and a body that cannot be read a 400,
     in OpenAI's shape, without taking an answer from the script. Keys are not looked at. Ids and times are the same in every
     run: the third request is `chatcmpl-3`. A response asked for in the background is queued, and whole when it is retrieved;
     /v1/batches, /v1/files, /v1/threads and other such paths answer what the script writes out as `Raw`. Everything on it may be

@@ -130,7 +130,7 @@ class Converse(_OfBedrock):
             output_cap=next((cap for name in _CAPS if (cap := count(get(config, name))) is not None), None),
             messages=size,
             parameters=parameters,
-            offers_tools=get(body.get("toolConfig"), "tools") is not None,
+            offers_tools=bool(items(body.get("toolConfig"), "tools")),
         )
 
     def reply(self, result: Any) -> Reply:

@@ -74,7 +74,7 @@ class Chat(WireFormat):
             output_cap=count(body.get(_CAP)),
             messages=size,
             parameters=_SETTINGS.of(body),
-            offers_tools="tools" in body,
+            offers_tools=bool(items(body, "tools")),
         )
 
     def reply(self, result: Any) -> Reply:

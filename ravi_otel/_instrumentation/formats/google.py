@@ -123,7 +123,7 @@ class GenerateContent(WireFormat):
             choices=max(1, count(either(config, "candidateCount")) or 1),
             messages=size,
             parameters=parameters,
-            offers_tools="tools" in body,
+            offers_tools=bool(items(body, "tools")),
         )
 
     def reply(self, result: Any) -> Reply:

@@ -99,7 +99,7 @@ class _Generated(WireFormat):
             output_cap=count(options.get(_CAP)) or None,
             messages=messages,
             parameters=parameters,
-            offers_tools="tools" in body,
+            offers_tools=bool(items(body, "tools")),
         )
 
     def _bound(self, request: Request, call: Call, pictures: Sequence[Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 from ravi_otel.policy._usage import Usage
@@ -102,6 +103,13 @@ def as_embeddings(usage: Usage | Mapping[str, Any] | None) -> Mapping[str, Any] 
     return {"prompt_tokens": usage.input_tokens, "total_tokens": usage.input_tokens}
 
 
+def as_messages(request: Request, said: object, system: object = None) -> Request:
+    """Give the request of another API as one whose messages can be counted: what is said, and what the model is told to be."""
+    messages = cast("list[object]", said) if isinstance(said, list) else [said]
+    told = "".join(_texts(system))
+    return replace(request, body={"messages": messages, **({"instructions": told} if told else {})})
+
+
 def _messages(body: Mapping[str, Any]) -> Iterable[Any]:
     if isinstance(body.get("instructions"), str):
         yield body["instructions"]
@@ -122,5 +130,5 @@ def _texts(value: object) -> Iterable[str]:
             yield from _texts(item)
     elif isinstance(value, dict):
         fields = cast("dict[str, object]", value)
-        for key in ("content", "text", "refusal", "name", "arguments", "output", "function", "tool_calls"):
+        for key in ("content", "parts", "text", "refusal", "name", "arguments", "output", "function", "tool_calls"):
             yield from _texts(fields.get(key))

@@ -20,13 +20,13 @@ def answer(request: Request, given: Vector | Text) -> Payload:
     dim = request.body.get("dimensions")
     size = dim if isinstance(dim, int) and dim > 0 else getattr(given, "dim", 8)
     packed = request.body.get("encoding_format") == "base64"
-    data = [_entry(at, _vector(text, size), packed=packed) for at, text in enumerate(_inputs(request.body.get("input")))]
+    data = [_entry(at, vector(text, size), packed=packed) for at, text in enumerate(inputs_of(request.body.get("input")))]
     usage = as_embeddings(stated(given.usage, lambda: (prompt_tokens(request.body.get("input")), 0)))
-    body: dict[str, Any] = {"object": "list", "data": data, "model": given.model or request.model}
+    body: dict[str, Any] = {"id": f"embd-{request.index + 1}", "object": "list", "data": data, "model": given.model or request.model}
     return plain(body if usage is None else body | {"usage": usage})
 
 
-def _inputs(value: object) -> Sequence[object]:
+def inputs_of(value: object) -> Sequence[object]:
     """Tell one input from many: token ids in a flat list are one input."""
     if not isinstance(value, list):
         return [value]
@@ -34,7 +34,8 @@ def _inputs(value: object) -> Sequence[object]:
     return [items] if items and isinstance(items[0], int) else items
 
 
-def _vector(text: object, dim: int) -> list[float]:
+def vector(text: object, dim: int) -> list[float]:
+    """Give a unit vector, the same for the same text."""
     seed = json.dumps(text).encode()
     rough = [struct.unpack(">q", hashlib.blake2b(seed, digest_size=8, salt=at.to_bytes(8)).digest())[0] / 2**63 for at in range(dim)]
     norm = math.sqrt(sum(number * number for number in rough)) or 1.0

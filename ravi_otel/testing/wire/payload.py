@@ -14,20 +14,30 @@ _JSON = "application/json"
 _EPOCH_S = 1_767_225_600  # 2026-01-01: ids and times are the same in every run
 
 
+_SSE = "text/event-stream"
+NDJSON = "application/x-ndjson"
+EVENT_STREAM = "application/vnd.amazon.eventstream"
+"""What streams are sent as."""
+
+
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Be one HTTP response: `parts` are sent one by one, then the connection is reset if `cut`."""
+    """Be one HTTP response: `parts` are sent one by one, then the connection is reset if `cut`.
+
+    `events` says that the parts are a stream's although their content type does not.
+    """
 
     parts: Sequence[bytes]
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     content_type: str = "application/json"
     cut: bool = False
+    events: bool = False
 
     @property
     def streamed(self) -> bool:
-        """Tell whether the parts are server-sent events."""
-        return self.content_type.startswith("text/event-stream")
+        """Tell whether the parts are the events of a stream."""
+        return self.events or self.content_type.partition(";")[0] in (_SSE, NDJSON, EVENT_STREAM)
 
 
 def plain(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Payload:
@@ -40,6 +50,20 @@ def stream(events: Iterable[bytes]) -> Payload:
     return Payload(parts=tuple(events), content_type="text/event-stream; charset=utf-8")
 
 
+def streamed_array(told: Iterable[Mapping[str, Any]]) -> Payload:
+    """Give JSON values as the array that they are one by one."""
+    parts = [(b",\r\n" if at else b"[") + json.dumps(one, indent=2).encode() for at, one in enumerate(told)]
+    return Payload((*parts, b"]"), content_type=f"{_JSON}; charset=UTF-8", events=True)
+
+
+def hole(payload: Payload, data: str) -> bytes:
+    """Give data as one event of a stream, whatever it is framed in."""
+    kind = payload.content_type.partition(";")[0]
+    if kind == EVENT_STREAM:
+        return aws_message("chunk", data.encode())
+    return event(data) if kind == _SSE else data.encode() + b"\n"
+
+
 def event(data: Mapping[str, Any] | str, name: str | None = None) -> bytes:
     """Give one server-sent event; a string is sent as it is."""
     text = data if isinstance(data, str) else json.dumps(data, separators=(",", ":"))
@@ -47,12 +71,16 @@ def event(data: Mapping[str, Any] | str, name: str | None = None) -> bytes:
     return f"{head}data: {text}\n\n".encode()
 
 
-def aws_event(name: str, data: Mapping[str, Any], kind: str = "event") -> bytes:
-    """Give one message of an AWS event stream: an "event" or an "exception" of that name, with its JSON."""
+def aws_event(name: str, data: Mapping[str, Any]) -> bytes:
+    """Give one event of an AWS event stream."""
+    return aws_message(name, json.dumps(data, separators=(",", ":")).encode())
+
+
+def aws_message(name: str, payload: bytes, kind: str = "event") -> bytes:
+    """Give one message of an AWS event stream: an "event" or an "exception" of that name, with these bytes."""
     headers = b"".join(
         _header(f":{key}", value) for key, value in ((f"{kind}-type", name), ("content-type", _JSON), ("message-type", kind))
     )
-    payload = json.dumps(data, separators=(",", ":")).encode()
     prelude = (len(headers) + len(payload) + 16).to_bytes(4, "big") + len(headers).to_bytes(4, "big")
     whole = prelude + crc32(prelude).to_bytes(4, "big") + headers + payload
     return whole + crc32(whole).to_bytes(4, "big")

@@ -21,8 +21,8 @@ from ravi_otel.testing.script import (
     ToolCalls,
     Vector,
 )
-from ravi_otel.testing.wire import anthropic, chat, embeddings, groq, legacy, media, responses
-from ravi_otel.testing.wire.payload import Payload, event, failure
+from ravi_otel.testing.wire import anthropic, bedrock, chat, cohere, embeddings, google, groq, legacy, media, ollama, responses
+from ravi_otel.testing.wire.payload import Payload, failure, hole
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,28 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/messages": Endpoint(("model", "messages", "max_tokens"), (Generated,), anthropic.message),
     "/v1/messages/count_tokens": Endpoint(("model", "messages"), (Text,), anthropic.counted),
     "/v1/complete": Endpoint(("model", "prompt"), (Text,), anthropic.completion),
+    "/v1/fim/completions": Endpoint(("model", "prompt"), (Generated,), chat.answer),
+    "/v2/chat": Endpoint(("model", "messages"), (Generated,), cohere.chat),
+    "/v2/embed": Endpoint(("model", "texts"), (Vector, Text), cohere.embed),
+    "/api/chat": Endpoint(("model",), (Generated,), ollama.answer),
+    "/api/generate": Endpoint(("model",), (Generated,), ollama.answer),
+    "/api/embed": Endpoint(("model", "input"), (Vector, Text), ollama.embed),
 }
+_OF_MODELS: Mapping[str, Endpoint] = {
+    "generateContent": Endpoint(("contents",), (Generated,), google.answer),
+    "streamGenerateContent": Endpoint(("contents",), (Generated,), google.streamed),
+    "embedContent": Endpoint(("content",), (Vector, Text), google.embedded),
+    "batchEmbedContents": Endpoint(("requests",), (Vector, Text), google.embedded),
+    "predict": Endpoint(("instances",), (Vector, Text), google.predicted),
+    "rawPredict": Endpoint(("messages",), (Generated,), google.raw),
+    "streamRawPredict": Endpoint(("messages",), (Generated,), google.raw),
+    "converse": Endpoint(("messages",), (Generated,), bedrock.converse),
+    "converse-stream": Endpoint(("messages",), (Generated,), bedrock.converse_stream),
+    "invoke": Endpoint((), (Generated, Vector), bedrock.invoke),
+    "invoke-with-response-stream": Endpoint((), (Generated,), bedrock.invoke_stream),
+}
+"""What is asked of a model that the path names, on Google's paths and on Bedrock's."""
+
 _NAMED: Mapping[tuple[str, str], Endpoint] = {
     ("GET", "/v1/responses/*"): Endpoint((), (Generated,), responses.fetched),
     ("DELETE", "/v1/responses/*"): Endpoint((), (Generated,), responses.deleted),
@@ -99,6 +120,9 @@ def path_of(request: Request) -> str:
 
 def _endpoint(request: Request) -> Endpoint | None:
     path = path_of(request)
+    named = google.PATHS.fullmatch(request.path) or bedrock.PATHS.fullmatch(request.path)
+    if named is not None:
+        return _OF_MODELS.get(named[2])
     found = _ENDPOINTS.get(request.path) or _ENDPOINTS.get(path)
     if found is not None:
         return found
@@ -135,7 +159,7 @@ def render(request: Request, answer: Answer) -> Payload:
 def _render(request: Request, answer: Answer) -> Payload:
     match answer:
         case Failure():
-            return anthropic.failed(request, answer) if request.path in anthropic.PATHS else _failure(answer)
+            return _failed(request, answer)
         case Raw():
             size = max(1, -(-len(answer.body) // max(1, answer.chunks)))
             parts = [answer.body[at : at + size] for at in range(0, len(answer.body), size)]
@@ -159,6 +183,20 @@ def _fitting(request: Request, answer: Answer) -> Payload:
     return failure(500, message, code="script_error", headers=FINAL)
 
 
+def _failed(request: Request, answer: Failure) -> Payload:
+    """Give an error in the shape of the API that was asked."""
+    path = request.path
+    if path in anthropic.PATHS:
+        return anthropic.failed(request, answer)
+    if path in cohere.PATHS:
+        return cohere.failed(answer)
+    if path in ollama.PATHS:
+        return ollama.failed(answer)
+    if bedrock.PATHS.fullmatch(path):
+        return bedrock.failed(request, answer)
+    return google.failed(answer) if google.PATHS.fullmatch(path) else _failure(answer)
+
+
 def _failure(answer: Failure) -> Payload:
     headers = {} if answer.retry_after_s is None else {"retry-after": f"{answer.retry_after_s:g}"}
     return failure(answer.status, answer.message, code=answer.code, kind=answer.type, param=answer.param, headers=headers)
@@ -177,5 +215,5 @@ def _broken(request: Request, payload: Payload, answer: Malformed) -> Payload:
     if not payload.streamed:
         return replace(payload, parts=(answer.data.encode(),))
     before, after = payload.parts[: answer.after_chunks], payload.parts[answer.after_chunks :]
-    hole = anthropic.broken(answer.data) if request.path in anthropic.PATHS else event(answer.data)
-    return replace(payload, parts=(*before, hole, *(() if answer.stop else after)))
+    broken = anthropic.broken(answer.data) if request.path in anthropic.PATHS else hole(payload, answer.data)
+    return replace(payload, parts=(*before, broken, *(() if answer.stop else after)))
