@@ -455,6 +455,8 @@ def instrument_tools(
     *,
     supervisor: Any = None,
     approver: Any = None,
+    approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
+    requester_may_approve: bool | None = None,
     refused: Refused = "raise",
     skip: Collection[str] = (),
     only: Collection[str] | None = None,
@@ -468,9 +470,11 @@ def instrument_tools(
     in `skip` are left as they are, and with `only` all but those.
 
     With a `supervisor`, which has `review(action, state, policy)` or is a gate, each call is judged first, and `approver` is asked
-    where the supervisor escalates; also of what is a tool already. What is refused raises ToolDeniedError, with `refused="result"`
-    it returns `error.as_tool_error()` in place of a result, as JSON text where the function is annotated to return `str`. What
-    ends the run raises StopRun either way. What no gate can stand before, and whose calls none can judge, is said in the log.
+    where the supervisor escalates; also of what is a tool already. `approvers` are the names of those whose approval counts, for all
+    tools or by tool, and with `requester_may_approve=False` that of the run's user does not: left out, both are what the supervisor's
+    rules say, else anybody may. What is refused raises ToolDeniedError, with `refused="result"` it returns `error.as_tool_error()` in
+    place of a result, as JSON text where the function is annotated to return `str`. What ends the run raises StopRun either way. What
+    no gate can stand before, and whose calls none can judge, is said in the log.
 
     `"mcp:notes"`, with a supervisor, is each tool of the MCP server that calls itself so, and `"mcp:*"` those of all: their calls are
     counted, limited and observed anyway. There `refused="result"` gives a result that says of itself that it is an error.
@@ -478,8 +482,9 @@ def instrument_tools(
     Raises ConfigurationError for what cannot be changed in place: a tuple, a read-only mapping, one function.
     """
     checks.choice("instrument_tools(refused)", refused, ("raise", "result"))
-    if supervisor is None and (approver is not None or refused != "raise"):
-        given = "refused" if approver is None else "approver"
+    people = {"approver": approver, "approvers": approvers, "requester_may_approve": requester_may_approve}
+    if supervisor is None and (refused != "raise" or any(each is not None for each in people.values())):
+        given = next((name for name, each in people.items() if each is not None), "refused")
         raise ConfigurationError(f"instrument_tools({given}=...) says what becomes of what a supervisor decides. Give supervisor= too.")
     room = load(_TOOLS)
     if isinstance(target, str) and target.startswith(_MCP_SERVERS):
@@ -489,15 +494,16 @@ def instrument_tools(
                 "have them judged."
             )
         gated: GatedServer = load(_MCP_GATES).gate_server(
-            target, partial(_gate_for, supervisor, approver), refused, room.read_choice(skip, only)
+            target, partial(_gate_for, supervisor, people), refused, room.read_choice(skip, only)
         )
         return gated
-    gating = None if supervisor is None else room.Gating(partial(_gate_for, supervisor, approver), refused)
+    gating = None if supervisor is None else room.Gating(partial(_gate_for, supervisor, people, are_all=True), refused)
     made: InstrumentedTools = room.instrument_tools(target, gating, room.read_choice(skip, only))
     return made
 
 
-def _gate_for(supervisor: Any, approver: Any, functions: Any) -> ToolGate:
+def _gate_for(supervisor: Any, people: Mapping[str, Any], functions: Any, *, are_all: bool = False) -> ToolGate:
+    """Make the gate before these functions; `people` say who may approve, also of tools that are not known yet unless these `are_all`."""
     if isinstance(supervisor, type):
         raise ConfigurationError(
             f"instrument_tools(supervisor={supervisor.__name__}) is a class; give an instance, {supervisor.__name__}(...)."
@@ -507,4 +513,4 @@ def _gate_for(supervisor: Any, approver: Any, functions: Any) -> ToolGate:
             f"instrument_tools(supervisor={checks.show(supervisor)}) is neither a supervisor, which has review(action, state, policy), "
             "nor a gate."
         )
-    return cast("ToolGate", load("ravi_otel.supervisor.gate").gate_for(supervisor, functions, approver, part=True))
+    return cast("ToolGate", load("ravi_otel.supervisor.gate").gate_for(supervisor, functions, **people, part=True, are_all=are_all))

@@ -26,7 +26,12 @@ _AUDIT: Final = Path("audit")
 @click.option("--port", type=click.IntRange(1, _MOST_PORT), default=_PORT, show_default=True, help="Where to serve it.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Where to listen; other than here needs --token-file.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="A file of your own with the token of the URL.")
-@click.option("--public-url", metavar="URL", help="Where a proxy has the page, such as https://ravi.example.com.")
+@click.option(
+    "--public-url",
+    metavar="URL",
+    help="Where a proxy has the page, such as https://ravi.example.com. Each waiting request then has a link to copy, by which one other "
+    "person decides it, and sees nothing else.",
+)
 @click.option("--user-header", metavar="NAME", help="The header in which a proxy names who is signed in.")
 @click.option("--trusted-proxy", "trusted_proxies", multiple=True, metavar="ADDRESS", help="From whom that header is believed; repeatable.")
 @click.option("--read-only", is_flag=True, help="Only show; nothing can be changed or answered.")

@@ -22,7 +22,7 @@ from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor.approval.approvers import ANYBODY, Approvers
+from ravi_otel.supervisor.approval.approvers import ANYBODY, OTHERS, Approvers
 from ravi_otel.supervisor.approval.contract import Approver
 from ravi_otel.supervisor.audit import LIMIT_CHANGES
 from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, Terms, told_of
@@ -498,18 +498,27 @@ def gate_for(
     functions: Mapping[str, Callable[..., Any]],
     approver: Approver | None = None,
     *,
+    approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
+    requester_may_approve: bool | None = None,
     part: bool = False,
+    are_all: bool = False,
 ) -> ToolGate:
     """Make a gate for the named functions of a program; what is a gate already is given back.
 
-    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`. `part` is as there.
+    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`. `part` is as there:
+    where the functions `are_all` that whoever asks named approvers for, a name that is none of theirs is refused all the same.
     """
+    people: dict[str, Any] = {"approver": approver, "approvers": approvers, "requester_may_approve": requester_may_approve}
     if isinstance(supervisor, ToolGate):
-        if approver is not None:
-            raise ConfigurationError("approver= goes with a supervisor, and a gate was given: write Gate(supervisor, approver=approver).")
+        given = next((name for name, each in people.items() if each is not None), None)
+        if given is not None:
+            raise ConfigurationError(f"{given}= goes with a supervisor, and a gate was given: write Gate(supervisor, {given}={given}).")
         return supervisor
     read_only = [name for name in getattr(supervisor, "read_only", ()) if name in functions]
-    return Gate(supervisor, tools=functions, approver=approver, read_only=read_only, loops=False, part=part)
+    gate = Gate(supervisor, tools=functions, read_only=read_only, loops=False, part=part, **people)
+    if are_all and isinstance(approvers, Mapping):
+        check_known("approvers", (name for name in approvers if name != OTHERS), functions)
+    return gate
 
 
 def loop(found: str, call: Call) -> Refused:

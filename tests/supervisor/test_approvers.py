@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 from approval_desk import desk, pending, requested
-from refund_gate import LARGE, NO, SMALL, YES, Person, Till, desk_gate, refused, through
+from refund_gate import ESCALATE, LARGE, NO, SMALL, YES, Person, Till, desk_gate, refused, through
 
 import ravi_otel
 from ravi_otel import ConfigurationError
@@ -17,6 +17,7 @@ from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, 
 from ravi_otel.supervisor.approval.approvers import LINK, Approvers, of_login, of_sign_in, refusal
 from ravi_otel.supervisor.approval.rows import NotAnApproverError, QueueError, seal_of
 from ravi_otel.supervisor.audit_chain import entry_of, lines
+from ravi_otel.supervisor.rules import EscalateAbove
 
 ANN = replace(YES, who="ann", identity=of_login("ann"))
 BOB_AS_ANN = replace(YES, who="ann", identity=of_login("bob"))
@@ -107,6 +108,75 @@ def test_a_no_counts_whoever_says_it(till):
     with ravi_otel.run("desk"):
         denied = refused("sync", desk_gate(till, Person(replace(NO, identity=of_login("bob"))), approvers=["ann"]), till, LARGE)
     assert denied.stop_reason == "human_rejected"
+
+
+def instrumented(till, approver, supervisor=None, **people):
+    """Give the tools of a till as a program has them that was not written for a gate."""
+    tools = dict(till.tools)
+    return tools, ravi_otel.instrument_tools(tools, supervisor=supervisor or WantsAPerson(), approver=approver, **people)
+
+
+class WantsAPerson:
+    def review(self, action, state, policy):
+        return ESCALATE
+
+
+@pytest.mark.parametrize("people", [["ann"], {"refund": ["ann"]}, {"*": ["ann"]}])
+def test_of_tools_in_place_only_an_approver_approves(till, people):
+    for person, ran in ((Person(BOB_AS_ANN), False), (Person(ANN), True)):
+        tools, handle = instrumented(till, person, approvers=people)
+        with handle, ravi_otel.run("desk"):
+            if ran:
+                tools["refund"](**LARGE)
+            else:
+                with pytest.raises(ravi_otel.ToolDeniedError, match="bob may not decide about refund: ann may"):
+                    tools["refund"](**LARGE)
+    assert len(till.paid) == 1
+
+
+def test_of_tools_in_place_the_user_of_a_run_never_approves_where_that_is_asked_for(till):
+    tools, handle = instrumented(till, Person(ANN), requester_may_approve=False)
+    with handle, ravi_otel.run("desk", user_id="ann"), pytest.raises(ravi_otel.ToolDeniedError, match="ann requested it"):
+        tools["refund"](**LARGE)
+    assert till.paid == []
+
+
+def test_of_tools_in_place_the_approvers_of_the_rules_hold_unless_others_are_named(till):
+    rules = Rules([EscalateAbove("refund", "amount", 1_000)], default="approve", approvers={"refund": ["bob"], "elsewhere": ["ann"]})
+    for people, runs in (({}, 0), ({"approvers": ["ann"]}, 1)):
+        tools, handle = instrumented(till, Person(ANN), rules, **people)
+        with handle, ravi_otel.run("desk"):
+            if runs:
+                tools["refund"](**LARGE)
+            else:
+                with pytest.raises(ravi_otel.ToolDeniedError, match="bob may"):
+                    tools["refund"](**LARGE)
+    assert len(till.paid) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"approvers": {"refnud": ["ann"]}}, "approvers names the tool 'refnud', which there is not, did you mean 'refund'"),
+        ({"approvers": {"context": ["ann"]}, "skip": ["context"]}, "approvers names the tool 'context'"),
+        ({"approvers": "ann"}, "must be a list of names"),
+        ({"requester_may_approve": "no"}, "requester_may_approve"),
+        ({"supervisor": None, "approvers": ["ann"]}, r"instrument_tools\(approvers=...\).*Give supervisor= too"),
+        ({"supervisor": None, "requester_may_approve": False}, r"instrument_tools\(requester_may_approve=...\).*Give supervisor= too"),
+    ],
+)
+def test_approvers_of_tools_in_place_that_would_hold_for_nothing_are_refused_and_nothing_is_changed(till, given, words):
+    tools = dict(till.tools)
+    with pytest.raises(ConfigurationError, match=words):
+        ravi_otel.instrument_tools(tools, **({"supervisor": WantsAPerson()} | given))
+    assert tools == till.tools
+
+
+def test_a_gate_brings_its_own_approvers(till):
+    gate = Gate(WantsAPerson(), tools=till.tools)
+    for name, value in (("approvers", ["ann"]), ("requester_may_approve", False), ("approver", Person())):
+        with pytest.raises(ConfigurationError, match=rf"{name}= goes with a supervisor.*Gate\(supervisor, {name}={name}\)"):
+            ravi_otel.instrument_tools(dict(till.tools), supervisor=gate, **{name: value})
 
 
 def test_the_user_of_a_run_never_approves_its_calls_where_that_is_asked_for(till):
