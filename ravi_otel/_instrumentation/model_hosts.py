@@ -32,6 +32,7 @@ HOSTS = {
     "integrate.api.nvidia.com": "nvidia",
     "router.huggingface.co": "huggingface",
     "ollama.com": "ollama",
+    "ai-gateway.vercel.sh": "vercel",
 }
 SUFFIXES = {
     ".openai.azure.com": "azure.ai.openai",
@@ -49,6 +50,9 @@ SUFFIXES = {
 BEDROCK = re.compile(r"([a-z0-9-]+\.)?bedrock(-runtime|-mantle)?(-fips)?\.[a-z0-9-]+\.((vpce\.)?amazonaws\.com(\.cn)?|api\.aws)")
 """Not every host of that cloud: a program's own model may run on one."""
 
+_SELF_RUN = frozenset({"ollama", "vllm"})
+"""Servers of open models: nothing is paid where one runs on one's own machine; what a rented machine costs, nobody here knows."""
+
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal"})  # noqa: S104 - nothing is bound, it is compared with
 _OLLAMA_PORT = 11_434
 _READING = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "CONNECT"})
@@ -62,6 +66,11 @@ def provider_at(name: str, port: int | None) -> str | None:
     if known is None and BEDROCK.fullmatch(name):
         return "aws.bedrock"
     return "ollama" if known is None and port == _OLLAMA_PORT and name in _LOCAL else known
+
+
+def seller_at(provider: str, name: str | None) -> str:
+    """Return whose prices hold for what a provider answers at a host: of a server of open models on this machine, its own."""
+    return f"{provider}@localhost" if provider in _SELF_RUN and (name or "").lower() in _LOCAL else provider
 
 
 def asks_model(method: str, target: str) -> bool:

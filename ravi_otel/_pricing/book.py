@@ -35,6 +35,12 @@ PROVIDERS: Final[Mapping[str, str]] = {
 }
 """Provider names of the convention whose name in the price table is another."""
 
+AT_LIST_PRICE: Final[Mapping[str, Mapping[str, str]]] = {"vercel": {"amazon": "aws", "xai": "x-ai"}}
+"""Gateways that sell the models of others, named `creator/model`, at their creators' list price, which is taken for theirs.
+
+https://vercel.com/docs/ai-gateway/pricing. To each its names of creators whose name in the price table is another.
+"""
+
 LIBRARY_LINES: Final[Mapping[str, str]] = {
     "input_mtok": "input",
     "output_mtok": "output",
@@ -151,6 +157,10 @@ class Table:
     def _ask(self, provider_id: str, model: str, tier: str | None, moment: datetime, midnight: float) -> Quote:
         # The library's own look-up remembers every name it ever saw; these two steps of it remember none.
         snapshot = self._current_snapshot()
+        sold_on = provider_id in AT_LIST_PRICE
+        if sold_on:
+            creator, _, model = model.partition("/")
+            provider_id = AT_LIST_PRICE[provider_id].get(creator.lower(), creator.lower())
         if provider_id not in self._providers:
             return Quote(None, midnight)
         provider = self._providers[provider_id]
@@ -161,7 +171,7 @@ class Table:
         own = any(found is listed for listed in provider.models)
         prices: dict[str, Any] = found.get_prices(moment, _context(tier) if own else None).__dict__
         card = self._card(provider_id, str(found.id), prices, snapshot)
-        if card is not None and tier not in _STANDARD and prices == found.get_prices(moment, None).__dict__:
+        if card is not None and (sold_on or (tier not in _STANDARD and prices == found.get_prices(moment, None).__dict__)):
             card = replace(card, stands_in=True)
         return Quote(card, min([midnight, *_changes(found, moment)]))
 
@@ -250,7 +260,7 @@ TABLE: Final = Table()
 MAX_CARDS: Final = 2_000
 """Names come from servers: a book never keeps more, the oldest goes first."""
 
-CostSource = Literal["response_model", "request_model", "override", "assumed"]
+CostSource = Literal["response_model", "request_model", "override", "assumed", "own_machine"]
 
 Cost = tuple[int | None, CostSource | None, str | None]
 """What a call costs in nano-USD, whose price that is, and how old the price table is."""
@@ -258,6 +268,9 @@ Cost = tuple[int | None, CostSource | None, str | None]
 UNKNOWN: Final[Cost] = (None, None, None)
 _RESPONSE: CostSource = "response_model"
 _REQUEST: CostSource = "request_model"
+
+_ELSEWHERE: Final = ("-cloud", ":cloud")
+"""How the names of models end that a server on this machine has its vendor run."""
 
 _Key = tuple[str, str | None, str | None]
 
@@ -296,8 +309,9 @@ class PriceBook:
     def card(self, provider: str, model: str | None, tier: str | None = None) -> RateCard | None:
         """Return the rate card of a model, None when its price is unknown.
 
-        `provider` is the convention's name ("openai", "azure.ai.openai", …), `tier` a service tier ("flex",
-        "priority", "batch"); one the vendor does not price apart has the standard price.
+        `provider` is the convention's name ("openai", "azure.ai.openai", …), followed by `@localhost` for a server of open models on
+        this machine, which costs 0. `tier` is a service tier ("flex", "priority", "batch"); one the vendor does not price apart has
+        the standard price.
         """
         if self._clock() < self._fresh_until:
             try:
@@ -332,8 +346,8 @@ class PriceBook:
         nano = None if card is None else card.cost_nano(usage)
         if card is None or nano is None:
             return UNKNOWN
-        if card.source == "override":
-            return nano, "override", None
+        if card.source != "table":
+            return nano, card.source, None
         return nano, "assumed" if card.stands_in else source, card.table_date
 
     def _ask(self, provider: object, model: object, tier: object) -> RateCard | None:
@@ -356,7 +370,10 @@ class PriceBook:
             return quote.card
 
     def _look_up(self, provider: str, model: str, tier: str | None, now: float) -> Quote:
+        provider, here, _ = provider.partition("@")
         own = self._overrides.price_of((provider, PROVIDERS.get(provider, provider)), model)
+        if own is None and here and not model.lower().endswith(_ELSEWHERE):
+            own = RateCard(provider, model, Rates.fill(**dict.fromkeys(REQUIRED, 0)), source="own_machine")
         return Quote(own, float("inf")) if own is not None else self._table.quote(provider, model, tier and tier.lower(), now)
 
 

@@ -31,7 +31,7 @@ _PART_OF: Final = {
 }
 """The line whose price another has that is not billed apart."""
 
-CardSource = Literal["table", "override"]
+CardSource = Literal["table", "override", "own_machine"]
 
 
 def nano_per_million(usd: Decimal) -> int:

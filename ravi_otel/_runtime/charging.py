@@ -186,7 +186,7 @@ class Capped:
 
         def window() -> int | None:
             if not windows:
-                windows.append(engine.prices.window(call.provider, call.model))
+                windows.append(engine.prices.window(call.seller or call.provider, call.model))
             return windows[0]
 
         refuses = scope.plan.refuses_unbounded(call, window)
@@ -235,10 +235,10 @@ class Capped:
 def _dearest(scope: Scope, call: Call) -> RateCard | None:
     """Return the price a call is billed by at most; None where it is not sold by tokens, or nobody knows."""
     prices = scope.engine.prices
-    plain = prices.card(call.provider, call.model)
+    plain = prices.card(call.seller or call.provider, call.model)
     if call.parameters.get("service_tier") in _NEVER_DEARER:
         return plain if plain is not None and plain.by_tokens else None
-    priority = prices.card(call.provider, call.model, "priority")
+    priority = prices.card(call.seller or call.provider, call.model, "priority")
     known = [card for card in (plain, priority) if card is not None and card.by_tokens]
     return max(known, key=lambda card: card.worst_nano(call.input_bound or 0, 1), default=None)
 

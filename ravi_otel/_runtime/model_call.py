@@ -337,7 +337,7 @@ class ModelCall(UnderWay):
                     learned = scope.engine.learned.p95(scope.facts.agent_name, call.model)
                 if plan.priced:  # at the dear tier where that was asked for; a cheap one may be answered at the standard price
                     tier = _PRIORITY if call.parameters.get("service_tier") == _PRIORITY else None
-                    card = scope.engine.prices.card(call.provider, call.model, tier)
+                    card = scope.engine.prices.card(call.seller or call.provider, call.model, tier)
             self._expected = Estimate.of(call, card, learned)
         return self._expected
 
@@ -605,7 +605,7 @@ class ModelCall(UnderWay):
             return self._charge_unreported(reply)
         call, cost, source, dated = record.call, None, None, None
         try:
-            cost, source, dated = engine.prices.cost(call.provider, reply.model, call.model, spent, reply.service_tier)
+            cost, source, dated = engine.prices.cost(call.seller or call.provider, reply.model, call.model, spent, reply.service_tier)
         except Exception as error:  # noqa: BLE001 - a price that cannot be had is unknown, and the call goes on
             swallow("pricing", error)
         if record.usage is None:  # charged for safety, but what a failed call really cost is not known
@@ -622,11 +622,11 @@ class ModelCall(UnderWay):
         """Charge an answer that came without its usage: nothing where the model is free, else the usage is counted as unknown."""
         record, prices = self.record, self.scope.engine.prices
         call = record.call
-        card = prices.card(call.provider, reply.model) or prices.card(call.provider, call.model)
+        card = prices.card(call.seller or call.provider, reply.model) or prices.card(call.seller or call.provider, call.model)
         if card is None or not card.is_free:
             add_counts(self.scope.tallies, unreported_calls=1)
             return None
-        _, source, record.price_date = prices.cost(call.provider, reply.model, call.model, _NOTHING, None)
+        _, source, record.price_date = prices.cost(call.seller or call.provider, reply.model, call.model, _NOTHING, None)
         record.cost_nano = 0
         record.cost_source = "assumed" if call.provider_assumed and source != "override" else source
         add_usage(self.scope.tallies, _NOTHING, 0)
@@ -635,7 +635,7 @@ class ModelCall(UnderWay):
     def _usage_of_speech(self, characters: int) -> Usage | None:
         """Return the usage of speech that is priced by the characters of its text, since its answer reports none; None for any other."""
         usage, call = Usage(characters=characters, source="estimated"), self.record.call
-        card = self.scope.engine.prices.card(call.provider, call.model)
+        card = self.scope.engine.prices.card(call.seller or call.provider, call.model)
         return None if card is None or card.cost_nano(usage) is None else usage
 
     def _emit_ended(self, status: Status) -> None:

@@ -116,7 +116,7 @@ class Call:
     "previous_response_id". `least_cap` is the smallest output cap that its API takes, 0 where its output cannot be capped.
     `unchained` are those of its `messages` that a later request does not inherit which goes on with its answer. `offers_tools`
     says that its answer may ask for tools; `tool_results` are the call ids of those whose
-    results its request brings.
+    results its request brings. `seller` is whose prices hold, the provider's where it is empty.
     """
 
     operation: str
@@ -149,6 +149,7 @@ class Call:
     unchained: int = 0
     offers_tools: bool = False
     tool_results: tuple[str, ...] = ()
+    seller: str = ""
 
     @property
     def input_estimate(self) -> int:

@@ -437,6 +437,7 @@ _SOURCES: Final = {
     "request_model": "the table, by the model that was asked for",
     "assumed": "the table, of a provider that is only assumed",
     "override": "the program's own prices",
+    "own_machine": "nothing, as it runs on the program's own machine",
 }
 
 

@@ -64,5 +64,20 @@ def test_a_host_that_nobody_knows_is_taken_for_the_clients_own_and_that_is_a_gue
     assert (host.provider, host.assumed) == ("openai", True)
 
 
+@pytest.mark.parametrize(
+    ("url", "named", "seller"),
+    [
+        ("http://localhost:11434/v1", {}, "ollama@localhost"),
+        ("http://127.0.0.1:8000/v1", {"127.0.0.1:8000": "vllm"}, "vllm@localhost"),
+        ("https://ollama.com/v1", {}, "ollama"),
+        ("http://gpu.example.com:8000/v1", {"gpu.example.com": "vllm"}, "vllm"),
+        ("http://127.0.0.1:4000/v1", {"127.0.0.1:4000": "litellm"}, "litellm"),
+        ("https://ai-gateway.vercel.sh/v1", {}, "vercel"),
+    ],
+)
+def test_only_a_server_of_open_models_on_this_machine_is_ones_own(url, named, seller):
+    assert _host(url, named).seller == seller
+
+
 def test_the_users_own_word_goes_before_what_is_known():
     assert _host("http://localhost:11434/v1", {"localhost:11434": "vllm"}).provider == "vllm"

@@ -382,3 +382,48 @@ def test_a_tier_with_a_price_of_its_own_is_told_at_that():
     flex, standard = (prices.cost("openai", "o3", None, USAGE, tier) for tier in ("flex", None))
     assert flex[0] < standard[0]
     assert flex[1] == "response_model"
+
+
+@pytest.mark.parametrize("seller", ["ollama@localhost", "vllm@localhost"])
+def test_a_server_of_open_models_on_this_machine_costs_nothing_and_says_why(prices, seller):
+    assert prices.cost(seller, "llama3.2", "llama3.2", USAGE) == (0, "own_machine", None)
+
+
+@pytest.mark.parametrize(
+    ("seller", "model"),
+    [("ollama", "llama3.2"), ("vllm", "llama3.2"), ("ollama@localhost", "gpt-oss:120b-cloud"), ("ollama@localhost", "kimi-k2:cloud")],
+)
+def test_one_on_another_machine_or_in_a_cloud_has_an_unknown_price(prices, seller, model):
+    assert prices.cost(seller, model, model, USAGE) == (None, None, None)
+
+
+def test_ones_own_price_goes_before_that_of_ones_own_machine():
+    own = PriceBook({"ollama/llama3.2": OWN})
+    assert own.cost("ollama@localhost", "llama3.2", "llama3.2", USAGE) == (1_100_000, "override", None)
+
+
+@pytest.mark.parametrize(
+    ("model", "provider", "listed"),
+    [
+        ("openai/gpt-4o", "openai", "gpt-4o"),
+        ("anthropic/claude-sonnet-4-5", "anthropic", "claude-sonnet-4-5"),
+        ("xai/grok-4", "x_ai", "grok-4"),
+        ("google/gemini-2.5-flash", "gcp.gemini", "gemini-2.5-flash"),
+    ],
+)
+def test_what_a_gateway_sells_at_list_price_has_that_of_its_creator_which_is_assumed(prices, model, provider, listed):
+    nano, source, _ = prices.cost("vercel", model, model, USAGE)
+    assert nano == prices.cost(provider, listed, listed, USAGE)[0]
+    assert nano > 0
+    assert source == "assumed"
+
+
+@pytest.mark.parametrize("model", ["gpt-4o", "nobody/gpt-4o", "/", "openai/"])
+def test_what_names_no_creator_has_no_price_at_a_gateway(prices, model):
+    assert prices.cost("vercel", model, model, USAGE) == (None, None, None)
+
+
+def test_openrouter_has_a_list_of_its_own(prices):
+    nano, source, _ = prices.cost("openrouter", "openai/gpt-4o", "openai/gpt-4o", USAGE)
+    assert nano > 0
+    assert source == "response_model"

@@ -122,6 +122,7 @@ class ChatCompletions(WireFormat):
             messages=size if known else None,
             server_address=host.address,
             server_port=host.port,
+            seller=host.seller,
             parameters=_SETTINGS.of(body),
             offers_tools="tools" in body,
         )

@@ -40,9 +40,11 @@ _SPOKEN: Final[Mapping[str, Dialect]] = {
     "openrouter": "openai",
     "perplexity": "openai",
     "together": "openai",
+    "vercel": "openai",
+    "vllm": "openai",
     "x_ai": "openai",
 }
-"""The dialect of each provider that `model_hosts` knows."""
+"""The dialect of each provider that `model_hosts` knows, and of servers whose hosts a program names."""
 
 
 def dialect_of(provider: str) -> Dialect | None:

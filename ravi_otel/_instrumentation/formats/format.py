@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, text, tokens_in, tokens_of_weight, weight_of
 from ravi_otel._instrumentation.formats.framing import Framing
+from ravi_otel._instrumentation.model_hosts import seller_at
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
@@ -26,13 +27,18 @@ _MOST_WAITING: Final = 4_096 * HEAVIEST
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Which provider answers, whether that is a guess, and where; `base` is the path its API lies below."""
+    """Which provider answers, whether that is a guess, and where; `base` is the path its API lies below, `seller` whose prices hold."""
 
     provider: str
     assumed: bool
     address: str | None
     port: int | None
     base: str = ""
+    seller: str = ""
+
+    def __post_init__(self) -> None:
+        """Work out whose prices hold, once for all requests."""
+        object.__setattr__(self, "seller", self.seller or seller_at(self.provider, self.address))
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +71,7 @@ class Request:
             provider_assumed=host.assumed,
             server_address=host.address,
             server_port=host.port,
+            seller=host.seller,
             **known,
         )
 
