@@ -37,8 +37,7 @@ from ravi_otel.supervisor.approval.place import place as queue_place
 
 _PATIENCE_S: Final = 1.0
 _MOST: Final = 100
-_MOST_LIMITS: Final = 50
-_MOST_NOTES: Final = 20
+_MOST_BESIDE: Final = 50
 _MOST_ARGUMENTS: Final = 2_000
 _BY: Final = "mcp"
 """In whose name a limit is set or a run cancelled; the program that does it adds the user of the system."""
@@ -54,8 +53,7 @@ _CONTROLLED: Final = "`cancel` and `set_limit` change what runs: only when your 
 _When = "a time: today, yesterday, 7d or 90m (ago), 2026-11-28, 2026-11-28T14:00"
 Since = Annotated[str, Field(description=f"From then on, {_When}; empty for any time.")]
 Until = Annotated[str, Field(description=f"Before then, {_When}; empty for now.")]
-User = Annotated[str, Field(description="Only of this user; empty for any, as of every filter.")]
-Only = Annotated[str, Field(description="Only of this one.")]
+Only = Annotated[str, Field(description="Only of this one; empty for any.")]
 Most = Annotated[int, Field(ge=1, le=_MOST, description="How many at most.")]
 Start = Annotated[int, Field(ge=0, description="How many to leave out at the beginning, to read on.")]
 Why = Annotated[str, Field(max_length=400, description="Why: its program is told.")]
@@ -101,16 +99,16 @@ def serving(shelf: Shelf, *, control: bool) -> Any:
     sdk, types = load("mcp.server"), load("mcp.types")
     is_new = hasattr(sdk, "MCPServer")
     home = load("mcp.server.mcpserver" if is_new else "mcp.server.fastmcp")
-    known = {"version": __version__} if is_new else {}
-    instructions = f"{_IS} {_CONTROLLED if control else _READ_ONLY}"
-    server = (home.MCPServer if is_new else home.FastMCP)("ravi-otel", instructions=instructions, log_level="WARNING", **known)
+    known = {"instructions": f"{_IS} {_CONTROLLED if control else _READ_ONLY}", "log_level": "WARNING"}
+    server = home.MCPServer("ravi-otel", version=__version__, **known) if is_new else home.FastMCP("ravi-otel", **known)
     error = load(f"{home.__name__}.exceptions").ToolError
     for reads, tools in ((True, shelf.readers), (False, shelf.controls if control else ())):
         hints = {"readOnlyHint": reads, "destructiveHint": not reads, "openWorldHint": False}
         for tool in tools:
-            given = types.ToolAnnotations.model_validate(hints)
             server.add_tool(
-                _answering(tool, types.CallToolResult, error), description=f"{inspect.getdoc(tool)}\n\n{NOTE}", annotations=given
+                _answering(tool, types.CallToolResult, error),
+                description=f"{inspect.getdoc(tool)}\n\n{NOTE}",
+                annotations=types.ToolAnnotations.model_validate(hints),
             )
     return server
 
@@ -167,7 +165,7 @@ class Shelf:
         status: Annotated[
             str, Field(description="running, ok, error, stopped, paused, cancelled, ended, lost; or refused: a call in it was.")
         ] = "",
-        user: User = "",
+        user: Only = "",
         tenant: Only = "",
         session: Only = "",
         agent: Only = "",
@@ -197,9 +195,11 @@ class Shelf:
                 **_given({**where, "stop_reason": stop_reason, "text": text.strip()}),
             )
             page = queries.runs(known, most=most, after=after or None, order=sort)
-        more = None if page.after is None else f"list_runs(after={page.after!r}) with the same filters lists more."
-        says = f"{_many(page.total, 'run')}{_part(len(page.rows), page.total)}."
-        return answers.Runs(says=f"{says} {lost_sentence(page.rows)}".rstrip(), next=more, runs=tuple(map(answers.Run.of, page.rows)))
+        return answers.Runs(
+            says=f"{_many(page.total, 'run')}{_part(len(page.rows), page.total)}. {lost_sentence(page.rows)}".rstrip(),
+            next=None if page.after is None else f"list_runs(after={page.after!r}) with the same filters lists more.",
+            runs=tuple(map(answers.Run.of, page.rows)),
+        )
 
     def show(
         self,
@@ -233,8 +233,8 @@ class Shelf:
             says=says.rstrip(),
             next=_more(f"show(id={found.id!r}, status={status!r}, ", start, len(fitting)),
             run=answers.Run.of(head),
-            limits=limits[:_MOST_LIMITS],
-            notes=tuple(answers.Written.of(str(note)) for note in notes[:_MOST_NOTES]),
+            limits=limits[:_MOST_BESIDE],
+            notes=tuple(answers.Written.of(str(note)) for note in notes[:_MOST_BESIDE]),
             items=tuple(answers.Item.of(node, depth) for node, depth in page),
         )
 
@@ -272,7 +272,7 @@ class Shelf:
         *,
         since: Since = "",
         until: Until = "",
-        user: User = "",
+        user: Only = "",
         tenant: Only = "",
         agent: Only = "",
         model: Only = "",
@@ -287,9 +287,11 @@ class Shelf:
         where = SpendFilter(**_given({"user": user, "tenant": tenant, "agent": agent, "model": model, "tool": tool}))
         with self._asking() as queries:
             found = queries.refusals(since=begin, until=end, where=where, most=most + 1)
-        listed = tuple(map(answers.Refusal.of_row, found[:most]))
-        more = "list_refusals(most=…), or until= the time of the last, lists more." if len(found) > most else None
-        return answers.Refusals(says=f"{_many(len(listed), 'refused call')}.", next=more, refusals=listed)
+        return answers.Refusals(
+            says=f"{_many(min(most, len(found)), 'refused call')}.",
+            next="list_refusals(most=…), or until= the time of the last, lists more." if len(found) > most else None,
+            refusals=tuple(map(answers.Refusal.of_row, found[:most])),
+        )
 
     def find(self, *, text: Annotated[str, Field(min_length=1, description="An id, a name, words, a line of a log.")]) -> answers.Matches:
         """Find runs and calls by an id, a name (of a run, agent, model, user or tenant), the sentence of a refusal or a line of a log that
@@ -310,7 +312,7 @@ class Shelf:
         ] = "model",
         since: Since = "",
         until: Until = "",
-        user: User = "",
+        user: Only = "",
         tenant: Only = "",
         agent: Only = "",
         model: Only = "",
@@ -324,9 +326,9 @@ class Shelf:
         with self._asking() as queries:
             table = queries.spend(names, since=begin, until=end, where=where)
         page = table.groups[start : start + _MOST]
-        says = f"{table.total.cost_text} in {_many(table.total.requests, 'request')}, {_many(len(table.groups), 'group')}"
+        groups = f"{_many(len(table.groups), 'group')}{_part(len(page), len(table.groups))}"
         return answers.Spending(
-            says=f"{says}{_part(len(page), len(table.groups))}.",
+            says=f"{table.total.cost_text} in {_many(table.total.requests, 'request')}, {groups}.",
             next=_more(f"spend(by={by!r}, ", start, len(table.groups)),
             total=answers.Sum.of(table.total),
             groups=tuple(answers.Sum.of_group(group, names) for group in page),
@@ -348,8 +350,10 @@ class Shelf:
             found = [answers.Limit.of_state(each, _whose(row, scope), scope.scope_id) for each, row, scope in live]
             shared, trouble = self._budgets()
             found += map(answers.Limit.of_budget, shared)
-        says = f"{_many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}. {trouble}"
-        return answers.Limits(says=says.rstrip(), limits=tuple(found[:_MOST]))
+        return answers.Limits(
+            says=f"{_many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}. {trouble}".rstrip(),
+            limits=tuple(found[:_MOST]),
+        )
 
     def running(self, *, start: Start = 0) -> answers.Running:
         """List what runs now on this machine: programs, and their open runs and agents with state, cost, refusals and fullest limits."""
@@ -370,9 +374,11 @@ class Shelf:
         every = self.queue.patiently(partial(self.queue.all, pending=True, most=_MOST)) if self.queue.exists() else []
         found = [each for each in every if each.id.startswith(id)]
         room, now = MOST_WRITTEN if id else _MOST_ARGUMENTS, time.time()
-        says = f"{_many(len(found), 'call waits', 'calls wait')}{_part(min(most, len(found)), len(found))}"
-        how = "`ravi-otel approvals`, or the page of `ravi-otel ui`, is where your user decides." if found else None
-        return answers.Approvals(says=f"{says}.", next=how, waiting=tuple(answers.Waiting.of(each, room, now) for each in found[:most]))
+        return answers.Approvals(
+            says=f"{_many(len(found), 'call waits', 'calls wait')}{_part(min(most, len(found)), len(found))}.",
+            next="`ravi-otel approvals`, or the page of `ravi-otel ui`, is where your user decides." if found else None,
+            waiting=tuple(answers.Waiting.of(each, room, now) for each in found[:most]),
+        )
 
     # -- what is changed ------------------------------------------------------------------------------------------
 

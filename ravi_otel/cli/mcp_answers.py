@@ -34,7 +34,6 @@ _MOST_REMARK: Final = 300
 _MOST_TAGS: Final = 20
 _NAMES: Final = frozenset({"id", "kind", "name", "title", "status"})
 _FIRST: Final = ("- ", *(["  "] * 1_000))
-_UNSEEN: Final = ("Zl", "Zp")
 _STATES: Final = {"run": "ok", "refused": "spent"}
 _KINDS: Final = {"text": "text", "reasoning": "thinks", "tool_call": "calls a tool", "tool_call_response": "a tool answers"}
 
@@ -42,7 +41,7 @@ _KINDS: Final = {"text": "text", "reasoning": "thinks", "tool_call": "calls a to
 def visible(text: str) -> str:
     """Write every character that cannot be seen as its escape, but for line breaks and tabs: no text hides another."""
     return "".join(
-        char if char in "\n\t" or not ((kind := unicodedata.category(char))[0] == "C" or kind in _UNSEEN) else _escape(char)
+        char if char in "\n\t" or not ((kind := unicodedata.category(char))[0] == "C" or kind in ("Zl", "Zp")) else _escape(char)
         for char in text
     )
 
@@ -103,8 +102,7 @@ class Written(Part):
 
     def line(self) -> str:
         """Write it in quotes."""
-        more = f" (and {self.left_out:,} more characters)" if self.left_out else ""
-        return _json(self.untrusted) + more
+        return _json(self.untrusted) + (f" (and {self.left_out:,} more characters)" if self.left_out else "")
 
 
 class Answer(Part):

@@ -85,13 +85,13 @@ def test_it_reads_only_and_every_tool_says_what_it_takes_and_that_texts_are_data
     with asking("--store", str(shelf.store.root)) as ask:
         tools = ask.tools()
         assert set(tools) == READERS
-        assert "--allow-control" in ask.instructions
-        assert DATA in ask.instructions
+        assert "--allow-control" in ask.greeting["instructions"]
+        assert DATA in ask.greeting["instructions"]
     for name, tool in tools.items():
-        assert tool.annotations.read_only_hint is True, name
-        assert DATA in tool.description
-        assert all(known.get("description") for known in tool.input_schema["properties"].values()), name
-        assert set(tool.output_schema["properties"]) >= {"says", "note"}
+        assert tool["annotations"]["readOnlyHint"] is True, name
+        assert DATA in tool["description"]
+        assert all(known.get("description") for known in tool["inputSchema"]["properties"].values()), name
+        assert set(tool["outputSchema"]["properties"]) >= {"says", "note"}
 
 
 # -- what is kept ---------------------------------------------------------------------------------------------------
@@ -268,8 +268,8 @@ def test_with_the_flag_a_program_is_told_and_what_it_refuses_is_passed_on(shelf,
     with asking("--store", str(shelf.store.root), "--allow-control") as ask:
         tools = ask.tools()
         assert set(tools) == READERS | CONTROLS
-        assert {tools[name].annotations.destructive_hint for name in CONTROLS} == {True}
-        assert all(known.get("description") for name in CONTROLS for known in tools[name].input_schema["properties"].values())
+        assert {tools[name]["annotations"]["destructiveHint"] for name in CONTROLS} == {True}
+        assert all(known.get("description") for name in CONTROLS for known in tools[name]["inputSchema"]["properties"].values())
         assert "approve" not in " ".join(tools)
         assert "run r1" in ask("cancel", id="r1", reason="too dear")["says"]
         assert ask("set_limit", id="w1", limit="cost", value="2.50")["says"] == "cost of agent w1 of run r1 is $2.50 now, and was $0.50."
