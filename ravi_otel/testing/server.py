@@ -46,7 +46,7 @@ class ScriptedLLM(Loopback):
     /v1/complete (both clients are told `url`, not `base_url`). Told `url`, other libraries find Google's models (`generateContent`
     and its stream, embeddings; AI Studio's paths and Vertex AI's, there also others' models), Bedrock's (Converse and InvokeModel
     with their streams, for Claude, Llama, Titan, Mistral), Cohere's /v2/chat and /v2/embed, Ollama's /api/chat, /api/generate and
-    /api/embed, and Mistral's paths, which are OpenAI's. Anything else is a 404, and a body that cannot be read a 400,
+    /api/embed; Mistral's client is told `url` with `/mistral`. Anything else is a 404, and a body that cannot be read a 400,
     in OpenAI's shape, without taking an answer from the script. Keys are not looked at. Ids and times are the same in every
     run: the third request is `chatcmpl-3`. A response asked for in the background is queued, and whole when it is retrieved;
     /v1/batches, /v1/files, /v1/threads and other such paths answer what the script writes out as `Raw`. Everything on it may be

@@ -52,14 +52,7 @@ CHATS = {
         {"model": "m", "messages": HI, "stream_options": {"include_usage": True}},
         CACHED,
     ),
-    "mistral, a completion": (
-        "openai",
-        "/v1/fim/completions",
-        "",
-        "",
-        {"model": "m", "prompt": "Hi", "stream_options": {"include_usage": True}},
-        CACHED,
-    ),
+    "mistral, a completion": ("openai", "/mistral/v1/fim/completions", "", "", {"model": "m", "prompt": "Hi"}, CACHED),
 }
 TOOLS = ("google", "google, an array", "vertex, claude", "converse", "claude", "cohere", "ollama", "mistral")
 

@@ -21,7 +21,7 @@ from ravi_otel.testing.script import (
     ToolCalls,
     Vector,
 )
-from ravi_otel.testing.wire import anthropic, bedrock, chat, cohere, embeddings, google, groq, legacy, media, ollama, responses
+from ravi_otel.testing.wire import anthropic, bedrock, chat, cohere, embeddings, google, groq, legacy, media, mistral, ollama, responses
 from ravi_otel.testing.wire.payload import Payload, failure, hole
 
 
@@ -50,7 +50,8 @@ _ENDPOINTS: Mapping[str, Endpoint] = {
     "/v1/messages": Endpoint(("model", "messages", "max_tokens"), (Generated,), anthropic.message),
     "/v1/messages/count_tokens": Endpoint(("model", "messages"), (Text,), anthropic.counted),
     "/v1/complete": Endpoint(("model", "prompt"), (Text,), anthropic.completion),
-    "/v1/fim/completions": Endpoint(("model", "prompt"), (Generated,), chat.answer),
+    "/mistral/v1/chat/completions": Endpoint(("model", "messages"), (Generated,), mistral.answer),
+    "/mistral/v1/fim/completions": Endpoint(("model", "prompt"), (Generated,), mistral.answer),
     "/v2/chat": Endpoint(("model", "messages"), (Generated,), cohere.chat),
     "/v2/embed": Endpoint(("model", "texts"), (Vector, Text), cohere.embed),
     "/api/chat": Endpoint(("model",), (Generated,), ollama.answer),
@@ -93,8 +94,8 @@ _WRITTEN = (
 """Where every answer is written out by the script, as `Raw`."""
 
 _MODELS = "/v1/models"
-_GROQ = "/openai"
-"""Below which groq's client looks for what OpenAI's looks for at the root."""
+_BELOW = ("/openai", "/mistral")
+"""Below which groq's client and Mistral's look for what OpenAI's looks for at the root."""
 
 _LARGEST = {"n": 128, "dimensions": 4096}
 
@@ -115,7 +116,7 @@ def objection(request: Request, models: tuple[str, ...]) -> Payload | None:
 
 def path_of(request: Request) -> str:
     """Give a request's path as OpenAI's and Anthropic's clients know it."""
-    return request.path.removeprefix(_GROQ)
+    return next((request.path.removeprefix(one) for one in _BELOW if request.path.startswith(f"{one}/")), request.path)
 
 
 def _endpoint(request: Request) -> Endpoint | None:
