@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -40,6 +41,15 @@ class Agent:
         """Return the sentence of what must be refused."""
         assert self._asked(tool, arguments)["isError"], self.text
         return self.text
+
+    def together(self, *asked: tuple[str, dict[str, Any]]) -> list[Any]:
+        """Ask all of these at once, and return their fields."""
+
+        async def ask() -> list[Any]:
+            answers = await asyncio.gather(*(self._session.call_tool(tool, arguments) for tool, arguments in asked))
+            return [_fields(each)["structuredContent"] for each in answers]
+
+        return self._portal.call(ask)
 
     def _asked(self, tool: str, arguments: dict[str, Any]) -> Any:
         result = _fields(self._portal.call(partial(self._session.call_tool, tool, arguments)))

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ["_pricing", "hooks", "policy", "testing"]
 """The subpackages users import from that have a front door of their own."""
 
-SLOW_OR_OPTIONAL = ["click", "genai_prices", "openai", "opentelemetry.exporter", "opentelemetry.sdk", "pydantic", "rich", "uvicorn"]
+SLOW_OR_OPTIONAL = ["click", "genai_prices", "mcp", "openai", "opentelemetry.exporter", "opentelemetry.sdk", "pydantic", "rich", "uvicorn"]
 
 
 def run_python(program: str, *flags: str) -> subprocess.CompletedProcess[str]:

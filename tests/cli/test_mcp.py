@@ -233,6 +233,15 @@ def test_a_long_tree_and_many_groups_come_in_pages(shelf):
         assert "31 of them here" not in first["says"]
 
 
+def test_what_is_asked_at_once_is_all_answered(shelf, triage):
+    questions = (("list_runs", {}), ("show", {"id": triage}), ("spend", {"by": "agent"}), ("waiting_approvals", {}), ("running", {}))
+    with asking("--store", str(shelf.store.root)) as ask:
+        answers = ask.together(*questions * 6)
+    assert all(answers)
+    assert {json.dumps(each) for each in answers[1::5]} == {json.dumps(answers[1])}
+    assert answers[1]["call"]["id"] == triage
+
+
 # -- what runs now --------------------------------------------------------------------------------------------------
 
 
