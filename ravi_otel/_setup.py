@@ -52,7 +52,7 @@ from ravi_otel._telemetry import Pipeline, Sink, Telemetry
 from ravi_otel._telemetry.content import Redact
 from ravi_otel._telemetry.names import times_chunks
 from ravi_otel.carrier import ambient
-from ravi_otel.carrier.clients import Clients
+from ravi_otel.carrier.clients import MCP_SERVERS, Clients
 from ravi_otel.carrier.configured import check_configured
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
@@ -81,6 +81,7 @@ _WRAPPED: tuple[Installed, ...] = (
     *HTTP_LIBRARIES,
     *SOCKETS,
     Clients(lambda extensions: is_sending() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
+    *MCP_SERVERS,
     *MCP,  # around what carries: what a call of a tool takes along is known once it may run
     *UNWRAPPED,
     *WORKERS,

@@ -80,7 +80,7 @@ class ContinuedRun(Run):
             return None
         same = _is_same_store(token, scope)
         charged = names_of(each for each in scope.plan.accounts() if each.facts.scope_id != scope.facts.scope_id) if same else ()
-        return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope), models), configured().keys)
+        return write_spent(Spent(token.loan.id, spent, charged, _is_inside(token, scope), models, same), configured().keys)
 
     def return_headers(self) -> dict[str, str]:
         """End what was lent for this request, and give the headers of the answer that say what of it was used; empty without a loan."""

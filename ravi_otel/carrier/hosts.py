@@ -19,6 +19,9 @@ _PATTERN: Final = re.compile(r"(\*\.)?([A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za
 _SERVER: Final = re.compile(r"mcp:(?!\d{1,5}$)(.{1,256})")
 """An MCP server by its name; figures alone are the port of a host that is called so."""
 
+SERVER: Final = "@mcp:"
+"""What goes before the name of an MCP server where it is said who an entry is for; no host is called so."""
+
 _ODD: Final = re.compile(r"[^\x21-\x7e]|\\")
 """Characters that two readers of one URL take for different things."""
 
@@ -56,6 +59,10 @@ class Hosts:
     def has(self, host: str, port: int | None) -> bool:
         """Whether the host is listed; `host` in lower case, without brackets."""
         return any((host.endswith("." + name) if below else host == name) and wanted in (None, port) for below, name, wanted in self.listed)
+
+    def has_server(self, name: str | None, url: str | None = None) -> bool:
+        """Whether an MCP server is listed, by its name or, where it is asked over HTTP, by its host."""
+        return name in self.servers or (url is not None and self.has_url(url))
 
     def has_url(self, url: str) -> bool:
         """Whether a request to `url` goes to a listed host."""

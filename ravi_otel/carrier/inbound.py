@@ -14,6 +14,7 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel.carrier.configured import Configured, configured
 from ravi_otel.carrier.entries import MOST_BYTES, tokens_of
 from ravi_otel.carrier.fields import pairs_of
+from ravi_otel.carrier.hosts import SERVER
 from ravi_otel.carrier.lending import LONGEST_S
 from ravi_otel.carrier.standing import now_ms
 from ravi_otel.carrier.telling import Reason, rejected
@@ -73,11 +74,11 @@ class Inbound:
         return _PROPAGATOR.extract(self.trace, current) if self.trace else current
 
 
-def read(headers: object, *, peer: str | None = None) -> Inbound:
+def read(headers: object, *, peer: str | None = None, server: str | None = None) -> Inbound:
     """Read what came in with a request, a task or the environment; never raises, and counts what is not believed, by reason.
 
     `headers` is a mapping or pairs of names and values, text or bytes; `peer` the address it came from, for `RAVI_CARRY_TRUST`. A loan is
-    believed once.
+    believed once, and what is for an MCP server by the `server` of that name.
     """
     baggage: list[str] | None = None
     trace: dict[str, str] = {}
@@ -90,7 +91,7 @@ def read(headers: object, *, peer: str | None = None) -> Inbound:
             rejected(reason)
         return Inbound(rejected=reason, trace=trace)
     try:
-        token, reason = _judged(baggage, config, peer)
+        token, reason = _judged(baggage, config, peer, server)
     except Exception as error:  # noqa: BLE001 - our own bug never reaches whoever serves the request: it is as if nothing had come
         swallow("carrier", error)
         token, reason = None, "malformed"
@@ -109,7 +110,7 @@ def begin(inbound: Inbound) -> None:
         )
 
 
-def _judged(baggage: list[str] | None, config: Configured, peer: str | None) -> tuple[Token | None, Reason | None]:
+def _judged(baggage: list[str] | None, config: Configured, peer: str | None, server: str | None) -> tuple[Token | None, Reason | None]:
     if baggage is None:
         return None, "malformed"
     if sum(map(len, baggage)) > MOST_BYTES:
@@ -121,15 +122,19 @@ def _judged(baggage: list[str] | None, config: Configured, peer: str | None) -> 
         token = read_token(found[0], config.keys, trusted=config.trust.has(peer))
     except MalformedError as error:
         return None, cast("Reason", str(error))  # which is one of four of them
-    reason = _flaw(token, config)
+    reason = _flaw(token, config, server)
     return (token, None) if reason is None else (None, reason)
 
 
-def _flaw(token: Token, config: Configured) -> Reason | None:
+def _flaw(token: Token, config: Configured, server: str | None) -> Reason | None:
     now = now_ms()
     if token.expires_ms <= now:
         return "expired"
-    if config.names and not token.audience.startswith("@"):
+    if token.audience.startswith(SERVER):
+        named = token.audience.removeprefix(SERVER)
+        if server is None or (named != server and named not in config.names.servers):
+            return "audience"
+    elif config.names.listed and not token.audience.startswith("@"):
         host, _, port = token.audience.rpartition(":")
         if not config.names.has(host or port, int(port) if host and port.isdecimal() and len(port) < 6 else None):  # noqa: PLR2004 - digits of a port
             return "audience"

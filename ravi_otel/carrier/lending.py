@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Final, Self, cast
 
 from opentelemetry import context as otel_context
+from opentelemetry.context import Context
 
 from ravi_otel import _current
 from ravi_otel._enforcement.scope import Scope
@@ -22,6 +23,7 @@ from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later, look_after, opened, sweep_with
+from ravi_otel.carrier.ceilings import by_model, named, plain
 from ravi_otel.carrier.configured import TO, Configured, configured
 from ravi_otel.carrier.fields import pairs_of
 from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
@@ -231,6 +233,19 @@ class Lent:
                 self.status = "held"
                 _held[self.id] = self
 
+    @classmethod
+    def of_rest(cls, scope: Scope, expires_s: float) -> Lent | None:
+        """Make a loan of a share of each sum that is limited in `scope`, which asks for none in particular; None where none is."""
+        some = bool(plain(scope)) or any(True for _ in named(scope)) or any(True for _ in by_model(scope))
+        return cls({}, expires_s) if some else None
+
+    def write_off(self) -> Flow[None]:
+        """Charge all of it now, if it left and did not come back: whoever waited for the answer waits no more."""
+        with _lock.own:
+            lost = _open.pop(self.id, None) is not None
+        if lost:
+            yield from self.lose()
+
     def take_back(self, spent: Spent) -> Flow[None]:
         """Charge what was used of it, and free the rest; the caller has taken it out of those that are open."""
         scope = self._scope
@@ -297,6 +312,11 @@ def lend(
     return Lent(amounts, seconds("lend(expires_s)", expires_s, LONGEST_S))
 
 
+def without_loan(context: Context) -> Context:
+    """Return `context` as it is around the `with lend(...)` block: for what belongs to a request that has a loan of its own."""
+    return otel_context.set_value(_LOAN, None, context) if context.get(_LOAN) is not None else context
+
+
 def around() -> Lent | None:
     """Return the loan of the innermost `with lend(...)` block here; None in none."""
     return cast("Lent | None", otel_context.get_value(_LOAN))
@@ -318,7 +338,20 @@ def returned(url: str, value: str) -> Flow[bool]:
     config = configured()
     if not config.keys or not config.to.has_url(url):
         return cast("Flow[bool]", Done(False))  # noqa: FBT003 - its value
-    return _take(config, value)
+    return _was_taken(config, value)
+
+
+def _was_taken(config: Configured, value: str) -> Flow[bool]:
+    return (yield from _take(config, value)) is not None
+
+
+def take_spent(value: str) -> Flow[Spent | None]:
+    """Take what came back of a loan with an answer that has no headers; return what it says, None where there is none.
+
+    Never raises, and what is not signed or not expected changes nothing.
+    """
+    config = configured()
+    return cast("Flow[Spent | None]", Done(None)) if not config.keys else _take(config, value)
 
 
 def take_return(url: str, headers: object) -> bool:
@@ -335,14 +368,14 @@ def take_return(url: str, headers: object) -> bool:
     return run_sync(returned(url, value)) is True
 
 
-def _take(config: Configured, value: str) -> Flow[bool]:
-    """Take it; return whether it was of a loan that was open."""
+def _take(config: Configured, value: str) -> Flow[Spent | None]:
+    """Take it; return what it says, None where it is not of a loan that was open."""
     try:
         spent = read_spent(value, config.keys)
     except (MalformedError, ValueError) as error:
         reason = str(error) if isinstance(error, MalformedError) else "malformed"
         rejected(cast("Reason", reason) if reason in {"forged", "version"} else "malformed")
-        return False
+        return None
     lent = None
     try:
         with _lock.own:
@@ -350,7 +383,7 @@ def _take(config: Configured, value: str) -> Flow[bool]:
             _open.pop(spent.loan_id, None)
         if lent is None:
             rejected("unknown_loan")
-            return False
+            return None
         yield from lent.take_back(spent)
     except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: it may stay held
         swallow("lend", error)
@@ -361,7 +394,7 @@ def _take(config: Configured, value: str) -> Flow[bool]:
             else:
                 run_sync(lent.end(spent))
         raise
-    return True
+    return spent
 
 
 @cache

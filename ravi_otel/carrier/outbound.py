@@ -65,6 +65,20 @@ def headers_for(
         return without_ours(existing)
 
 
+def baggage_for(audience: str, existing: str | None, lent: Lent | None) -> str | None:
+    """Return the `baggage` for somebody who is listed, with the current scope's entry and the loan; never raises."""
+    try:
+        return _written(existing, audience, now_ms() + EXPIRES_MS, lent)
+    except Exception as error:  # noqa: BLE001 - our own bug never reaches the program's request
+        swallow("carrier", error)
+        return without_ours(existing)
+
+
+def audience_of(url: str) -> str:
+    """Write for whom a request to `url` is."""
+    return _audience(url)
+
+
 def outbound_headers(url: str, lend: Lent | None = None) -> dict[str, str]:
     """Return the headers that carry this trace, and to a listed host this run, for a request that the program makes by itself.
 

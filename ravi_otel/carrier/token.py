@@ -136,7 +136,7 @@ class Spent:
 
     `charged` are the counters of the lender's store, by short names, to which those others were charged already. Work `inside` of the
     lender's own scope, in one process, was added up there, too. `models` say what was used by an agent, of its limits, and of a model;
-    an empty one is any.
+    an empty one is any. Where both count in the `same_store`, nothing has to be lent.
     """
 
     loan_id: str
@@ -144,6 +144,7 @@ class Spent:
     charged: tuple[str, ...] = ()
     inside: bool = False
     models: tuple[ModelAmount, ...] = ()
+    same_store: bool = False
 
 
 _NAMES: Final = (
@@ -198,7 +199,7 @@ def write_spent(spent: Spent, keys: Keys) -> str | None:
     """Write what was used of a loan; None without a key, or where it would be too long."""
     if not keys:
         return None
-    said = {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside)}
+    said = {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside), "s": int(spent.same_store)}
     return _seal(_RETURN, {**said, "m": [list(each) for each in spent.models]} if spent.models else said, keys)
 
 
@@ -206,7 +207,14 @@ def read_spent(given: str, keys: Keys) -> Spent:
     """Read what was used of a loan; raises MalformedError for what is not signed by a known key."""
     said = _open(_RETURN, given, keys, trusted=False)
     try:
-        return Spent(_id(said["i"]), amounts(said["u"]), _counters(said["c"]), whole(said["n"], 1) == 1, _models(said.get("m", [])))
+        return Spent(
+            _id(said["i"]),
+            amounts(said["u"]),
+            _counters(said["c"]),
+            whole(said["n"], 1) == 1,
+            _models(said.get("m", [])),
+            whole(said.get("s", 0), 1) == 1,
+        )
     except KeyError as error:
         raise MalformedError("malformed") from error
 

@@ -32,8 +32,19 @@ _UNUSABLE_MCP: Final = (
 )
 
 
-def _mcp(module: ModuleType) -> Installed:
-    return cast("Installed", load("ravi_otel.carrier.clients.by_mcp").Installed(module))
+def _mcp(place: str, wrapping: str, module: ModuleType) -> Installed:
+    return cast("Installed", getattr(load(f"ravi_otel.carrier.{place}"), wrapping)(module))
+
+
+MCP_SERVERS: Final = tuple(
+    Package(
+        name,
+        partial(_mcp, "mcp", wrapping),
+        "ravi-otel: servers of this version of mcp cannot be wrapped (%s is missing), so their tools go on with nobody's run.",
+    )
+    for name, wrapping in (("mcp.server.runner", "Middleware"), ("mcp.server.lowlevel.server", "RequestHandlers"))
+)
+"""What answers requests over MCP: the first is of 2.x, and the second of 1.x."""
 
 
 class Clients:
@@ -50,7 +61,7 @@ class Clients:
                 ("aiohttp", by_aiohttp.Installed),
             )
         ]
-        self._packages.append(Package("mcp.client.session", _mcp, _UNUSABLE_MCP))
+        self._packages.append(Package("mcp.client.session", partial(_mcp, "clients.by_mcp", "Installed"), _UNUSABLE_MCP))
 
     def install(self) -> None:
         """Wrap what the program has imported, and later what it imports then."""

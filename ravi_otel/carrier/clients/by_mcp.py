@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final, cast
 
 from opentelemetry import context as otel_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ravi_otel import _current
-from ravi_otel._runtime.mcp_sessions import DISPATCHER, params_of, with_params
+from ravi_otel._extras import load
+from ravi_otel._flow import Flow, is_done, run_async, run_sync
+from ravi_otel._runtime.mcp_sessions import DISPATCHER, TOOLS_CALL, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel._runtime.state import STATE
+from ravi_otel.carrier import lending
 from ravi_otel.carrier.ambient import undressed
+from ravi_otel.carrier.clients.rewriting import take
+from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.entries import without_ours
+from ravi_otel.carrier.hosts import SERVER
+from ravi_otel.carrier.lending import RETURN_HEADER, Lent, take_spent, without_loan
+from ravi_otel.carrier.outbound import audience_of, baggage_for
+from ravi_otel.carrier.telling import say_once
+from ravi_otel.carrier.token import Spent
 from ravi_otel.hooks._listeners import swallow
+from ravi_otel.policy._checks import show
 
 _BAGGAGE: Final = "baggage"
 _META: Final = "_meta"
+_TRACEPARENT: Final = "traceparent"
+_TRACE: Final = TraceContextTextMapPropagator()
+_MOST_AUDIENCE: Final = 256
+EXPIRES_S: Final = 3_600.0
+"""How long what is lent for the call of a tool is good; it is over with the call."""
+
+_CALLING: Final[ContextVar[Outgoing | None]] = ContextVar("ravi-otel-mcp-calling", default=None)
+"""The call of a tool of a listed server that is about to be written here."""
+
 _SPREAD: Final = re.compile(r"(?:uberctx|ot-baggage|baggage)-ravi\.|ravi-", re.IGNORECASE)
 """Entries of older propagators, which make one of each, and those that only an answer has."""
 
@@ -33,16 +56,17 @@ class Installed:
         self._module = module
         self._wraps = Wraps()
         self._active = False
+        self._writes_itself = False
 
     def install(self) -> None:
-        """Wrap what writes messages in 2.x, and what sends requests in 1.x."""
+        """Wrap what sends requests, and in 2.x what writes messages."""
         dispatcher = getattr(self._module, DISPATCHER, None)
+        session = self._module.ClientSession
+        owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
         if dispatcher is not None:
             self._wraps.wrap(dispatcher, "_write", self._write)
-        else:
-            session = self._module.ClientSession
-            owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
-            self._wraps.wrap(owner, "send_request", self._send_request)
+        self._wraps.wrap(owner, "send_request", self._send_request)
+        self._writes_itself = dispatcher is not None
         self._active = True
 
     def remove(self) -> None:
@@ -50,9 +74,28 @@ class Installed:
         self._active = False
         self._wraps.restore()
 
-    # -- 2.x -----------------------------------------------------------------------------------------------------------
+    # -- a call of a tool ------------------------------------------------------------------------------------------------
 
-    def _write(self, wrapped: Callable[..., Any], _dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _send_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self._active:
+            return wrapped(*args, **kwargs)
+        request = args[0] if args else kwargs["request"]
+        outgoing = None
+        if method_of(request) == TOOLS_CALL and isinstance(session, self._module.ClientSession):
+            outgoing = Outgoing.of(session)
+        if outgoing is not None:
+            return named_like(outgoing.send(wrapped, request, args, kwargs), wrapped)
+        if self._writes_itself:
+            return wrapped(*args, **kwargs)
+        current = otel_context.get_current()
+        bare, kept = undressed(current), _without_ours(request)
+        if bare is current and kept is request:
+            return wrapped(*args, **kwargs)
+        return named_like(_inside(bare, _with_request(wrapped, kept, args, kwargs)), wrapped)
+
+    # -- a message of 2.x ----------------------------------------------------------------------------------------------
+
+    def _write(self, wrapped: Callable[..., Any], dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._active:
             return wrapped(*args, **kwargs)
         message = args[0] if args else kwargs["message"]
@@ -62,6 +105,9 @@ class Installed:
         given = cast("Mapping[str, Any]", params)
         meta = given.get(_META)
         kept = _kept(meta)
+        outgoing = _CALLING.get()
+        if outgoing is not None and message.method == TOOLS_CALL and outgoing.is_of(dispatcher):
+            kept = outgoing.meta(kept)
         if kept is not meta:
             changed = {name: value for name, value in given.items() if name != _META}
             if kept is not None:
@@ -69,18 +115,148 @@ class Installed:
             message = message.model_copy(update={"params": changed})
         return wrapped(message, *args[1:]) if args else wrapped(**{**kwargs, "message": message})
 
-    # -- 1.x -----------------------------------------------------------------------------------------------------------
 
-    def _send_request(self, wrapped: Callable[..., Any], _session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if not self._active:
-            return wrapped(*args, **kwargs)
-        request = args[0] if args else kwargs["request"]
-        current = otel_context.get_current()
-        bare, kept = undressed(current), _without_ours(request)
-        if bare is current and kept is request:
-            return wrapped(*args, **kwargs)
-        sent = wrapped(kept, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "request": kept})
-        return named_like(_inside(bare, sent), wrapped)
+class Outgoing:
+    """One call of a tool of a listed server: what it takes along, and what its answer brings back."""
+
+    def __init__(self, session: Any, server: McpServer) -> None:
+        self._session = session
+        self._server = server
+        self._lent: Lent | None = None
+        self._own: Lent | None = None
+        self._written = False
+
+    @classmethod
+    def of(cls, session: Any) -> Outgoing | None:
+        """Return that of a session whose server is listed, and not called without a wire, in this very context; None of any other."""
+        try:
+            config = configured()
+            if not config.to:
+                return None
+            server = McpServer.of(session)
+            in_this_context = not hasattr(getattr(session, "_dispatcher", session), "_write_stream")  # it is called, and nothing written
+            return None if in_this_context or not config.to.has_server(server.name, server.url) else cls(session, server)
+        except Exception as bug:  # noqa: BLE001 - the request goes out, with nothing of ours
+            swallow("carrier.outbound", bug)
+            return None
+
+    def is_of(self, dispatcher: Any) -> bool:
+        """Whether it is written by this dispatcher of 2.x, and has not been yet."""
+        return not self._written and getattr(self._session, "_dispatcher", None) is dispatcher
+
+    async def send(self, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Send it with a loan; give back what did not leave, take back what came back, and count the rest as used."""
+        await self._borrow()
+        token = _CALLING.set(self)
+        bare = without_loan(undressed(otel_context.get_current()))
+        try:
+            with _current.Attachment(bare):
+                if not hasattr(self._session, "_dispatcher"):
+                    request = self._with_meta(request)
+                result = await _with_request(wrapped, request, args, kwargs)
+            await self._take(_taken_of(result))
+            return result  # noqa: TRY300 - what comes after is the end of every call
+        except Exception as error:
+            await self._take(_taken_of_error(error))
+            raise
+        finally:
+            _CALLING.reset(token)
+            self._end()
+
+    async def _borrow(self) -> None:
+        """Hold what goes along: the loan of the block around, if no other request has it, or one of its own."""
+        around = lending.around()
+        if around is not None and around.status == "held":
+            self._lent = around
+        elif configured().keys and not self._server.shares_store:
+            self._own = Lent.of_rest(STATE.locate()[0], EXPIRES_S)
+            if self._own is not None:
+                await run_async(self._own.hold(blocking=False))
+                self._lent = self._own
+
+    def meta(self, given: Any) -> dict[str, Any]:
+        """Return `_meta` with the entry of the current scope in its baggage, and the trace where nobody else has put it there."""
+        self._written = True
+        meta: dict[str, Any] = dict(given or {})
+        baggage = meta.pop(_BAGGAGE, None)
+        found = baggage_for(self._audience, baggage if isinstance(baggage, str) else None, self._lent)
+        if found is not None:
+            meta[_BAGGAGE] = found
+        if _TRACEPARENT not in meta:
+            _TRACE.inject(meta)
+        return meta
+
+    def _with_meta(self, request: Any) -> Any:
+        """Return a request of 1.x with it."""
+        bare = _without_ours(request)
+        meta: Any = params_of(bare).meta
+        given: Any = {} if meta is None else meta.model_dump(by_alias=True, exclude_none=True)
+        kind = load("mcp.types").RequestParams.Meta if meta is None else meta.__class__
+        return with_params(bare, meta=kind.model_validate(self.meta(given)))
+
+    @property
+    def _audience(self) -> str:
+        name, url = self._server.name, self._server.url
+        return audience_of(url) if name is None and url is not None else f"{SERVER}{name}"[:_MOST_AUDIENCE]
+
+    async def _take(self, value: str | None) -> None:
+        """Take what came back, whoever is cancelled meanwhile."""
+        if value is None:
+            return
+        flow = take_spent(value)
+        if not is_done(flow):
+            await take(self._noted(flow))
+
+    def _noted(self, flow: Flow[Spent | None]) -> Flow[None]:
+        spent = yield from flow
+        if spent is not None and spent.same_store:
+            self._server.shares_store = True
+
+    def _end(self) -> None:
+        """Give back a loan of its own that did not leave, and charge one that did not come back: nobody waits for it any more."""
+        own = self._own
+        if own is None:
+            return
+        if not own.is_sent:
+            run_sync(own.give_up())
+            return
+        if own.status == "sent":
+            say_once(
+                f"mcp {self._server.name}",
+                f"the MCP server {show(self._server.name)} did not say what it used of what it was lent, which counts as used in full. "
+                "Have it call ravi_otel.instrument() with the same RAVI_CARRY_KEYS, or take it off RAVI_CARRY_TO.",
+            )
+        run_sync(own.write_off())
+
+
+def _with_request(wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return wrapped(request, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "request": request})
+
+
+def _taken_of(result: Any) -> str | None:
+    """Return what a result says of a loan, and take it out: the program gets what the tool gave."""
+    found: Any = getattr(result, "meta", None)
+    if not isinstance(found, dict) or RETURN_HEADER not in found:
+        return None
+    meta = cast("dict[str, Any]", found)
+    value: Any = meta.pop(RETURN_HEADER)
+    if not meta:
+        result.meta = None
+        result.__pydantic_fields_set__.discard("meta")
+    return value if isinstance(value, str) else None
+
+
+def _taken_of_error(error: Exception) -> str | None:
+    """Return what an error says of a loan, and take it out."""
+    told: Any = getattr(error, "error", None)
+    data: Any = getattr(told, "data", None)
+    if not isinstance(data, dict) or RETURN_HEADER not in data:
+        return None
+    left = dict(cast("dict[str, Any]", data))
+    value: Any = left.pop(RETURN_HEADER)
+    told.data = left or None
+    error.args = tuple(told.data if each is data else each for each in error.args)
+    return value if isinstance(value, str) else None
 
 
 async def _inside(context: Any, sent: Any) -> Any:

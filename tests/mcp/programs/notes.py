@@ -71,10 +71,30 @@ async def sampled(prompt: str, ctx: Context) -> str:
     return str(getattr(answer.content, "text", answer.content))
 
 
+def write_spans(path):
+    """Write each span that ends into a file."""
+    import json
+
+    from opentelemetry import trace
+    from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+    class Written(SpanProcessor):
+        def on_end(self, span):
+            said = {"name": span.name, "trace": f"{span.context.trace_id:032x}", "run": span.attributes.get("ravi.run.id")}
+            with Path(path).open("a") as file:
+                file.write(json.dumps(said) + "\n")
+
+    provider = TracerProvider()
+    provider.add_span_processor(Written())
+    trace.set_tracer_provider(provider)
+
+
 def main():
     if os.environ.get("INSTRUMENTED"):
         import ravi_otel
 
+        if os.environ.get("SPANS"):
+            write_spans(os.environ["SPANS"])
         ravi_otel.instrument()
     if sys.argv[1] == "stdio":
         server.run(transport="stdio")
