@@ -133,6 +133,29 @@ async def test_a_refusal_by_a_gate_may_be_a_result(servers, instrumented, said):
     assert servers.log == []
 
 
+class Asks:
+    def review(self, action, state, policy):
+        from ravi_otel.supervisor import Decision
+
+        return Decision("escalate", "a person is to look at it")
+
+
+@pytest.mark.parametrize(("who", "ran"), [("ann", 1), ("bob", 0)])
+async def test_only_an_approver_approves_a_call_over_mcp(servers, instrumented, who, ran):
+    from ravi_otel.supervisor import ApprovalAnswer, CallbackApprover
+
+    people = {"search": ["ann"], "another tool of that server": ["jo"]}
+    person = CallbackApprover(lambda _: ApprovalAnswer(approved=True, who=who))
+    async with servers.connect() as session:
+        with ravi_otel.instrument_tools("mcp:notes", supervisor=Asks(), approver=person, approvers=people), ravi_otel.run("desk"):
+            if ran:
+                await session.call_tool("search", {"query": "q", "limit": 1})
+            else:
+                with pytest.raises(ToolDeniedError, match="bob may not decide about search: ann may"):
+                    await session.call_tool("search", {"query": "q", "limit": 1})
+    assert len(servers.log) == ran
+
+
 async def test_a_gate_of_another_server_judges_nothing_here(servers, instrumented, said):
     async with servers.connect() as session:
         with ravi_otel.instrument_tools("mcp:payroll", supervisor=Cap()):
