@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.store_ledger import refresh
@@ -37,13 +37,13 @@ from ravi_otel.hooks._events import (
 from ravi_otel.hooks._listeners import Listener, swallow
 from ravi_otel.local._store import began
 from ravi_otel.local.live._protocol import (
+    MOST_ANSWER,
     MOST_EVENTS,
     MOST_LIMITS,
     MOST_REFUSALS,
     MOST_RUNS,
     MOST_SCOPES,
     MOST_SENTENCE,
-    Happened,
     LimitState,
     LiveEvent,
     ProcessState,
@@ -52,10 +52,10 @@ from ravi_otel.local.live._protocol import (
     State,
     cut,
     is_number,
+    state_line,
 )
 from ravi_otel.policy._limits import NANO, SPENDS, Kind, ScopeKind, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.policy._usage import Usage
 
 WINDOW_S: Final = 10
 _MOST_CALLS: Final = 128
@@ -63,46 +63,27 @@ _KINDS: Final = frozenset({ScopeKind.RUN, ScopeKind.AGENT, ScopeKind.HANDOFF, Sc
 _SPAWN: Final = {"granted": "spawn_granted", "denied": "spawn_denied", "released": "spawn_released"}
 
 
-class _Event(NamedTuple):
-    """What happened, as little as has to be taken down at once; `LiveEvent` says what it means. Nothing in it refers to a scope."""
+_Event = tuple[str, int, ScopeFacts | None, dict[str, Any]]
+"""What happened, as little as has to be taken down at once: `_told` says what it means. Nothing in it refers to a scope."""
 
-    event: str
-    at_ns: int
-    facts: ScopeFacts | None
-    call: tuple[object, ...] = ()
-    status: str | None = None
-    sentence: object = None
-    call_id: str | None = None
-    limit_kind: str | None = None
-    usage: Usage | None = None
-    cost_nano: int | None = None
-    duration_ns: int | None = None
-    ids: tuple[str | None, str | None, str | None] | None = None
-    """Run, scope and agent, of what happened where no facts are known."""
 
-    def told(self) -> LiveEvent:
-        """Say it in words and public units."""
-        facts, usage = self.facts, self.usage
-        run_id, scope_id, agent = self.ids or (None, None, None)
-        if facts is not None:
-            run_id, scope_id, agent = facts.run_id, facts.scope_id, facts.agent_name
-        known = None if usage is None or usage.tokenless or usage.total_only else usage
-        return LiveEvent(
-            event=self.event,
-            at_unix_s=self.at_ns / NANO,
-            run_id=run_id,
-            scope_id=scope_id,
-            agent=cut(agent),
-            call=cut(" ".join(str(word) for word in self.call if word is not None)) if self.call else None,
-            status=self.status,
-            sentence=cut(self.sentence, MOST_SENTENCE),
-            call_id=cut(self.call_id),
-            limit_kind=cut(self.limit_kind),
-            input_tokens=None if known is None else known.input_tokens,
-            output_tokens=None if known is None else known.output_tokens,
-            cost_usd=None if self.cost_nano is None else self.cost_nano / NANO,
-            duration_s=None if self.duration_ns is None else self.duration_ns / NANO,
-        )
+def _told(event: _Event) -> dict[str, Any]:
+    """Say what happened in words and public units, as `LiveEvent` has it; what is not known is left out."""
+    name, at_ns, facts, more = event
+    known: dict[str, Any] = {"event": name, "at_unix_s": at_ns / NANO}
+    if facts is not None:
+        known |= {"run_id": facts.run_id, "scope_id": facts.scope_id, "agent": facts.agent_name}
+    known |= more
+    known["agent"] = cut(known.get("agent"))
+    known["call"] = cut(" ".join(str(word) for word in more.get("call", ()) if word is not None)) or None
+    known["sentence"] = cut(more.get("sentence"), MOST_SENTENCE)
+    usage, cost_nano, duration_ns = (known.pop(each, None) for each in ("usage", "cost_nano", "duration_ns"))
+    if usage is not None and not usage.tokenless and not usage.total_only:
+        known |= {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+    known["cost_usd"] = None if cost_nano is None else cost_nano / NANO
+    known["duration_s"] = None if duration_ns is None else duration_ns / NANO
+    known |= {each: cut(known[each]) for each in ("call_id", "limit_kind") if each in known}
+    return {each: value for each, value in known.items() if value is not None}
 
 
 class Follower:
@@ -138,13 +119,13 @@ class Follower:
             self._gate.acquire(timeout=max(0.0, seconds))
         self._awake = True
 
-    def take(self) -> Happened | None:
-        """Return what happened since this was asked last, None where nothing did."""
+    def take(self) -> tuple[list[dict[str, Any]], int] | None:
+        """Return what happened since this was asked last, as `Happened` has it; None where nothing did."""
         heard, events = self._heard, [self._events.popleft() for _ in range(len(self._events))]
         missed, self._told = heard - self._told - len(events), heard
         if not events:
             return None
-        return Happened(tuple(each.told() for each in events), max(0, missed))
+        return list(map(_told, events)), max(0, missed)
 
 
 class _Open:
@@ -235,7 +216,7 @@ class OpenScopes(Listener):
         if facts.kind is ScopeKind.RUN:
             self._runs[str(facts.run_id)] = facts.scope_id
         if self._followers:
-            self._emit("scope_opened", facts, (facts.kind.value, facts.name))
+            self._emit("scope_opened", facts, call=(facts.kind.value, facts.name))
 
     def scope_closed(self, scope: ScopeView, totals: Totals) -> None:  # noqa: ARG002 - the listener's signature
         """Forget it; who is around is told how it ended, and keeps its calls of the last seconds."""
@@ -255,7 +236,7 @@ class OpenScopes(Listener):
         if around is not None:
             around.hear(facts.kind.value, facts.name, scope.status)
         if self._followers:
-            self._emit("scope_closed", facts, (facts.kind.value, facts.name), scope.status, scope.stop_reason)
+            self._emit("scope_closed", facts, call=(facts.kind.value, facts.name), status=scope.status, sentence=scope.stop_reason)
 
     def _forget_the_gone(self) -> None:
         for scope_id, known in list(self._open.items()):
@@ -272,14 +253,14 @@ class OpenScopes(Listener):
             known.flying[record.op_id] = None
             known.hear("calls", call.model)
         if self._followers:
-            self._emit("llm_start", record.facts, (call.operation, call.model), None, None, record.op_id)
+            self._emit("llm_start", record.facts, call=(call.operation, call.model), call_id=record.op_id)
 
     def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
         """Note a failed attempt."""
         self._hear(record.facts.scope_id, "retry", retry.attempt, retry.error_type)
         if self._followers:
-            what = (record.call.operation, record.call.model)
-            self._emit("retry", record.facts, what, None, f"attempt {retry.attempt} failed: {retry.error_type}", record.op_id)
+            what, why = (record.call.operation, record.call.model), f"attempt {retry.attempt} failed: {retry.error_type}"
+            self._emit("retry", record.facts, call=what, sentence=why, call_id=record.op_id)
 
     def call_ended(self, record: CallRecord) -> None:
         """Note how it ended, and how many tokens came of it in which time."""
@@ -293,10 +274,7 @@ class OpenScopes(Listener):
                 known.let_through(None, record.duration_ns)
         if record.cost_source == "assumed" and record.cost_nano:
             self._assume(record.facts, known)
-        sentence = self._refused(record, (call.operation, call.model), known) if record.status == "refused" else record.error_type
-        if self._followers:
-            used = (record.op_id, record.limit_kind, record.usage, record.cost_nano, record.duration_ns)
-            self._emit("llm_end", record.facts, (call.operation, call.model), record.status, sentence, *used)
+        self._ended("llm_end", record, known, (call.operation, call.model), usage=record.usage, cost_nano=record.cost_nano)
 
     def _assume(self, facts: ScopeFacts, known: _Open | None) -> None:
         """Note with all that pay for a call that its price is that of an assumed provider; of a late one, with its run alone."""
@@ -311,26 +289,33 @@ class OpenScopes(Listener):
         """Note a tool at work."""
         self._hear(record.facts.scope_id, "tool", record.name)
         if self._followers:
-            self._emit("tool_start", record.facts, (record.name,), None, None, record.op_id)
+            self._emit("tool_start", record.facts, call=(record.name,), call_id=record.op_id)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Note how it ended."""
         known = self._hear(record.facts.scope_id, "tool", record.name, record.status)
         if known is not None and known.refusal is not None and record.status == "ok":
             known.let_through(record.name, record.duration_ns)
-        sentence = self._refused(record, ("tool", record.name), known) if record.status == "refused" else record.error_type
-        if self._followers:
-            used = (record.op_id, record.limit_kind, None, None, record.duration_ns)
-            self._emit("tool_end", record.facts, (record.name,), record.status, sentence, *used)
+        self._ended("tool_end", record, known, (record.name,))
 
-    def _refused(self, record: CallRecord | ToolRecord, call: tuple[object, ...], known: _Open | None) -> str | None:
-        """Keep a refusal; return its sentence, where it is ours: what others' errors say may quote a prompt."""
-        sentence = cut(record.error, MOST_SENTENCE) if isinstance(record.error, RaviError) else record.limit_reason
-        if known is not None:
-            known.refuse(sentence, record.name if isinstance(record, ToolRecord) else None)
-        used = (record.op_id, record.limit_kind, None, None, record.duration_ns)
-        self._refusals.append(_Event("refused", time.time_ns(), record.facts, call, "refused", sentence, *used))
-        return sentence
+    def _ended(self, event: str, record: CallRecord | ToolRecord, known: _Open | None, call: tuple[object, ...], **used: Any) -> None:
+        """Keep a refusal, with its sentence where that is ours: what others' errors say may quote a prompt; and tell of any end."""
+        told: dict[str, Any] = {
+            "status": record.status,
+            "sentence": record.error_type,
+            "call_id": record.op_id,
+            "limit_kind": record.limit_kind,
+        }
+        told["duration_ns"] = record.duration_ns
+        if record.status == "refused":
+            told["sentence"] = cut(record.error, MOST_SENTENCE) if isinstance(record.error, RaviError) else record.limit_reason
+            tool = record.name if isinstance(record, ToolRecord) else None
+            if known is not None:
+                known.refuse(told["sentence"], tool)
+            whole = call if tool is None else ("tool", tool)
+            self._refusals.append(("refused", time.time_ns(), record.facts, {**told, "call": whole}))
+        if self._followers:
+            self._emit(event, record.facts, call=call, **told, **used)
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Note it with the limit's scope, and with the one it happened in."""
@@ -341,10 +326,9 @@ class OpenScopes(Listener):
             agent = event.agent_name if at is None else at.facts.agent_name
             used, of = (format_public_amount(event.limit_kind, each) for each in (event.used, event.threshold))
             sentence = f"{used} of {of} {what} used in {event.scope.value} {event.scope_name or ''}".rstrip()
-            run_id = event.run_id or (None if at is None else at.facts.run_id)
-            ids = (run_id, event.scope_id, agent)
-            op_id = None if at is None else at.op_id
-            self._emit(event.event, None, (what,), event.decision, sentence, op_id, event.limit_kind, None, None, None, ids)
+            ids = {"run_id": event.run_id or (None if at is None else at.facts.run_id), "scope_id": event.scope_id, "agent": agent}
+            ids["call_id"] = None if at is None else at.op_id
+            self._emit(event.event, None, call=(what,), status=event.decision, sentence=sentence, limit_kind=event.limit_kind, **ids)
 
     def spawn_event(self, event: SpawnEvent) -> None:
         """Note it with its run."""
@@ -352,20 +336,21 @@ class OpenScopes(Listener):
         scope_id = self._runs.get(str(run_id))
         self._hear(scope_id, "slot", event.outcome, event.agent_id)
         if self._followers:
-            what, ids = _SPAWN.get(event.outcome, event.outcome), (run_id, scope_id, event.agent_name or event.agent_id)
-            self._emit(what, None, ("agent", event.agent_id), None, None, None, event.limit_kind, None, None, None, ids)
+            ids = {"run_id": run_id, "scope_id": scope_id, "agent": event.agent_name or event.agent_id}
+            what = _SPAWN.get(event.outcome, event.outcome)
+            self._emit(what, None, call=("agent", event.agent_id), limit_kind=event.limit_kind, **ids)
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Note what a gate decided."""
         self._hear(event.facts.scope_id, "review", event.tool, event.decision)
         if self._followers:
-            self._emit("review", event.facts, (event.tool or "answer",), event.decision, event.reason)
+            self._emit("review", event.facts, call=(event.tool or "answer",), status=event.decision, sentence=event.reason)
 
     def told(self, notice: Notice) -> None:
         """Note what the program, or an operator, says."""
         self._hear(notice.facts.scope_id, notice.text)
         if self._followers:
-            self._emit(notice.what, notice.facts, (), None, notice.text)
+            self._emit(notice.what, notice.facts, sentence=notice.text)
 
     def _hear(self, scope_id: str | None, *words: object) -> _Open | None:
         known = None if scope_id is None else self._open.get(scope_id)
@@ -373,8 +358,8 @@ class OpenScopes(Listener):
             known.hear(*words)
         return known
 
-    def _emit(self, event: str, facts: ScopeFacts | None, *more: Any) -> None:
-        told = _Event(event, time.time_ns(), facts, *more)
+    def _emit(self, event: str, facts: ScopeFacts | None, **more: Any) -> None:
+        told = (event, time.time_ns(), facts, more)
         for each in self._followers:
             each.hear(told)
 
@@ -385,6 +370,13 @@ class OpenScopes(Listener):
         known = self._open.get(scope_id)
         scope = None if known is None else known.scope()
         return None if scope is None or scope.abandoned or scope.clock.ended_ns is not None else scope
+
+    def line(self) -> bytes:
+        """Return the answer to `state`, of as many scopes as fit into one."""
+        most = MOST_SCOPES
+        while len(line := state_line(self.state(most))) > MOST_ANSWER and most > 1:
+            most //= 2  # names as long as can be, of characters that take six in JSON
+        return line
 
     def state(self, most: int = MOST_SCOPES) -> ProcessState:
         """Read all that is open, at most so many scopes, the oldest first."""
@@ -401,7 +393,7 @@ class OpenScopes(Listener):
                     swallow("live.state", error)
         told = tuple(_run(run_id, members) for run_id, members in runs.items() if members)
         left_out = self._left_out + len(kept) - sum(len(run.scopes) for run in told)
-        refusals = tuple(each.told() for each in tuple(self._refusals))
+        refusals = tuple(LiveEvent(**_told(each)) for each in tuple(self._refusals))
         return ProcessState(os.getpid(), _program(), began(os.getpid()) or _LOADED, told, max(0, left_out), refusals)
 
     def _state(self, known: _Open, scope: Scope, rate: float | None) -> ScopeState:

@@ -14,6 +14,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError, RaviError
@@ -53,8 +54,8 @@ _KINDS: Final = {"USD": Kind.COST, "s": Kind.TIME}
 _EXAMPLES: Final = {"USD": "2.50", "s": "90 or 5m"}
 _DECIMAL_COMMA: Final = re.compile(r",(?!\d{3}(?!\d))")
 
-_BESIDE: Final = ("runs", "left_out", "refusals")
-"""What an answer to `state` says beside the process itself."""
+_PROCESS: Final = ("pid", "program", "started_unix_s")
+"""What an answer to `state` says of the process itself, beside what is in it."""
 
 PRIORITIES: Final = {each.name.lower(): each for each in Priority}
 
@@ -424,23 +425,29 @@ def _refuse(constant: str) -> float:
 
 def write_line(said: Mapping[str, Any]) -> bytes:
     """Write one line of JSON, in ASCII; dataclasses of this module may be in it."""
-    return json.dumps(said, separators=(",", ":"), allow_nan=False, default=as_fields).encode("ascii") + b"\n"
+    return json.dumps(said, separators=(",", ":"), allow_nan=False, default=_shallow).encode("ascii") + b"\n"
 
 
 def as_fields(state: Any) -> dict[str, Any]:
     """Return what the line of JSON says of a dataclass of this module, as deep as it goes."""
-    return {each.name: _plain(getattr(state, each.name)) for each in fields(state)}
+    return cast("dict[str, Any]", json.loads(json.dumps(state, default=_shallow)))
 
 
-def _plain(value: Any) -> Any:
-    return [as_fields(each) for each in value] if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of states only
+def _shallow(state: Any) -> dict[str, Any]:
+    names, read = _READ[type(state).__name__]
+    return dict(zip(names, read(state), strict=True))
+
+
+_READ: Final = {
+    kind.__name__: (names := tuple(each.name for each in fields(kind)), attrgetter(*names))
+    for kind in (LimitState, ScopeState, RunState, LiveEvent, ProcessState, Happened)
+}
 
 
 def state_line(state: ProcessState) -> bytes:
     """Write the answer to `state`."""
-    about = {"pid": state.pid, "program": state.program, "started_unix_s": state.started_unix_s}
-    more = {"runs": state.runs, "left_out": state.left_out, "refusals": state.refusals}
-    return write_line({"v": VERSION, "ok": True, "process": about, **more})
+    known = _shallow(state)
+    return write_line({"v": VERSION, "ok": True, "process": {name: known.pop(name) for name in _PROCESS}, **known})
 
 
 def read_state(answer: Mapping[str, Any]) -> ProcessState:
@@ -448,7 +455,7 @@ def read_state(answer: Mapping[str, Any]) -> ProcessState:
     try:
         process = answer.get("process")
         about = cast("dict[str, Any]", process) if isinstance(process, dict) else _nonsense("process", process)
-        state = read(ProcessState, {**about, **{name: answer[name] for name in _BESIDE if name in answer}})
+        state = read(ProcessState, {**answer, **{name: about.get(name) for name in _PROCESS}})
         return state if sum(len(run.scopes) for run in state.runs) <= MOST_SCOPES else _nonsense("runs", answer["runs"])
     except NonsenseError as error:
         raise LiveError(

@@ -20,8 +20,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
@@ -34,9 +35,7 @@ from ravi_otel.local._store import Store
 from ravi_otel.local.live._client import Entry, Peer, check_socket, make, sweep
 from ravi_otel.local.live._open_scopes import OpenScopes
 from ravi_otel.local.live._protocol import (
-    MOST_ANSWER,
     MOST_REQUEST,
-    MOST_SCOPES,
     MOST_SENTENCE,
     PRIORITIES,
     VERSION,
@@ -46,7 +45,6 @@ from ravi_otel.local.live._protocol import (
     cut,
     read,
     read_line,
-    state_line,
     write_line,
 )
 from ravi_otel.policy import _checks as checks
@@ -67,7 +65,7 @@ STATE_S: Final = 0.25
 ALIVE_S: Final = 2.0
 """How soon who follows is told so when nothing changed."""
 
-GATHER_S: Final = 0.05
+GATHER_S: Final = 0.1
 SHARE: Final = 200
 """How much longer than it took to write what happened, or what is open, is waited before that is done again: half a percent of a CPU."""
 
@@ -102,85 +100,71 @@ _WANTED: Final[Mapping[str, str]] = {
 }
 
 
-class Who(NamedTuple):
-    """Who gives a command: the person, as whoever asks says, and the user of the system, whom the system knows."""
+_ENDING: Final = ("cancel", "close")
+"""Commands that are told before they are done: with them the run may end, and with the run who listens."""
 
+_NEEDS: Final[Mapping[Op, tuple[str, ...]]] = {"reprioritize": ("priority",), "set_limit": ("kind", "value")}
+"""What has to be said for a command, besides its scope."""
+
+
+class Order(NamedTuple):
+    """Be what an operator has done to an open scope; `by` is the person, as whoever asks says, `login` the user whom the system knows."""
+
+    scope: Scope
+    details: Mapping[str, Any]
     by: str
     login: str
 
+    def cancel(self) -> None:
+        """Cancel a run or an agent; close what has no token."""
+        token = self.scope.cancellation if self.scope.facts.kind in _CANCELLED else None
+        if token is None:
+            self.scope.close()
+        else:
+            token.cancel(self.details.get("reason", _BY_HAND))
 
-Details: TypeAlias = Mapping[str, Any]
-"""What a command says besides its scope."""
+    def close(self) -> None:
+        """Close the scope."""
+        self.scope.close()
 
+    def pause(self) -> None:
+        """Pause an agent."""
+        spawn, lease = self._slot()
+        if lease.is_root:
+            raise RefusalError(f"{self._agent} is the root of its run, which is never paused: cancel the run instead.")
+        if lease.paused:
+            raise RefusalError(f"{self._agent} is paused already.")
+        if not spawn.pause(lease):
+            raise RefusalError(f"{self._agent} has no slot any more: it is about to end.")
 
-def _cancel(scope: Scope, details: Details, who: Who) -> None:
-    token = scope.cancellation if scope.facts.kind in _CANCELLED else None
-    if token is None:
-        _close(scope, details, who)
-    else:
-        token.cancel(details.get("reason", _BY_HAND))
+    def resume(self) -> None:
+        """Let an agent go on."""
+        spawn, lease = self._slot()
+        if not spawn.resume(lease):
+            raise RefusalError(f"{self._agent} is not paused.")
 
+    def reprioritize(self) -> None:
+        """Give an agent another priority."""
+        spawn, lease = self._slot()
+        spawn.reprioritize(lease, PRIORITIES[self.details["priority"]])
 
-def _close(scope: Scope, _: Details, __: Who) -> None:
-    scope.close()
+    def set_limit(self) -> None:
+        """Set another value on a limit."""
+        self.scope.set_limit(self.details["kind"], self.details["value"], by=self.by, login=self.login)
 
+    @property
+    def _agent(self) -> str:
+        lease = self.scope.lease
+        return f"agent {checks.show(self.scope.facts.name if lease is None else lease.agent_id)}"
 
-def _pause(scope: Scope, _: Details, __: Who) -> None:
-    spawn, lease = _slot(scope)
-    if lease.is_root:
-        raise _refusal(lease, "is the root of its run, which is never paused: cancel the run instead")
-    if lease.paused:
-        raise _refusal(lease, "is paused already")
-    if not spawn.pause(lease):
-        raise _refusal(lease, "has no slot any more: it is about to end")
-
-
-def _resume(scope: Scope, _: Details, __: Who) -> None:
-    spawn, lease = _slot(scope)
-    if not spawn.resume(lease):
-        raise _refusal(lease, "is not paused")
-
-
-def _reprioritize(scope: Scope, details: Details, _: Who) -> None:
-    spawn, lease = _slot(scope)
-    spawn.reprioritize(lease, PRIORITIES[details["priority"]])
-
-
-def _set_limit(scope: Scope, details: Details, who: Who) -> None:
-    scope.set_limit(details["kind"], details["value"], by=who.by, login=who.login)
-
-
-def _slot(scope: Scope) -> tuple[SpawnTracker, Lease]:
-    """Return the tracker of an agent's slot, and the slot itself, since several agents may have one id."""
-    if scope.facts.kind is not ScopeKind.AGENT:
-        raise RefusalError(f"{scope.facts.kind.value} {checks.show(scope.facts.name)} has no slot: only agents have.")
-    if scope.spawn is None or scope.lease is None:
-        raise RefusalError(f"agent {checks.show(scope.facts.name)} has no slot: it is in no run that counts its agents.")
-    return scope.spawn, scope.lease
-
-
-def _refusal(lease: Lease, why: str) -> RefusalError:
-    return RefusalError(f"agent {checks.show(lease.agent_id)} {why}.")
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What an operator may have done to an open scope: `needs` must be told, `may` can be. One that `ends` it is noted beforehand."""
-
-    act: Callable[[Scope, Details, Who], None]
-    needs: tuple[str, ...] = ()
-    may: tuple[str, ...] = ()
-    ends: bool = False
-
-
-COMMANDS: Final[Mapping[Op, Command]] = {
-    "cancel": Command(_cancel, may=("reason",), ends=True),
-    "close": Command(_close, ends=True),
-    "pause": Command(_pause),
-    "resume": Command(_resume),
-    "reprioritize": Command(_reprioritize, needs=("priority",)),
-    "set_limit": Command(_set_limit, needs=("kind", "value")),
-}
+    def _slot(self) -> tuple[SpawnTracker, Lease]:
+        """Return the tracker of an agent's slot, and the slot itself, since several agents may have one id."""
+        facts, spawn, lease = self.scope.facts, self.scope.spawn, self.scope.lease
+        if facts.kind is not ScopeKind.AGENT:
+            raise RefusalError(f"{facts.kind.value} {checks.show(facts.name)} has no slot: only agents have.")
+        if spawn is None or lease is None:
+            raise RefusalError(f"{self._agent} has no slot: it is in no run that counts its agents.")
+        return spawn, lease
 
 
 def read_request(line: bytes) -> Request:
@@ -189,8 +173,7 @@ def read_request(line: bytes) -> Request:
         request = read(Request, read_line(line))
     except NonsenseError as error:
         raise RefusalError(f"{error.place}={checks.show(error.value)} {_WANTED[error.place]}.") from None
-    command = COMMANDS.get(request.op)
-    for name in () if command is None else ("scope_id", *command.needs):
+    for name in () if request.op in ("state", "follow") else ("scope_id", *_NEEDS.get(request.op, ())):
         if getattr(request, name) is None:
             raise RefusalError(f"{name}=None {_WANTED[name]}.")
     return request
@@ -203,8 +186,8 @@ def answer(line: bytes, scopes: OpenScopes, peer: Peer) -> bytes | None:
         if request.op == "follow":
             return None
         if request.op == "state":
-            return _state(scopes)
-        _obey(request, COMMANDS[request.op], scopes, peer)
+            return scopes.line()
+        _obey(request, scopes, peer)
         return write_line({"v": VERSION, "ok": True})
     except RaviError as error:
         return _no(str(error))
@@ -217,48 +200,32 @@ def _no(sentence: str) -> bytes:
     return write_line({"v": VERSION, "ok": False, "error": cut(sentence, MOST_SENTENCE)})
 
 
-def _state(scopes: OpenScopes) -> bytes:
-    most = MOST_SCOPES
-    while True:
-        line = state_line(scopes.state(most))
-        if len(line) <= MOST_ANSWER or most == 1:
-            return line
-        most //= 2  # names as long as can be, of characters that take six in JSON
-
-
-def _obey(request: Request, command: Command, scopes: OpenScopes, peer: Peer) -> None:
+def _obey(request: Request, scopes: OpenScopes, peer: Peer) -> None:
     """Do what is asked, and leave a trace of who asked; RefusalError, or another error of ours, says in one sentence why it is not done."""
     scope = scopes.find(str(request.scope_id))
     if scope is None:
         raise RefusalError(f"scope_id={checks.show(request.scope_id)} is not open any more.")
-    details = _details(request, command)
+    details = {name: value for name in _NEEDS.get(request.op, ()) if (value := getattr(request, name)) is not None}
+    reason = _printable(request.reason or "")  # it stands in an exception's text, in logs and on terminals
+    if request.op == "cancel" and reason:
+        details["reason"] = reason
+    if "value" in details and float(details["value"]).is_integer():
+        details["value"] = int(details["value"])
     user, by = _name_of(peer.uid), _printable(request.by or "")
-    login = user or f"uid {_shown(peer.uid)}"
+    uid, pid = ("?" if each is None else each for each in (peer.uid, peer.pid))
     words = ", ".join(f"{name}={checks.show(value)}" for name, value in details.items())
     place = f"{request.op} of {scope.facts.kind.value} {checks.show(scope.facts.name)}{f' ({words})' if words else ''}"
     for_whom = "" if request.by is None else f" for {checks.show(by)}"
-    asker = f"{user or '?'} (uid {_shown(peer.uid)}, pid {_shown(peer.pid)}){for_whom}"
     about = {"op": request.op, **details, "by": request.by, "by_user": user, "by_uid": peer.uid, "by_pid": peer.pid}
-    notice = Notice("command", scope.facts, f"{place} by {asker}", about)
-    if command.ends:  # told before: with it the run may end, and with the run who listens
-        _leave_trace(scope, notice)
-    command.act(scope, details, Who(by or login, login))
-    if not command.ends:
-        _leave_trace(scope, notice)
+    notice = Notice("command", scope.facts, f"{place} by {user or '?'} (uid {uid}, pid {pid}){for_whom}", about)
+    login = user or f"uid {uid}"
+    order = Order(scope, details, by or login, login)
+    steps: list[Callable[[], object]] = [getattr(order, request.op), partial(_leave_trace, notice, scope)]
+    for step in reversed(steps) if request.op in _ENDING else steps:
+        step()
 
 
-def _details(request: Request, command: Command) -> dict[str, Any]:
-    """Return what a command says besides its scope, as it is done: a reason stands in an exception's text, in logs and on terminals."""
-    told = {name: value for name in (*command.needs, *command.may) if (value := getattr(request, name)) is not None}
-    reason = _printable(told.pop("reason", ""))
-    if reason:
-        told["reason"] = reason
-    if "value" in told and float(told["value"]).is_integer():
-        told["value"] = int(told["value"])
-    return told
-
-
-def _leave_trace(scope: Scope, notice: Notice) -> None:
+def _leave_trace(notice: Notice, scope: Scope) -> None:
     _log.warning("ravi-otel: %s, over the live socket", notice.text)
     scope.engine.listeners.told(notice)
 
@@ -269,10 +236,6 @@ def _name_of(uid: int | None) -> str | None:
         return None if uid is None else str(load("pwd").getpwuid(uid).pw_name)
     except (KeyError, OSError, RaviError):
         return None
-
-
-def _shown(number: int | None) -> object:
-    return "?" if number is None else number
 
 
 def _printable(text: str) -> str:
@@ -469,7 +432,7 @@ class Server:
                 now = time.monotonic()
                 if now >= (soonest if changed else latest):
                     took = time.thread_time()
-                    if not one.send(_state(self._scopes)):
+                    if not one.send(self._scopes.line()):
                         break
                     soonest, changed = now + max(STATE_S, SHARE * (time.thread_time() - took)), False
                     latest = max(soonest, now + ALIVE_S)
@@ -478,7 +441,7 @@ class Server:
                 happened = follower.take()
                 if happened is not None:
                     changed = True
-                    if not one.send(write_line({"v": VERSION, "ok": True, "events": happened.events, "missed": happened.missed})):
+                    if not one.send(write_line({"v": VERSION, "ok": True, "events": happened[0], "missed": happened[1]})):
                         break
                 time.sleep(max(GATHER_S, SHARE * (time.thread_time() - took)))
         finally:
