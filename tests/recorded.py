@@ -131,7 +131,7 @@ class Record(Listener, RunRecord):
         leaf.sent = record.status != "refused" and reply is not None
         outcome = (record.status, reply, record.usage, record.cost_nano, record.cost_source, record.decision, record.limit_reason)
         pending = reply is not None and reply.pending and record.usage is None
-        leaf.sums = Sums(*contribution(call, *outcome, record.requests, record.charged, record.charged_nano, pending=pending))
+        leaf.counted = contribution(call, *outcome, record.requests, record.charged, record.charged_nano, pending=pending)
         branch = self._known.get(record.facts.scope_id)
         for around in () if branch is None else branch.upwards():  # which may be closed, and soon forgotten
             if isinstance(around, Heard):
@@ -155,4 +155,4 @@ class Record(Listener, RunRecord):
         leaf: Any = None if at is None else at.marks.get(self)
         place = self._known.get(event.scope_id) if leaf is None else leaf
         if place is not None:
-            self.put("events", event, place.events)
+            self.put_event(event, place)

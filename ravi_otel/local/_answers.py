@@ -406,8 +406,12 @@ def _cost_text(sums: Sums) -> str:
 
 def sums_in(row: StoredRow) -> Sums:
     """Read the sums that are the last columns of a row."""
-    counted = row[-len(SUMS) :]
-    if not all(type(each) is int and each >= 0 for each in counted):  # anybody's
+    return sums_of(row[-len(SUMS) :])
+
+
+def sums_of(counted: Sequence[Any]) -> Sums:
+    """Read sums in the order of `SUMS`, whoever wrote them."""
+    if not all(type(each) is int and each >= 0 for each in counted):
         counted = tuple(max(0, int_in(each) or 0) for each in counted)
     return Sums(*counted)
 

@@ -14,6 +14,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
+from ravi_otel._sqlite import read_text
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._answers import (
@@ -95,7 +96,12 @@ class Queries:
     def _rows(self, statement: str, values: Sequence[Any] | Json = ()) -> list[StoredRow]:
         try:
             with self._lock:
-                return self._connection.execute(statement, values).fetchall()
+                try:
+                    self._connection.text_factory = str
+                    return self._connection.execute(statement, values).fetchall()
+                except sqlite3.OperationalError:  # also for a text that is none, which is read as far as it is one: that takes longer
+                    self._connection.text_factory = read_text
+                    return self._connection.execute(statement, values).fetchall()
         except sqlite3.Error as error:
             raise ConfigurationError(
                 f"the local store at {checks.show(str(self.store.file))} cannot be read: {clean(str(error), 200)}. "
@@ -263,7 +269,7 @@ class Queries:
         events = [
             event_of(each) for each in self._rows("SELECT * FROM events WHERE run = ? AND call = ? ORDER BY at", (row["run"], row["call"]))
         ]
-        leaf.events = [event for event in events if event is not None]
+        leaf.events = tuple(event for event in events if event is not None)
         known = dict(row)
         facts = {name: known[name] for name in (*_CALL_FACTS, *_TOOL_FACTS) if name in known}
         return CallView(

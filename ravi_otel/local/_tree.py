@@ -25,6 +25,7 @@ from ravi_otel.local._answers import (
     reading_of,
     sentence_in,
     sums_in,
+    sums_of,
     tags_in,
 )
 from ravi_otel.local._store import SUMS, StoredRow, Sums, finite, limit_fields
@@ -72,9 +73,17 @@ TOOL_SUMS: Final = {
 
 OF_TOOL: Final = {name: TOOL_SUMS.get(name, "0") for name in SUMS}
 TOOLS: Final = f"SELECT *, {', '.join(f'{what} AS {name}' for name, what in OF_TOOL.items())} FROM tools"
+_OF_LEAF: Final = (
+    *("call", "scope", "run", "process", "began", "duration", "status", "decision", "error_type", "limit_kind", "limit_scope"),
+    *("limit_reason", "refusal", "operation", "model", "stream", "usage", "cost", "cost_source", "retries", *SUMS),
+)
+_ROWS: Final = {"calls": f"SELECT {', '.join(_OF_LEAF)} FROM calls", "tools": TOOLS}
+_FIRST: Final = f"{{rows}} WHERE rowid IN (SELECT rowid FROM {{table}} WHERE {IN_RUNS} ORDER BY began LIMIT :most) ORDER BY began"
+"""The first of them by their time, which an index has without the rows."""
+
 _SUMMED: Final = tuple(
     f"SELECT scope, run, process, count(*) AS number, '{table}' AS what, {ADDED} FROM ({rows}) WHERE {IN_RUNS} GROUP BY scope, run, process"
-    for table, rows in (("calls", "SELECT * FROM calls"), ("tools", TOOLS))
+    for table, rows in _ROWS.items()
 )
 _SCOPES: Final = f"""
     WITH RECURSIVE up(of, at) AS (
@@ -92,7 +101,7 @@ class Leaf:
 
     `sent` is False for what was refused or failed before a byte left. `usage` and `cost_nano` None are unknown, where
     something was sent and `generative`. `refusal` is our own sentence; what others' errors say may quote a prompt and
-    is not kept, only `error_type`. `pending` says that a later look brings what it used. `sums` are what it counts as.
+    is not kept, only `error_type`. `counted` is what it counts as, in the order of `SUMS`.
     """
 
     what: Literal["call", "tool"]
@@ -114,9 +123,14 @@ class Leaf:
     limit_scope: str | None = None
     reason: str | None = None
     refusal: str | None = None
-    events: list[LimitEvent] = field(default_factory=list[LimitEvent])
+    events: Sequence[LimitEvent] = ()
     id: str = ""
-    sums: Sums = field(default_factory=Sums)
+    counted: Sequence[Any] = ()
+
+    @property
+    def sums(self) -> Sums:
+        """Return what it counts as."""
+        return sums_of(self.counted)
 
     @property
     def apart(self) -> Usage | None:
@@ -181,7 +195,7 @@ class Branch:
     consumed: int = 0
     reported: int = 0
     children: list[Branch | Leaf] = field(default_factory=list["Branch | Leaf"])
-    events: list[LimitEvent] = field(default_factory=list[LimitEvent])
+    events: Sequence[LimitEvent] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -247,6 +261,11 @@ class RunRecord:
         place.append(node)
         return True
 
+    def put_event(self, event: LimitEvent, place: Branch | Leaf) -> None:
+        """Put a limit event with what it belongs to, or count it."""
+        if self.put("events", event, []):
+            place.events = (*place.events, event)
+
     def walk(self) -> Iterator[tuple[Branch | Leaf, Branch | None]]:
         """Give every node with the one around it, outer ones first and in the order of time."""
         waiting: list[tuple[Branch | Leaf, Branch | None]] = [(root, None) for root in reversed(self.roots)]
@@ -308,9 +327,7 @@ class StoredRecord(RunRecord):
         self._launch = dict(launches[0]) if launches else None
         self._scopes = rows(_SCOPES, place)
         self._own = next((row for row in self._scopes if row["kind"] == "run" and row["run"] == head.run), None)
-        calls, tools = (
-            rows(f"{select} WHERE {IN_RUNS} ORDER BY began LIMIT {most + 1}", place) for select in ("SELECT * FROM calls", TOOLS)
-        )
+        calls, tools = (rows(_FIRST.format(rows=rows_of, table=table), {**place, "most": most + 1}) for table, rows_of in _ROWS.items())
         too_many = len(calls) + len(tools) > most  # to be read one by one: their sums are by scope
         self._summed = [row for statement in _SUMMED for row in rows(statement, place)] if too_many else []
         self._branches: dict[str, Branch] = {}
@@ -331,7 +348,7 @@ class StoredRecord(RunRecord):
             event = event_of(row)
             if event is not None:
                 around = leaves.get(row["call"] or "") or self._branches.get(row["scope"] or "") or self._place(row)
-                self.put("events", event, around.events)
+                self.put_event(event, around)
         self._add_up()
         self._close()
         for branch in self.branches():
@@ -559,7 +576,7 @@ def _told_in(row: StoredRow) -> Fields:
         "sent": status != "refused",
         "reason": row["limit_reason"],
         "refusal": sentence_in(row["refusal"]) if status == "refused" else None,
-        "sums": sums_in(row),
+        "counted": row[-len(SUMS) :],
         **{name: row[name] for name in ("decision", "error_type", "limit_kind", "limit_scope")},
     }
 
@@ -568,7 +585,7 @@ def _usage(written: Any) -> Usage | None:
     known = object_in(written)
     if known is None:
         return None
-    counts = {name: count for name, each in known.items() if name in _USAGE and (count := int_in(each)) is not None and 0 <= count < 2**63}
+    counts = {name: value for name, value in known.items() if name in _USAGE and type(value) is int and 0 <= value < 2**63}
     source = known.get("source")
     return Usage(**counts, source=cast("UsageSource", source) if source in _SOURCES else "estimated")
 

@@ -7,6 +7,7 @@ import re
 import time
 import unicodedata
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from ravi_otel.errors import ConfigurationError
@@ -28,6 +29,7 @@ _STACKED: Final = frozenset({"Mn", "Me"})
 _MOST_STACKED: Final = 2
 
 
+@lru_cache(1_024)
 def clean(name: str | None, most: int = 80) -> str:
     """Give a name from outside as one short line of visible characters.
 
