@@ -31,6 +31,21 @@ def test_the_help_of_run_names_every_client_that_is_held():
     assert "no word of limits that fill up; only of those that were not in force, or did not cover a call" in text
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("mcp", "It changes nothing unless --allow-control is given"),
+        ("mcp", "It can never approve anything"),
+        ("ui", "Each waiting request then has a link to copy, by which one other person decides it"),
+    ],
+)
+def test_the_help_says_what_an_agent_or_a_person_with_a_link_may_do(command, words):
+    program = f"import sys; sys.modules |= {{'mcp.server': None, 'fastapi': None}}; sys.argv = ['ravi-otel', {command!r}, '--help']; "
+    program += "from ravi_otel.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert words in " ".join(done.stdout.split())
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_has_the_line_of_help_that_the_list_shows(name):
     found = commands.get_command(click.Context(commands), name)
