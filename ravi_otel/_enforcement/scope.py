@@ -40,7 +40,7 @@ from ravi_otel._enforcement.spawn_limits import AgentAdmission, KeptSlot
 from ravi_otel._enforcement.spawn_tracker import Lease, SpawnTracker
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._enforcement.usage_counters import add_charged, add_counts, whole
-from ravi_otel._flow import run_sync
+from ravi_otel._flow import Flow, around, owner, run_sync
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, DeadlineExceededError
 from ravi_otel.hooks._events import CallRecord, LimitReading, Spend, Status, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Entered, swallow
@@ -386,6 +386,17 @@ class Scope(LimitedScope):
             grant = self._accept_charge(run_sync(self.engine.ledger.charge(Reservation(op_id, lines))), at)
             if grant.crossings:
                 self.engine.settle(op_id, None, at)
+        except BaseException as error:
+            self._end_charge(op_id, error)
+            raise
+
+    def charge_waiting(self, lines: Sequence[Line], at: ToolRecord) -> Flow[None]:
+        """Charge counted kinds for the tool call `at`, and wait while others hold what is left of them; raise when that does not help."""
+        op_id, patience_s = at.op_id, self.patience_s(blocking=False)
+        try:
+            answer = yield from self.engine.ledger.reserve(Reservation(op_id, lines, owner=owner(), around=around(), patience_s=patience_s))
+            self._accept_charge(answer, at)
+            self.engine.settle(op_id, None, at)
         except BaseException as error:
             self._end_charge(op_id, error)
             raise

@@ -427,7 +427,10 @@ class ToolCall(UnderWay):
             wait = self._check()
             if wait is not None:
                 await run_async(wait)
-            self._charge()
+            if self._record.remote is None:
+                self._charge()
+            else:
+                await run_async(self._charge_waiting())
             waiting = Enclosure()
             waiting.tool = self
             try:
@@ -525,6 +528,15 @@ class ToolCall(UnderWay):
             scope.charge_now(lines, record)
         add_counts(scope.tallies, tool_calls=1)
         record.decision = record.decision or "admitted"
+        self._started = True
+
+    def _charge_waiting(self) -> Flow[None]:
+        """Charge a call without a gate that a server is to run: what is left may be lent to the servers of others, and come back."""
+        lines = self._scope.plan.tool_lines(self.name)
+        if lines:
+            yield from self._scope.charge_waiting(lines, self._record)
+        add_counts(self._scope.tallies, tool_calls=1)
+        self._record.decision = self._record.decision or "admitted"
         self._started = True
 
     def _admit(self, review: GateReview) -> Flow[Execution]:

@@ -23,6 +23,10 @@ from ravi_otel.carrier.token import ModelAmount, Spent
 from ravi_otel.policy._limits import SPENDS, Admission, Kind, Limit
 
 _QUARTER: Final = Fraction(1, 4)
+_LEAST: Final = 32
+"""Of what is left, held by others or not, a loan for which no amount is asked takes this part at least, and waits for it: as many calls may
+be under way together, and each has enough to do something with."""
+
 _EACH_CALL: Final = frozenset({*(each.value for each in SPENDS), Kind.REQUESTS.value, Kind.TURNS.value})
 """Kinds that every call to a model takes some of: what others hold of them is worth waiting for."""
 
@@ -92,8 +96,9 @@ def lots_of(scope: Scope, asked: Mapping[str, int]) -> list[Lot]:
         elif held_to:
             left = min(map(left_of, held_to))
             waits = kind in _EACH_CALL and all(each.used + each.kept_back < each.value and not each.draining for each in held_to)
-            amount = max(_share(kind, left, part), int(waits))
-            main.put(accounts, _careful(ceiling(each, amount) for each in held_to), min(1, amount))
+            least_of_it = 0 if not waits else 1 if asked else -(-min(map(_rest_of, held_to)) // _LEAST)
+            amount = max(_share(kind, left, part), least_of_it)
+            main.put(accounts, _careful(ceiling(each, amount) for each in held_to), max(min(1, amount), least_of_it))
     for kind, amount in asked.items():
         if kind not in main.limits:
             main.limits[kind] = Limit(kind=kind, value=amount)
@@ -177,6 +182,11 @@ def _share(kind: str, left: int, part: Fraction | None) -> int:
     """Return how much goes along of what was not asked for: of tokens and cost the part that the loan is, of counts a quarter at least."""
     share = part if part is not None and kind.partition("(")[0] in SPENDS else max(part or _QUARTER, _QUARTER)
     return -(-left * share.numerator // share.denominator)
+
+
+def _rest_of(account: Account) -> int:
+    """Return what is left of a limit, if all that is held now came back."""
+    return max(0, account.value - account.kept_back - account.used)
 
 
 def _careful(limits: Iterable[Limit]) -> Limit:

@@ -148,6 +148,23 @@ async def test_three_of_eight_tools_run_also_where_each_has_a_loan(listed):
     assert len(listed.log) == 3
 
 
+async def test_three_of_eight_run_at_once_where_each_has_a_loan(listed):
+    async with listed.connect() as session:
+        with ravi_otel.run("desk", limits=["tool_calls=3"]) as run:
+            calls = [session.call_tool("search", {"query": "q"}) for _ in range(8)]
+            await asyncio.gather(*calls, return_exceptions=True)
+        assert run.limits[0].used == 3
+    assert len(listed.log) == 3
+
+
+async def test_many_calls_together_each_get_enough_to_do_something_with(listed, model):
+    async with listed.connect() as session:
+        with ravi_otel.run("desk", limits=["tokens=2000"]) as run:
+            await at_once(session, 16)
+        assert run.limits[0].used == 16 * 15
+    assert len(model.requests) == 16
+
+
 @pytest.mark.parametrize("transport", ["http"])
 async def test_over_http_its_host_may_be_listed_instead(listed, model, monkeypatch):
     monkeypatch.setenv("RAVI_CARRY_TO", "127.0.0.1")
