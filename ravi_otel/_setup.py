@@ -24,10 +24,12 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, MCP, SOCKETS, ClientPackage
+from ravi_otel._instrumentation.client_hosts import CLIENT_HOSTS
+from ravi_otel._instrumentation.client_packages import CLIENTS, HELPERS, HTTP_LIBRARIES, HTTP_SEAMS, MCP, SOCKETS, ClientPackage
 from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, is_sending
+from ravi_otel._instrumentation.http_seam import is_sending_http
 from ravi_otel._instrumentation.streams import abandon_open
-from ravi_otel._instrumentation.uncovered import UNCOVERED, UNWRAPPED
+from ravi_otel._instrumentation.uncovered import UNCOVERED
 from ravi_otel._pricing.book import PATCHES_THREADS, PriceMap, preload, wait_until_preloaded
 from ravi_otel._runtime.background_calls import AWAITED
 from ravi_otel._runtime.carrying import Carrying
@@ -80,10 +82,11 @@ _WRAPPED: tuple[Installed, ...] = (
     *HELPERS,
     *HTTP_LIBRARIES,
     *SOCKETS,
-    Clients(lambda extensions: is_sending() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
+    Clients(lambda extensions: is_sending() or is_sending_http() or RAW_REQUESTS.knows(extensions), UNCOVERED.requested),
     *MCP_SERVERS,
     *MCP,  # around what carries: what a call of a tool takes along is known once it may run
-    *UNWRAPPED,
+    *HTTP_SEAMS,
+    *CLIENT_HOSTS,
     *WORKERS,
 )
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
@@ -254,6 +257,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     profile: str | None = None,
     client: Any = None,
     providers: Mapping[str, str] | None = None,
+    formats: Mapping[str, str] | None = None,
     redact: Redact | None = None,
     footers: bool | None = None,
     detail: Detail | None = None,
@@ -261,7 +265,9 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     tools: object = (),
     ledger: str | Ledger | None = None,
 ) -> Instrumentation:
-    """Observe every call of `openai`, `anthropic` and `groq` from here on, and hold it to the limits around it.
+    """Observe every call of `openai`, `anthropic` and `groq`, and every other request to a model over httpx, requests, urllib3 or aiohttp.
+
+    From here on each is held to the limits around it.
 
     With providers given, those and the globals are used; with none, the application's own as soon as it has set them,
     else ours when an `OTEL_*` endpoint is named, else nothing leaves the process. `limits` hold for the whole process.
@@ -270,11 +276,12 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     `RAVI_ENFORCEMENT`, `RAVI_ADMISSION`), and then the file; `RAVI_POLICY`, `RAVI_PROFILE` and `RAVI_STORE` name one each.
     `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after".
     `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
-    provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `redact` gets every text that is captured, and gives what may
-    leave. `footers` (`RAVI_FOOTERS=on`) puts a line under a text that a limit stopped. `detail="full"` (`RAVI_DETAIL=full`) tells all that
-    is known of a call. `hooks`, a HookManager or several, hear of everything. `tools` is what `instrument_tools()` takes, or a tuple of it.
-    `ledger` is where limits are counted, for all processes that name the same: "sqlite:PATH" for those of one machine,
-    "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.
+    provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `formats` (`RAVI_FORMATS`) names the wire format of a host of
+    your own, whose requests are then counted whichever HTTP library sends them: `{"llm.internal:8443": "openai"}`. `redact` gets
+    every text that is captured, and gives what may leave. `footers` (`RAVI_FOOTERS=on`) puts a line under a text that a limit
+    stopped. `detail="full"` (`RAVI_DETAIL=full`) tells all that is known of a call. `hooks`, a HookManager or several, hear of
+    everything. `tools` is what `instrument_tools()` takes, or a tuple of it. `ledger` is where limits are counted, for all processes
+    that name the same: "sqlite:PATH" for those of one machine, "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
@@ -296,6 +303,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
         detail,
         hooks=read_hooks("instrument(hooks)", hooks),
         ledger=ledger_of(ledger),
+        formats=formats,
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
     settings.check()

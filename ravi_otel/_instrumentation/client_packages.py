@@ -101,7 +101,7 @@ MCP: Final = (
 """The client of the official MCP SDK; what wraps it is imported with it, not before."""
 
 
-class HttpSeam:
+class SingleRequests:
     """The wrapped methods of one HTTP library, through which each single request goes.
 
     Paid for is what leaves beyond the request that the client built: what follows a redirect, and what is sent again, to log in or at all.
@@ -140,9 +140,28 @@ class HttpSeam:
 HTTP_LIBRARIES: Final = tuple(
     Package(
         f"{name}._client",  # the module that defines the classes: it is whole when it was imported, and the package itself not yet
-        HttpSeam,
+        SingleRequests,
         f"ravi-otel: this version of {name} cannot be wrapped (%s is missing), so a request to a model that follows redirects counts as "
         "one, however many are sent.",
     )
     for name in ("httpx", "httpx2")
 )
+
+
+def _seam(module: str, name: str, kind: str, unusable: str) -> Package:
+    return Package(
+        name,
+        lambda found: cast("Installed", getattr(load(f"ravi_otel._instrumentation.{module}"), kind)(found)),
+        f"ravi-otel: this version of {unusable} cannot be wrapped (%s is missing), so requests that it sends to models for clients that we "
+        "do not wrap are neither counted nor refused.",
+    )
+
+
+HTTP_SEAMS: Final = (
+    _seam("httpx_seam", "httpx._client", "HttpxSeam", "httpx"),
+    _seam("httpx_seam", "httpx2._client", "HttpxSeam", "httpx2"),
+    _seam("urllib3_seam", "urllib3.connectionpool", "Urllib3Seam", "urllib3"),
+    _seam("botocore_seam", "botocore.endpoint", "BotocoreSeam", "botocore"),
+    _seam("aiohttp_seam", "aiohttp", "AiohttpSeam", "aiohttp"),
+)
+"""The HTTP libraries in which requests to models are seen that no wrapped client makes."""

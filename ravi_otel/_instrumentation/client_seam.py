@@ -17,7 +17,7 @@ import copy
 import json
 import sys
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
@@ -288,6 +288,11 @@ class ClientCall:
     def url(self) -> str:
         """The URL of the request that is on its way."""
         return str(get(self._in_transit, "url"))
+
+    def carries(self, content: object) -> bool:
+        """Whether a request with this content may be the one that is on its way; one nobody can look at may be."""
+        mine = get(self._in_transit or self._built, "content")
+        return content is None or mine is None or content == mine
 
     # -- what is changed of it ----------------------------------------------------------------------------------------
 
@@ -713,11 +718,19 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
 
     `is_there` says whether a URL is where that request goes; what it finds was seen leaving from here on.
     """
-    for client_call in list(_IN_TRANSIT.values()):
-        if not client_call.seen_leaving and is_there(client_call.url):
-            client_call.seen_leaving = True
-            return True
-    return False
+    found = next(_not_seen_leaving(is_there), None)
+    if found is not None:
+        found.seen_leaving = True
+    return found is not None
+
+
+def is_handed_on(is_there: Callable[[str], bool], content: object) -> bool:
+    """Whether a request with this content is that of such a call, on its way to where it is seen leaving."""
+    return any(client_call.carries(content) for client_call in _not_seen_leaving(is_there))
+
+
+def _not_seen_leaving(is_there: Callable[[str], bool]) -> Iterator[ClientCall]:
+    return (call for call in list(_IN_TRANSIT.values()) if not call.seen_leaving and is_there(call.url))
 
 
 # -- what bypasses our wrapper of `request` -----------------------------------------------------------------------------

@@ -229,7 +229,7 @@ class BodyCopy:
     def content(self) -> bytes:
         """Return it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
         found = b"".join(self._decoded())
-        if _is_heavy(found):
+        if is_heavy(found):
             raise ValueError("too many values")
         return found
 
@@ -239,12 +239,12 @@ class BodyCopy:
         with suppress(Exception):  # what could be opened until then came
             parts.extend(self._decoded())
         data = b"".join(parts)
-        if len(data) <= _MOST_READ and not _is_heavy(data):
+        if len(data) <= _MOST_READ and not is_heavy(data):
             return events_of(data)
         head, tail = data[:_HEAD], b""
         for size in _TAILS:
             tail = data[max(_HEAD, len(data) - size) :]
-            if not _is_heavy(tail):
+            if not is_heavy(tail):
                 break
         begins = _BLANK.search(tail)  # the event that was cut in two is none
         tail = b"" if begins is None else tail[begins.end() :]
@@ -276,7 +276,8 @@ class BodyCopy:
             yield data
 
 
-def _is_heavy(data: bytes) -> bool:
+def is_heavy(data: bytes) -> bool:
+    """Whether JSON or events take so long to read that a program would wait for it."""
     if data.count(b"data:") > _MOST_EVENTS:
         return True
     return data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_MARKS

@@ -21,6 +21,7 @@ from ravi_otel._enforcement.ledger.choosing import LEASE, MEMORY, VARIABLE, Choi
 from ravi_otel._enforcement.ledger.contract import Ledger
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
+from ravi_otel._extras import load
 from ravi_otel._pricing import PriceBook
 from ravi_otel._pricing.book import PriceMap
 from ravi_otel._runtime.config import effective, service_in
@@ -39,8 +40,10 @@ from ravi_otel.policy._runs import ScopeFacts
 USAGE_HOSTS = "RAVI_USAGE_HOSTS"
 INCLUDE_USAGE = "RAVI_INCLUDE_USAGE"
 PROVIDERS = "RAVI_PROVIDERS"
+FORMATS = "RAVI_FORMATS"
 FOOTERS = "RAVI_FOOTERS"
 SHORTEN_TIMEOUTS = "RAVI_SHORTEN_TIMEOUTS"
+_DIALECTS = "ravi_otel._instrumentation.formats.dialects"
 _HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(:\d{1,5})?")
 
 
@@ -52,9 +55,10 @@ def read_options(
     clients: tuple[Any, ...] = (),
     footers: bool | None = None,
     full: bool = False,
+    formats: Mapping[str, str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
-    """Read the options; the program's own `providers` go before those of `RAVI_PROVIDERS` (`host=provider,...`).
+    """Read the options; the program's own `providers` go before those of `RAVI_PROVIDERS` (`host=provider,...`), its `formats` likewise.
 
     Raises ConfigurationError for a line that cannot be read.
     """
@@ -62,39 +66,66 @@ def read_options(
         content=content,
         include_usage=switch(environ, INCLUDE_USAGE, default=True, safe=False),
         usage_hosts=frozenset(_host(USAGE_HOSTS, host) for host in environ.get(USAGE_HOSTS, "").split(",") if host.strip()),
-        providers={**_providers(environ.get(PROVIDERS, "")), **_checked(providers)},
+        providers={**_listed(environ, _PROVIDER), **_mapped(providers, _PROVIDER)},
         each_chunk=each_chunk,
         footers=switch(environ, FOOTERS, default=False, safe=False) if footers is None else footers,
         clients=clients,
         shorten_timeouts=switch(environ, SHORTEN_TIMEOUTS, default=True, safe=True),
         full=full,
+        formats=_known_formats({**_listed(environ, _FORMAT), **_mapped(formats, _FORMAT)}),
     )
 
 
-def _providers(value: str) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class _OfHosts:
+    """What is said of hosts, by code and by a variable, with an example of each."""
+
+    parameter: str
+    variable: str
+    what: str
+    listed: str
+
+
+_PROVIDER = _OfHosts("providers", PROVIDERS, "provider", "llm.example.com=azure.ai.openai")
+_FORMAT = _OfHosts("formats", FORMATS, "format", "llm.example.com:8443=openai")
+
+
+def _listed(environ: Mapping[str, str], said: _OfHosts) -> dict[str, str]:
     found: dict[str, str] = {}
-    for line in filter(None, (part.strip() for part in value.split(","))):
-        host, separator, provider = (part.strip() for part in line.partition("="))
-        if not separator or not host or not provider:
+    for line in filter(None, (part.strip() for part in environ.get(said.variable, "").split(","))):
+        host, separator, value = (part.strip() for part in line.partition("="))
+        if not separator or not host or not value:
             raise ConfigurationError(
-                f"{PROVIDERS} holds {show(line)}: write host=provider, as in llm.example.com=azure.ai.openai, with commas between."
+                f"{said.variable} holds {show(line)}: write host={said.what}, as in {said.listed}, with commas between."
             )
-        found[_host(PROVIDERS, host)] = provider
+        found[_host(said.variable, host)] = value
     return found
 
 
-def _checked(given: Mapping[str, str] | None) -> dict[str, str]:
+def _mapped(given: Mapping[str, str] | None, said: _OfHosts) -> dict[str, str]:
     if given is None:
         return {}
+    named = f"instrument({said.parameter}"
     if not isinstance(given, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]  # a program without types may give anything
-        raise ConfigurationError(f"instrument(providers={show(given)}) must map hosts to providers, as in {{'llm.example.com': 'openai'}}.")
-    for host, provider in given.items():
-        if not isinstance(host, str) or not isinstance(provider, str) or not host or not provider:  # pyright: ignore[reportUnnecessaryIsInstance]  # the same
+        raise ConfigurationError(f"{named}={show(given)}) must map hosts to {said.parameter}, as in {{'llm.example.com': 'openai'}}.")
+    for host, value in given.items():
+        if not isinstance(host, str) or not isinstance(value, str) or not host or not value:  # pyright: ignore[reportUnnecessaryIsInstance]  # the same
             raise ConfigurationError(
-                f"instrument(providers) maps {show(host)} to {show(provider)}: both are text and not empty, "
-                "as in {'llm.example.com': 'openai'}."
+                f"{named}) maps {show(host)} to {show(value)}: both are text and not empty, as in {{'llm.example.com': 'openai'}}."
             )
-    return {_host("instrument(providers)", host): provider for host, provider in given.items()}
+    return {_host(f"{named})", host): value for host, value in given.items()}
+
+
+def _known_formats(given: dict[str, str]) -> dict[str, str]:
+    if given:
+        known: tuple[str, ...] = load(_DIALECTS).DIALECTS
+        for host, dialect in given.items():
+            if dialect not in known:
+                raise ConfigurationError(
+                    f"formats says {show(dialect)} of {host}, which is no format: name one of {', '.join(known)}; "
+                    "auto finds it by the path and the body of a request."
+                )
+    return given
 
 
 def _host(parameter: str, given: str) -> str:
@@ -144,6 +175,7 @@ class Settings:
     unusable: str | None = None
     hooks: tuple[HookManager, ...] = ()
     ledger: Choice | None = None
+    formats: Mapping[str, str] | None = None
 
     def check(self) -> None:
         """Raise ConfigurationError for what cannot be used."""
@@ -187,7 +219,13 @@ class Settings:
     def options(self, *, content: bool, each_chunk: bool) -> Options:
         """Return what the wrappers go by."""
         return read_options(
-            content=content, each_chunk=each_chunk, providers=self.providers, clients=self.clients, footers=self.footers, full=self.full
+            content=content,
+            each_chunk=each_chunk,
+            providers=self.providers,
+            clients=self.clients,
+            footers=self.footers,
+            full=self.full,
+            formats=self.formats,
         )
 
 

@@ -27,7 +27,8 @@ class Options:
     """What is captured and what may be changed.
 
     `content` has requests and answers written down. `include_usage` lets streams be asked for their usage; `usage_hosts` are
-    further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host. `each_chunk` times every
+    further hosts (`name` or `name:port`) that may be asked. `providers` names providers by host, and `formats` the formats of hosts whose
+    requests are read in the HTTP library that sends them. `each_chunk` times every
     chunk of a stream. `footers` puts a line under the text of streams and agents
     that a limit stopped, which says which one it was. `clients` are the only ones that are watched; none given is all of them.
     `shorten_timeouts` lets the time that is left become a request's time-out. `full` reads what the headers of every answer tell, and
@@ -43,6 +44,7 @@ class Options:
     clients: tuple[Any, ...] = ()
     shorten_timeouts: bool = True
     full: bool = False
+    formats: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def concerns(self, client: Any) -> bool:
         """Whether this client's calls are watched; copies of a chosen client share its connections, and are."""

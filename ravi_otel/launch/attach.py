@@ -84,7 +84,6 @@ def surroundings(plan: Plan) -> Surroundings:
     if plan.quiet:  # a handler that does nothing keeps them from logging's last resort, which prints what nobody else takes
         logging.getLogger("ravi_otel.limits").addHandler(logging.NullHandler())
     UNCOVERED.tell = partial(_uncovered, plan)
-    UNCOVERED.tell_imported = partial(_leave, plan, "imported")
     return Surroundings(
         run=run_of(plan),
         of_service=of_service(plan),

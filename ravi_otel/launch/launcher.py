@@ -217,13 +217,11 @@ class Launch:
             more = f"; and {len(found) - _MOST_NAMED:,} others" if len(found) > _MOST_NAMED else ""
             accepts = "accepted by --allow-unseen" if self._allow_unseen else "--allow-unseen accepts it"
             told.append(
-                f"The limits did not cover {named}{more}. Only calls through openai, anthropic and groq are counted and refused; {accepts}."
+                f"The limits did not cover {named}{more}. Only calls through openai, anthropic, groq and boto3, and requests of httpx, "
+                f"requests, urllib3 and aiohttp, are counted and refused; {accepts}."
             )
-        elif limited and not self._not_attached(ended):
-            if ended.imported:
-                told.append(f"The program has {', '.join(ended.imported)}, whose own requests the limits do not cover. None was seen.")
-            elif not (ended.working and kept.has_calls()):
-                told.append("No call of a model was seen: there was nothing for the limits to count.")
+        elif limited and not self._not_attached(ended) and not (ended.working and kept.has_calls()):
+            told.append("No call of a model was seen: there was nothing for the limits to count.")
         return told
 
     def _not_opened(self, ended: Ended, budgets: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-What = Literal["attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered", "opened"]
-_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left", "imported", "outside", "uncovered", "opened"})
+What = Literal["attached", "working", "failed", "refused", "uncaught", "left", "outside", "uncovered", "opened"]
+_KNOWN: Final = frozenset({"attached", "working", "failed", "refused", "uncaught", "left", "outside", "uncovered", "opened"})
 _LONGEST: Final = 2_000
 _MOST: Final = 64 << 20
 
@@ -27,8 +27,8 @@ class Note:
     "attached": a Python process of the program knows of the plan. "working": it imported the client, and is held to the
     limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
     something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread. "left": the process came to
-    its end in order, and everything it had to tell was told. "imported": it has imported the library `text`, which we do not wrap.
-    "outside": it has a client in a version that is none of those we support; `text` says which.
+    its end in order, and everything it had to tell was told. "outside": it has a client in a version that is none of those we support;
+    `text` says which.
     "uncovered": it has asked models past all limits; `text` is JSON of the fields of an `Uncovered`, so far.
     "opened": it has opened a scope that a limit waits for; `text` is its kind, and its name where the limit has one.
     `at_ns` is monotonic; `thread` is true where only a thread ended, `unkept` where the refusal was the store's doing.

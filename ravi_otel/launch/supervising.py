@@ -43,9 +43,8 @@ class Ended:
     `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
     ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
     the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
-    the store's doing. `imported` are libraries of models that we do not wrap, `outside` clients in
-    versions that we do not support, `by_process` what asked models past all limits. `opened` are the kinds
-    and names of scopes that limits waited for and the program opened.
+    the store's doing. `outside` are clients in versions that we do not support, `by_process` what asked models past all limits.
+    `opened` are the kinds and names of scopes that limits waited for and the program opened.
     """
 
     pid: int = 0
@@ -61,19 +60,17 @@ class Ended:
     stopped: str = ""
     unkept: str = ""
     survivors: list[int] = field(default_factory=list[int])
-    imported: dict[str, None] = field(default_factory=dict[str, None])
     outside: dict[str, None] = field(default_factory=dict[str, None])
     opened: set[str] = field(default_factory=set[str])
-    by_process: dict[tuple[int, str, str], Uncovered] = field(default_factory=dict[tuple[int, str, str], Uncovered])
+    by_process: dict[tuple[int, str], Uncovered] = field(default_factory=dict[tuple[int, str], Uncovered])
 
     @property
     def uncovered(self) -> list[Uncovered]:
         """List what asked models past all limits, of all processes together, most requests first."""
-        sums: dict[tuple[str, str], Uncovered] = {}
-        for (_, library, host), each in self.by_process.items():
-            before = sums.get((library, host), Uncovered(library, host))
-            sums[library, host] = Uncovered(library, host, before.requests + each.requests, before.clients + each.clients)
-        return sorted(sums.values(), key=lambda each: (-each.requests, -each.clients, each.library, each.host))
+        sums: dict[str, Uncovered] = {}
+        for (_, host), each in self.by_process.items():
+            sums[host] = Uncovered(host, each.requests + (sums[host].requests if host in sums else 0))
+        return sorted(sums.values(), key=lambda each: (-each.requests, each.host))
 
 
 class Program:
@@ -161,14 +158,14 @@ class Program:
             ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
         elif note.what == "refused":
             self._refused(note, child)
-        elif note.what in ("imported", "outside"):
-            (ended.imported if note.what == "imported" else ended.outside)[note.text] = None
+        elif note.what == "outside":
+            ended.outside[note.text] = None
         elif note.what == "opened":
             ended.opened.add(note.text)
         elif note.what == "uncovered":
             told = read_uncovered(note.text)
             if told is not None:
-                ended.by_process[note.pid, told.library, told.host] = told
+                ended.by_process[note.pid, told.host] = told
 
     def _refused(self, note: Note, child: subprocess.Popen[bytes]) -> None:
         ended = self._ended

@@ -1,9 +1,10 @@
-"""Requests to models that none of our wrapped clients makes are told where a limit would have to cover them, and are never changed."""
+"""Requests to models past all that is wrapped are told where a limit would have to cover them; what is sent is never changed."""
 
 from __future__ import annotations
 
 import _thread
 import asyncio
+import contextlib
 import http.client
 import itertools
 import json
@@ -49,6 +50,13 @@ CLASSES = [
     (httpcore.HTTP11Connection, "handle_request"),
     (httpcore.AsyncHTTP11Connection, "handle_async_request"),
     (aiohttp.ClientRequest, "send"),
+    (aiohttp.ClientSession, "_request"),
+    (aiohttp.StreamReader, "_read_nowait_chunk"),
+    (httpx.Client, "send"),
+    (httpx.Client, "_send_single_request"),
+    (httpx2.AsyncClient, "send"),
+    (urllib3.HTTPConnectionPool, "urlopen"),
+    (urllib3.HTTPResponse, "read"),
     (openai._base_client.SyncAPIClient, "request"),
 ]
 
@@ -87,6 +95,8 @@ STACKS = {
     "urllib": _by_urllib,
     "aiohttp": lambda *words: asyncio.run(_by_aiohttp(*words)),
 }
+UNREAD = "urllib"
+"""What is over no HTTP library that is wrapped."""
 
 
 @pytest.fixture
@@ -111,20 +121,29 @@ def url_of(server, host="api.openai.com", path="/v1/chat/completions"):
     return f"http://{host}:{server.base_url.rpartition(':')[2].partition('/')[0]}{path}"
 
 
-@pytest.mark.parametrize("stack", STACKS)
-def test_plain_http_to_a_model_under_a_limit_is_told_once(server, told, stack):
+def test_plain_http_to_a_model_under_a_limit_is_told_once(server, told):
     ravi_otel.instrument()
     with ravi_otel.run("nightly", limits=["requests=0"]):
-        assert [STACKS[stack](url_of(server)) for _ in range(3)] == [b"{}"] * 3
+        assert [_by_urllib(url_of(server)) for _ in range(3)] == [b"{}"] * 3
     (warning,) = told()
     assert "the limits of run 'nightly' do not cover 1 request to api.openai.com" in warning
     assert "RAVI_ALLOW_UNSEEN=on" in warning
 
 
+@pytest.mark.parametrize("stack", [stack for stack in STACKS if stack != UNREAD])
+def test_what_an_http_library_sends_is_covered_and_refused(server, told, stack):
+    ravi_otel.instrument()
+    with ravi_otel.run("nightly", limits=["requests=1"]):
+        assert STACKS[stack](url_of(server)) == b"{}"
+        with pytest.raises(BudgetExhaustedError):
+            STACKS[stack](url_of(server))
+    assert (len(server.requests), told()) == (1, [])
+
+
 @pytest.mark.parametrize("stack", STACKS)
 def test_what_is_sent_and_answered_is_the_same_as_without_us(server, stack):
     STACKS[stack](url_of(server))
-    ravi_otel.instrument(limits=["requests=0"])
+    ravi_otel.instrument(limits=["requests=9"])
     STACKS[stack](url_of(server))
     alone, seen = server.requests
     assert (seen.method, seen.path, seen.body, seen.headers) == (alone.method, alone.path, alone.body, alone.headers)
@@ -133,14 +152,14 @@ def test_what_is_sent_and_answered_is_the_same_as_without_us(server, stack):
 @pytest.mark.parametrize("host", PROVIDERS)
 def test_the_hosts_of_providers_are_known(server, told, host):
     ravi_otel.instrument(limits=["cost=1usd"])
-    httpx.post(url_of(server, host), json=ASK)
+    _by_urllib(url_of(server, host))
     assert [f"1 request to {host}" in each for each in told()] == [True]
 
 
 def test_each_host_is_told_once(server, told):
     ravi_otel.instrument(limits=["requests=5"])
     for host in (*PROVIDERS[:3], *PROVIDERS[:3]):
-        requests.post(url_of(server, host), json=ASK)
+        _by_urllib(url_of(server, host))
     assert len(told()) == 3
 
 
@@ -157,27 +176,28 @@ def test_each_host_is_told_once(server, told):
 )
 def test_what_asks_no_model_is_not_told(server, told, host, method, path):
     ravi_otel.instrument(limits=["requests=0"])
-    requests.request(method, url_of(server, host, path), json=ASK)
+    with contextlib.suppress(urllib.error.HTTPError):  # which the server has no answer for
+        _by_urllib(url_of(server, host, path), method)
     assert told() == []
 
 
 def test_without_a_limit_nothing_is_told(server, told):
     ravi_otel.instrument()
     with ravi_otel.run("r"):
-        httpx.post(url_of(server), json=ASK)
+        _by_urllib(url_of(server))
     with ravi_otel.run("r", limits=["requests=0"]):
         pass
-    httpx.post(url_of(server), json=ASK)
+    _by_urllib(url_of(server))
     assert told() == []
 
 
 def test_where_limits_only_observe_or_are_set_aside_nothing_is_told(server, told):
     ravi_otel.instrument(enforcement="observe", limits=["requests=0"])
-    httpx.post(url_of(server), json=ASK)
+    _by_urllib(url_of(server))
     ravi_otel.uninstrument()
     ravi_otel.instrument()
     with ravi_otel.run("r", limits=["tokens=5:suspend=allow"]), ravi_otel.suspend_limits("a summary"):
-        httpx.post(url_of(server), json=ASK)
+        _by_urllib(url_of(server))
     assert told() == []
 
 
@@ -191,14 +211,14 @@ def test_every_limit_that_is_in_force_around_counts(server, told, where):
         "process": lambda: ravi_otel.run("r"),
     }
     with scopes[where]():
-        httpx.post(url_of(server), json=ASK)
+        _by_urllib(url_of(server))
     assert len(told()) == 1
 
 
 def test_a_model_that_is_watched_through_its_client_alone_says_what_it_does_not_watch(server, told):
     with openai.OpenAI(base_url=server.base_url, api_key="k") as client:
         ravi_otel.instrument(client=client, limits=["requests=5"])
-        httpx.post(url_of(server), json=ASK)
+        _by_urllib(url_of(server))
     assert told() == []  # one client was chosen, and all others left out
 
 
@@ -316,7 +336,7 @@ def test_retries_and_redirects_of_a_wrapped_client_are_covered(server, told):
 def test_the_environment_accepts_it_and_it_is_said_all_the_same(server, told, monkeypatch):
     monkeypatch.setenv("RAVI_ALLOW_UNSEEN", "on")
     ravi_otel.instrument(limits=["requests=0"])
-    httpx.post(url_of(server), json=ASK)
+    _by_urllib(url_of(server))
     assert told() == []
     assert len(told(logging.INFO)) == 1
 

@@ -19,8 +19,13 @@ import time
 _AWAITED = ("openai", "anthropic", "groq", "ravi_otel")
 """The clients, and us: a program may have limited tools and agents without any client of ours."""
 
-_UNWRAPPED = ("google.genai", "mistralai.sdk", "mistralai.client.sdk", "cohere", "ollama", "litellm")
-"""Clients of models that no limit covers, which is noticed where there are limits."""
+_OVER_HTTP = ("google.genai", "mistralai.sdk", "mistralai.client.sdk", "cohere", "ollama", "litellm")
+"""Clients whose requests are read in the HTTP library below them; they tell the hosts that they are made for."""
+
+
+_PORTS = {"https": 443, "http": 80}
+_COROUTINE = 128
+"""The flag of code that is awaited (`inspect.CO_COROUTINE`)."""
 
 
 class _Waiting:
@@ -75,16 +80,23 @@ class _Doors:
         self._begin = begin
         self._opened = False
         self._provider_at = None
+        self._named = {part.partition("=")[0].strip().lower() for part in os.environ.get("RAVI_FORMATS", "").split(",") if "=" in part}
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
-    def acts(self):
-        return {
+    def acts(self, limited):
+        """Give what is done when a module was imported; where the program is `limited`, what no limit covers is noticed, too."""
+        below = {
             "http.client": lambda module: self._close(module.HTTPConnection, "endheaders", self._by_http_client),
             "httpcore": self._close_httpcore,
             "httpcore2": self._close_httpcore,
-            "aiohttp": lambda module: self._close(module.ClientRequest, "send", self._by_aiohttp),
+        }
+        return {
+            **dict.fromkeys(("httpx._client", "httpx2._client"), self._close_httpx),
+            "urllib3.connectionpool": lambda module: self._close(module.HTTPConnectionPool, "urlopen", self._by_urllib3),
+            "aiohttp": lambda module: self._close(module.ClientSession, "_request", self._by_aiohttp),
             "botocore.client": lambda module: self._close(module.ClientCreator, "create_client", self._by_botocore),
+            **(below if limited else {}),
         }
 
     def open(self, _module=None):
@@ -96,6 +108,10 @@ class _Doors:
     def _renew(self):
         self._lock = _thread.RLock()
 
+    def _close_httpx(self, module):
+        for each in (module.Client, module.AsyncClient):
+            self._close(each, "send", self._by_httpx)
+
     def _close_httpcore(self, module):
         for prefix, name in (("", "handle_request"), ("Async", "handle_async_request")):
             for each in ("HTTP11Connection", "HTTP2Connection"):
@@ -106,9 +122,9 @@ class _Doors:
         if original is None or self._opened:
             return
 
-        def door(*args, **kwargs):
+        def behind(*args, **kwargs):
             if self._opened:
-                return original(*args, **kwargs)
+                return original
             in_place = owner.__dict__.get(name) is door
             try:
                 opens = asks_model(*args, **kwargs)
@@ -118,12 +134,17 @@ class _Doors:
                             self.open()
             except Exception:  # what cannot be looked at goes its way
                 opens = False
-            return (getattr(owner, name) if opens and in_place else original)(*args, **kwargs)
+            return getattr(owner, name) if opens and in_place else original
 
-        for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
-            setattr(door, attribute, getattr(original, attribute))
-        door.__wrapped__ = original
-        setattr(owner, name, door)
+        def door(*args, **kwargs):
+            return behind(*args, **kwargs)(*args, **kwargs)
+
+        if original.__code__.co_flags & _COROUTINE:
+
+            async def door(*args, **kwargs):
+                return await behind(*args, **kwargs)(*args, **kwargs)
+
+        setattr(owner, name, _alike(door, original))
 
     def _is_known(self, host, port):
         if self._provider_at is None:
@@ -131,7 +152,8 @@ class _Doors:
             with open(os.path.join(self._here, "..", "..", "_instrumentation", "model_hosts.py"), encoding="utf-8") as file:
                 exec(file.read(), names)
             self._provider_at = names["provider_at"]
-        return self._provider_at((host or "").lower().rstrip("."), port) is not None
+        name = (host or "").lower().rstrip(".")
+        return self._provider_at(name, port) is not None or name in self._named or "%s:%s" % (name, port) in self._named
 
     def _is_known_url(self, target):
         """Look at the whole URL that a proxy is given."""
@@ -139,7 +161,7 @@ class _Doors:
         if scheme.lower() not in ("http", "https"):
             return False
         host, _, port = rest.partition("/")[0].rpartition("@")[2].partition(":")
-        return self._is_known(host, int(port) if port.isdigit() else None)
+        return self._is_known(host, int(port) if port.isdigit() else _PORTS[scheme.lower()])
 
     def _by_http_client(self, connection, *_, **__):
         host, port = (connection._tunnel_host, connection._tunnel_port) if connection._tunnel_host else (connection.host, connection.port)
@@ -148,11 +170,25 @@ class _Doors:
     def _by_httpcore(self, _connection, request):
         return self._is_known(request.url.host.decode("latin-1"), request.url.port) or self._is_known_url(request.url.target)
 
-    def _by_aiohttp(self, request, *_, **__):
-        return self._is_known(request.url.raw_host, request.url.port)
+    def _by_httpx(self, _client, request, *_, **__):
+        return self._is_known(request.url.host, request.url.port or _PORTS.get(request.url.scheme))
+
+    def _by_urllib3(self, pool, method, url, *_, **__):
+        return self._is_known(pool.host, pool.port or _PORTS.get(pool.scheme)) or self._is_known_url(url.encode("latin-1", "replace"))
+
+    def _by_aiohttp(self, session, _method, url, *_, **__):
+        to = session._build_url(url)
+        return self._is_known(to.raw_host, to.port)
 
     def _by_botocore(self, _creator, service_name, *_, **__):
         return str(service_name).startswith("bedrock")
+
+
+def _alike(door, original):
+    for attribute in ("__name__", "__qualname__", "__doc__", "__module__"):
+        setattr(door, attribute, getattr(original, attribute))
+    door.__wrapped__ = original
+    return door
 
 
 def _version():
@@ -229,10 +265,8 @@ def _attach(plan, wanted, limited, notes):
             why = "ravi-otel could not be started in it (%s: %s)." % (type(error).__name__, error)
         _say(notes, "failed", why)
 
-    acts = {**dict.fromkeys(_AWAITED, begin)}
-    if limited:
-        doors = _Doors(_here, begin)
-        acts = {**dict.fromkeys(_AWAITED + _UNWRAPPED, doors.open), **doors.acts()}
+    doors = _Doors(_here, begin)
+    acts = {**dict.fromkeys(_AWAITED + _OVER_HTTP, doors.open), **doors.acts(limited)}
     sys.meta_path.insert(0, _Waiting(acts))
     _watch_end(notes)
     _tell_launcher()

@@ -1,0 +1,226 @@
+"""Wrap what a session of aiohttp sends a request with, and what its answer is read by.
+
+`ClientSession._request` is one whole call, with its redirects and what is sent once more over another connection; `ClientRequest.send` is
+each of its requests. Of an answer every byte that a program reads passes `StreamReader._read_nowait_chunk`.
+"""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+from ravi_otel._instrumentation.formats.fields import get
+from ravi_otel._instrumentation.http_seam import ERRORS, HTTP_CALL, MODEL_HOSTS, BodyFeed, HttpCall, ModelHost, Outgoing, TappedBody
+from ravi_otel._runtime.model_call import ModelCall, send_call_async
+from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
+from ravi_otel.policy._usage import Reply
+
+_LENGTH: Final = "content-length"
+
+
+class AiohttpCall(HttpCall):
+    """A call that a session of aiohttp sends."""
+
+    layer: ClassVar[str] = "aiohttp"
+
+    def write(self, body: Mapping[str, Any]) -> None:
+        """See `HttpCall.write`."""
+        given = self._kwargs
+        if given.get("json") is not None:
+            self.written = dict(body)
+            self._kwargs = {**given, "json": self.written}
+            return
+        content = json.dumps(body, separators=(",", ":"))
+        self.written = content if isinstance(given.get("data"), str) else content.encode()
+        self._kwargs = {**given, "data": self.written}
+        headers = given.get("headers")
+        if headers is not None and any(str(name).lower() == _LENGTH for name in headers):
+            changed = headers.copy() if hasattr(headers, "copy") else dict(headers)
+            for name in [name for name in changed if str(name).lower() == _LENGTH]:
+                changed[name] = str(len(content))
+            self._kwargs["headers"] = changed
+
+    def read(self, live: ModelCall, result: Any) -> Reply | None:
+        """See `CallSender.read`."""
+        status = result.status
+        self.note_headers(live, status, _Raw(result.raw_headers))
+        if status >= ERRORS:
+            self.end_without_answer(live, status)
+            return None
+        content_type = result.headers.get("content-type")
+        body = get(result, "_body")
+        if body is not None:  # somebody has read it before the program has it
+            return self.read_whole(live, content_type, lambda: body)
+        follow_response(self, live, result)
+        return None
+
+
+class FollowedContent(TappedBody):
+    """Follow the content of one answer of aiohttp, which is decoded by the time that it is read."""
+
+    __slots__ = ("_loop",)
+
+    def follow_answer(self, response: Any) -> None:
+        """Be told of what is read of its content, of the end of that, and of what it breaks with."""
+        content = response.content
+        self._loop = get(response, "_loop")
+        if content.at_eof():  # there is nothing to read, of a content that several answers may share
+            self.settle()
+            return
+        self.tap(response, TAPS, id(content))
+        content.on_eof(partial(_ended, weakref.ref(self)))
+
+    def pass_on(self, content: Any, data: bytes) -> None:
+        """Take in what was read just now; what was cut raises its refusal where it is read on."""
+        with Guarded("stream"):  # the bytes are the program's whatever we make of them
+            if self.came(data, decoded=True) and self.cut is not None:
+                self._end_with(content)
+            elif content.at_eof():
+                self.settle()
+
+    def broke(self, error: BaseException) -> BaseException:
+        """Settle it because its connection broke; return what its reader is to get."""
+        if self._over:
+            return error
+        return self.instead_of(error) or error
+
+    def stop(self) -> None:
+        """See `InFlight.stop`."""
+        if self._stopped or self._over:
+            return
+        self._stopped = True
+        with suppress(Exception):  # its loop is closed: nobody reads it any more
+            self._loop.call_soon_threadsafe(self._stop_here)
+
+    def _stop_here(self) -> None:
+        response = self.response()
+        if response is not None and not self._over and self._cut_unless_complete(self._why_stopped()):
+            self._end_with(response.content)
+
+    def _end_with(self, content: Any) -> None:
+        response = self.response()
+        content.set_exception(self.cut)
+        if response is not None:
+            response.close()
+
+
+def _ended(held: weakref.ref[FollowedContent]) -> None:
+    body = held()
+    response = None if body is None else body.response()
+    if body is not None and response is not None and response.content.at_eof():  # nothing waits to be read
+        body.settle()
+
+
+def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
+    """Follow an answer of aiohttp that is open."""
+    body = FollowedContent(live, call.format, BodyFeed(call.framing_of(response.headers.get("content-type"))))
+    body.follow_answer(response)
+
+
+TAPS: Final[dict[int, FollowedContent]] = {}
+"""What follows each open answer, by the id of its content, which the answer holds."""
+
+
+class AiohttpSeam:
+    """The wrapped methods of aiohttp."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module: Any = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap what sends a request, and what reads and ends an answer."""
+        module, reader = self._module, self._module.StreamReader
+        self._wraps.wrap(module.ClientSession, "_request", self._request)
+        self._wraps.wrap(module.ClientRequest, "send", self._send)
+        self._wraps.wrap(reader, "_read_nowait_chunk", self._read)
+        self._wraps.wrap(reader, "set_exception", self._break)
+        self._wraps.wrap(module.ClientResponse, "close", self._close)
+        self._wraps.wrap(module.ClientResponse, "release", self._close)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        call = self._begin(wrapped, session, args, kwargs) if self._active else None
+        return wrapped(*args, **kwargs) if call is None else named_like(send_call_async(call.call, call), wrapped)
+
+    def _begin(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> HttpCall | None:
+        if len(args) < 2:  # noqa: PLR2004 - method and URL, as its own methods give them
+            return None
+        try:
+            try:
+                url = session._build_url(args[1])  # noqa: SLF001 - what the method begins with
+            except Exception:  # noqa: BLE001 - which it raises itself
+                return None
+            to = MODEL_HOSTS.at(url.host, url.port)
+            if to is None:
+                return None
+            out = _outgoing(session, str(args[0]), url, kwargs, to)
+            return AiohttpCall.begin(out, partial(AiohttpCall, out, wrapped, args, kwargs))
+        except Exception as bug:
+            if isinstance(bug, RaviError) or from_signal(bug):
+                raise
+            swallow("prepare", bug)
+            return None
+
+    async def _send(self, wrapped: Callable[..., Any], _request: Any, args: Any, kwargs: Any) -> Any:
+        call = HTTP_CALL.get() if self._active else None
+        if call is not None and call.sends and isinstance(call, AiohttpCall):
+            call.pass_down("aiohttp request")
+        return await wrapped(*args, **kwargs)
+
+    def _read(self, wrapped: Callable[..., Any], content: Any, args: Any, kwargs: Any) -> Any:
+        data = wrapped(*args, **kwargs)
+        body = TAPS.get(id(content)) if TAPS else None
+        if body is not None and not body.passes:
+            body.pass_on(content, data)
+        return data
+
+    def _break(self, wrapped: Callable[..., Any], content: Any, args: Any, kwargs: Any) -> Any:
+        body = TAPS.get(id(content)) if TAPS else None
+        if body is not None and args:
+            with Guarded("stream"):  # it breaks with its own error
+                args = (body.broke(args[0]), *args[1:])
+        return wrapped(*args, **kwargs)
+
+    def _close(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any) -> Any:
+        body = TAPS.get(id(response.content)) if TAPS else None
+        if body is not None:
+            with Guarded("stream"):  # it is closed as without us
+                body.abandon()  # before its reader is told that it was closed, which is no end of its own
+        return wrapped(*args, **kwargs)
+
+
+def _outgoing(session: Any, method: str, url: Any, kwargs: Any, to: ModelHost) -> Outgoing:
+    params = kwargs.get("params")
+    if params:
+        with suppress(Exception):  # which the library raises itself
+            url = url.update_query(params)
+    headers: dict[str, str] = {}
+    for given in (get(session, "headers"), kwargs.get("headers")):
+        with suppress(Exception):
+            headers.update({str(name).lower(): str(value) for name, value in dict(given or {}).items()})
+    content, data = kwargs.get("json"), kwargs.get("data")
+    if content is None and isinstance(data, (bytes, bytearray, str)):
+        content = data
+    encoded = "content-encoding" in headers or bool(kwargs.get("compress"))
+    return Outgoing(to, method.upper(), url.raw_path_qs, content, headers.get("authorization", ""), encoded=encoded)
+
+
+class _Raw:
+    """Headers as pairs of bytes."""
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw

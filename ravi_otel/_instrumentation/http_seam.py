@@ -1,0 +1,695 @@
+"""See the model calls of clients that nobody wraps where their requests pass: in the HTTP library below them.
+
+| a request | what becomes of it |
+|---|---|
+| to a host that is no model's | passes, at the cost of one look-up |
+| of a call that a wrapped client makes | passes: it is counted there |
+| of a call that is on its way here already | passes; one more of the same layer is one more attempt, and is paid for |
+| to a model's host, where it asks no model | passes |
+| to a model's host, in any other format | is one `HttpCall`, sent by `model_call.send_call` |
+
+`HttpCall` is such a call over any HTTP library; `httpx_seam`, `urllib3_seam` and `aiohttp_seam` know how a request of theirs is read and
+written, and how its answer is followed. The formats of requests are loaded with the first call.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import weakref
+import zlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+from ravi_otel._extras import load
+from ravi_otel._forksafe import renew_in_child
+from ravi_otel._instrumentation.client_seam import SENDING, is_handed_on
+from ravi_otel._instrumentation.formats.fields import count, get
+from ravi_otel._instrumentation.formats.format import UNREAD, Host, Request, WireFormat, read_body, read_events
+from ravi_otel._instrumentation.http_library import MOST_KEPT, interrupts_lock_holder, is_heavy, read_headers
+from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
+from ravi_otel._instrumentation.streams import UNREAD as UNREAD_STREAMS
+from ravi_otel._instrumentation.streams import FollowedStream
+from ravi_otel._runtime.inferred_tools import INFERRING
+from ravi_otel._runtime.model_call import ModelCall, SendFailure
+from ravi_otel._runtime.patching import Block
+from ravi_otel._runtime.state import STATE, Options
+from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, drain, later, stoppable, why_over
+from ravi_otel._telemetry.content import is_redacting
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
+from ravi_otel.policy._usage import Call, Reply
+
+if TYPE_CHECKING:
+    from ravi_otel._instrumentation.formats.framing import Framing
+
+_Args = tuple[Any, ...]
+_Kwargs = dict[str, Any]
+
+_DIALECTS: Final = "ravi_otel._instrumentation.formats.dialects"
+_FRAMINGS: Final = "ravi_otel._instrumentation.formats.framing"
+_AUTO: Final = "auto"
+_ASSUMED: Final = {"google": "gcp.gemini", "bedrock": "aws.bedrock", _AUTO: "openai"}
+"""Who is taken to answer at a host that is named by its format alone; of the other formats, whoever made them."""
+
+_MOST_HOSTS: Final = 4_096
+_SIGNED: Final = "AWS4-"
+"""What the `Authorization` of a request begins with whose body is signed, so that nobody may write to it."""
+
+_SERVER_ERRORS: Final = 500
+ERRORS: Final = 300
+"""The first status that brings no answer of a model."""
+
+
+# -- which hosts are models' ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHost:
+    """A host that is a model's: the dialect it speaks, and who answers there."""
+
+    dialect: str
+    host: Host
+
+
+class ModelHosts:
+    """The hosts that are models', each looked up once for as long as the options stay the same.
+
+    A host is one by the program's own word (`formats=`, `RAVI_FORMATS`), by a client that was made for it, or because all know it.
+    """
+
+    def __init__(self) -> None:
+        self._options: Options | None = None
+        self._found: dict[tuple[Any, Any], ModelHost | None] = {}
+        self._of_clients: dict[str, str] = {}
+
+    def at(self, name: str | None, port: int | None) -> ModelHost | None:
+        """Return what is known of a host, None for one that is no model's."""
+        if self._options is STATE.options:
+            try:
+                return self._found[name, port]
+            except KeyError:
+                pass
+        return self._look_up(name or "", port)
+
+    def made_for(self, authority: str, dialect: str) -> None:
+        """Take the word of a client of a known library for which host it was made for."""
+        if authority not in self._of_clients and len(self._of_clients) < _MOST_HOSTS:
+            self._of_clients[authority] = dialect
+            self._options = None
+
+    def _look_up(self, name: str, port: int | None) -> ModelHost | None:
+        options, found = STATE.options, self._found
+        if self._options is not options or len(found) >= _MOST_HOSTS:
+            found = {}
+        found[name, port] = known = self._read(name.lower().rstrip("."), port, options)
+        self._found, self._options = found, options
+        return known
+
+    def _read(self, name: str, port: int | None, options: Options) -> ModelHost | None:
+        whole = f"{name}:{port}"
+        provider = options.providers.get(whole) or options.providers.get(name)
+        known = provider_at(name, port)
+        dialect = options.formats.get(whole) or options.formats.get(name)
+        if dialect is None and known is not None:
+            dialect = load(_DIALECTS).dialect_of(known) or _AUTO
+        if dialect is None:
+            dialect = self._of_clients.get(whole) or self._of_clients.get(name)
+        if dialect is None:
+            return None
+        who = provider or known
+        return ModelHost(dialect, Host(who or _ASSUMED.get(dialect, dialect), who is None, name, port))
+
+
+MODEL_HOSTS: Final = ModelHosts()
+"""Those that this process knows."""
+
+
+# -- one call -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """What an HTTP library is about to send to a model's host, before anything of it has left.
+
+    `content` is the body: bytes, text, or the object that the library will write as JSON; None where it cannot be looked at.
+    """
+
+    to: ModelHost
+    method: str
+    target: str
+    content: Any
+    authorization: str = ""
+    encoded: bool = False
+    """Whether the body is compressed."""
+
+    def body(self) -> Mapping[str, Any] | None:
+        """Return the JSON object of the body, None where there is none."""
+        found = self.content
+        if isinstance(found, (bytes, bytearray, memoryview, str)) and not self.encoded:
+            with suppress(ValueError, RecursionError):
+                found = json.loads(bytes(found) if isinstance(found, memoryview) else found)
+        return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether its body is signed."""
+        return self.authorization.startswith(_SIGNED)
+
+
+class HttpCall:
+    """One call to a model over an HTTP library: what it asks for, what a strict limit writes into it, and each of its requests.
+
+    It is sent as any call is (`model_call.CallSender`), and can be sized for strict limits (`Sizing`). The program's own objects stay as
+    they are: what is changed is changed in copies.
+    """
+
+    layer: ClassVar[str]
+    """The library that it was seen in."""
+
+    def __init__(self, out: Outgoing, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> None:
+        self.out = out
+        self.live: ModelCall | None = None
+        self.sends = False
+        self.seen_leaving = False
+        self._wrapped = wrapped
+        self._args = args
+        self._kwargs = kwargs
+        self._sweeps = SWEEPS.count
+        self._requests = 1  # that were paid for
+        self._passed: dict[str, int] = {}  # how many of them each layer has seen
+        self._replaced = False  # what was raised is our refusal in place of the library's error
+        self._refused: RaviError | None = None  # the refusal of one more request
+        self.last_status: int | None = None
+        self.last_error = ""
+        self.connection: Any = None  # that carries its request, where the library tells
+        body = out.body()
+        self.written: Any = None  # the content that is sent in the place of the program's
+        self._writable = body is not None and not out.is_signed
+        self.request = Request(out.method, out.target, body or {}, out.to.host, stream=False)
+        self.format: WireFormat = UNREAD
+        self.call: Call = UNREAD.call(self.request)
+
+    @classmethod
+    def begin(cls, out: Outgoing, make: Callable[[], HttpCall]) -> HttpCall | None:
+        """Return the call that is about to be sent, None where its request passes as if nothing were installed.
+
+        `make` makes one of it. Raises the refusal of one more request of a call that is on its way.
+        """
+        outer, above = SENDING.get(), HTTP_CALL.get()
+        if outer is not None and outer.sends and outer.carries(out.content):
+            return None
+        if above is not None and above.sends and above.carries(out.content):
+            above.pass_down(cls.layer)
+            return None
+        if STATE.options.clients or (out.method in _ASKING and not asks_model(out.method, out.target)):
+            return None
+        if is_handed_on(lambda url: _leads_to(url, out.to.host), out.content) or _is_handed_on(cls.layer, out):
+            return None
+        made = make()
+        return made if made.read_request() else None
+
+    def read_request(self) -> bool:
+        """Read what is asked; whether it asks a model for something. What a bug of ours keeps from being read counts as a request."""
+        out, to = self.out, self.out.to
+        try:
+            who = "" if to.host.assumed else to.host.provider
+            found: WireFormat | None = load(_DIALECTS).format_for_request(to.dialect, out.method, out.target, self.request.body, who)
+            if found is None:
+                return False
+            request = self.request
+            request.stream = found.streams(request)
+            call = found.call(request)
+            if not self.request.body and call.generative:  # a form, a file, or what the program makes as it is sent
+                call.unread = True
+            if INFERRING.runs and INFERRING.waiting:
+                with Guarded("results"):  # the call is counted all the same
+                    call.tool_results = tuple(filter(None, found.tool_results(request)))
+            if STATE.options.content and not is_redacting():
+                with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
+                    call.content = found.asked(request)
+            self.format, self.call = found, call
+        except Exception as error:
+            if from_signal(error):
+                raise
+            swallow("prepare", error)  # our own bug never reaches the user's call
+        return True
+
+    # -- what is changed of it ------------------------------------------------------------------------------------------
+
+    def bound(self) -> None:
+        """Write on the call how large its input can be, or what hides that; what we fail to read has no bound either."""
+        call = self.call
+        try:
+            self.format.bound(self.request, call)
+            if not self.request.body or (call.least_cap and call.output_cap != 0 and not self._writable):
+                call.unbounded = "a request that is signed" if self.out.is_signed else "a request that is no JSON"
+                call.input_bound, call.least_cap = None, 0
+        except Exception as error:  # noqa: BLE001 - our own bug loosens no strict limit
+            swallow("bound", error)
+            call.unbounded = call.unbounded or "what could not be read"
+
+    def _cap(self, tokens: int) -> None:
+        """Cap the output, whatever the program's fields say."""
+        self.write({**self.request.body, **self.format.cap(self.request, tokens)})
+
+    @abstractmethod
+    def write(self, body: Mapping[str, Any]) -> None:
+        """Send this body in the place of the program's, in copies of what the program gave."""
+
+    def carries(self, content: object) -> bool:
+        """Whether a request with this content may be one of this call's: another body is another call, one nobody can see is not."""
+        return content is None or self.out.content is None or content in (self.out.content, self.written)
+
+    # -- sending --------------------------------------------------------------------------------------------------------
+
+    def send(self, live: ModelCall | None) -> Any:
+        """See `CallSender.send`."""
+        token = self._begin_sending(live)
+        blocked: Blocked | None = None
+        late: RaviError | None = None
+        try:
+            blocked = None if live is None else Blocked(live.scope, self._stop)
+        except Exception as bug:  # noqa: BLE001 - then nobody can stop it
+            swallow("stop", bug)
+        try:
+            self._check_again()
+            return self._wrapped(*self._args, **self._kwargs)
+        except Exception as error:
+            late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
+            if late is None:
+                raise
+            raise late from (None if late is self._refused else error)
+        finally:
+            if blocked is not None:
+                IN_FLIGHT.discard(blocked)
+            del late, live  # whose tracebacks know this frame
+            self._end_sending(token)
+
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """See `CallSender.send_async`."""
+        token = self._begin_sending(live)
+        late: RaviError | None = None
+        try:
+            if live is None:
+                return await self._wrapped(*self._args, **self._kwargs)
+            return await stoppable(live, self._checked, self._args, self._kwargs)
+        except Exception as error:
+            late = self._refusal_behind(error, stopped=False)
+            if late is None:
+                raise
+            raise late from (None if late is self._refused else error)
+        finally:
+            del late, live  # whose tracebacks know this frame
+            self._end_sending(token)
+
+    async def _checked(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_again()
+        return await self._wrapped(*args, **kwargs)
+
+    def _check_again(self) -> None:
+        """Raise where something was stopped since this call was made, perhaps before it could be found."""
+        if self.live is not None and self._sweeps != SWEEPS.count:
+            self.live.scope.checkpoint(self.live.record)
+
+    def _begin_sending(self, live: ModelCall | None) -> Token[HttpCall | None]:
+        self.live = live
+        if live is not None:
+            if live.record.output_cap is not None:
+                self._cap(live.record.output_cap)
+            live.sent()
+        self.sends = True
+        _ON_THEIR_WAY.add(self)
+        return HTTP_CALL.set(self)
+
+    def _end_sending(self, token: Token[HttpCall | None]) -> None:
+        self.live, self.sends = None, False
+        _ON_THEIR_WAY.discard(self)
+        with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+            HTTP_CALL.reset(token)
+
+    def _stop(self) -> None:
+        with Guarded("stop"):  # then it ends by its own time-outs
+            self.shut_down()
+
+    def shut_down(self) -> None:
+        """Wake the thread that waits for the answer, where its connection can be found."""
+
+    def _refusal_behind(self, error: Exception, *, stopped: bool) -> RaviError | None:
+        """Return the refusal behind the library's error, because we ended what it waited for; None for the library's own."""
+        live, late = self.live, None
+        if live is None or isinstance(error, RaviError):
+            return None
+        if self._refused is not None:
+            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
+            return self._refused
+        if stopped:
+            with Guarded("deadline"):  # our own bug never hides the library's error
+                late = why_over(live.scope, live.record)
+        self._replaced = late is not None
+        return late
+
+    # -- its requests: the first is paid for when the call is admitted ---------------------------------------------------
+
+    def pass_down(self, layer: str, status: int | None = None, why: str = "", *, sent: bool = True) -> None:
+        """Note that a request of this call passes a layer of the HTTP libraries; pay for it where it is one more. Raises its refusal.
+
+        A call has as many requests as any one layer has seen: what is under another layer is the same request further down.
+        """
+        self.seen_leaving = True
+        seen = self._passed[layer] = self._passed.get(layer, 0) + 1
+        if seen <= self._requests:
+            return
+        if self._refused is not None:
+            raise self._refused
+        self._requests += 1
+        if self.live is None:
+            return
+        known = self.last_status if status is None and not why else status
+        try:
+            self.live.follow(known, why or (str(known) if known else "sent again"), sent=sent)
+        except RaviError as refusal:
+            self._refused = refusal
+            raise
+        except Exception as error:  # noqa: BLE001 - our own bug never stops a request
+            swallow("follow", error)
+
+    # -- what comes back ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def read(self, live: ModelCall, result: Any) -> Reply | None:
+        """See `CallSender.read`."""
+
+    def read_failure(self, live: ModelCall, error: BaseException) -> SendFailure:  # noqa: ARG002 - the protocol's
+        """See `CallSender.read_failure`."""
+        caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
+        if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
+            return SendFailure(type(error).__qualname__, billed=self.last_status is None, status=self.last_status)
+        told = caused or error
+        status = count(get(told, "status")) or count(get(get(told, "response"), "status_code"))
+        return SendFailure(
+            type(error).__qualname__,
+            sent=not self.never_left(told),
+            billed=status is None or not ERRORS <= status < _SERVER_ERRORS,
+            status=status,
+        )
+
+    def never_left(self, error: BaseException) -> bool:
+        """Whether no connection was had: HTTP libraries differ, and the names of their errors tell."""
+        return any(
+            cls.__name__ in _NEVER_LEFT
+            for one in (error, error.__cause__, get(error, "reason"))
+            if one is not None
+            for cls in type(one).__mro__
+        )
+
+    def note_headers(self, live: ModelCall, status: int, headers: Any) -> None:
+        """Read of an answer's headers which request it was, and how much is left; `headers` has them as `raw` pairs of bytes."""
+        record = live.record
+        if STATE.options.full or record.retries or status >= ERRORS:
+            with Guarded("answer"):  # our own bug never keeps an answer from its caller
+                record.request_id, record.rate_limits = read_headers(headers)
+
+    def end_without_answer(self, live: ModelCall, status: int) -> None:
+        """Settle a call that the server answered with an error, or with the way to somewhere else, which the program gets as it is."""
+        live.fail(
+            _StatusError(f"the server answered with {status}"), SendFailure(str(status), billed=status >= _SERVER_ERRORS, status=status)
+        )
+
+    def read_whole(self, live: ModelCall, content_type: str | None, content: Callable[[], bytes]) -> Reply:
+        """Read an answer that the library has read to its end, and keeps."""
+        framing, call = self.framing_of(content_type), live.record.call
+        if framing is None:
+            return read_body(self.format, content, call)
+        data = content()
+        if len(data) > MOST_KEPT:
+            return Reply()
+        feed, collector = BodyFeed(framing), self.format.collector(call)
+        for event in (*feed.add(data), *feed.rest()):
+            collector.add(event)
+        return read_events(collector, call)
+
+    def framing_of(self, content_type: str | None) -> Framing | None:
+        """Return how the events of the answer are told apart, None for an answer that is one JSON object."""
+        framings: Any = load(_FRAMINGS).Framing
+        told: Framing | None = framings.of(content_type)
+        if told is not None and told is not framings.JSON_ARRAY:
+            return told
+        asked = self.format.framing(self.request) if self.request.stream else None
+        return None if told is not None and asked is framings.SSE else asked
+
+
+class _StatusError(Exception):
+    """An answer that is an error, which no exception tells: the HTTP library returns it."""
+
+
+_ASKING: Final = frozenset({"POST", "PUT", "PATCH"})
+_NEVER_LEFT: Final = frozenset(
+    {"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol", "LocalProtocolError"}  # httpx
+    | {"NewConnectionError", "ConnectTimeoutError", "EmptyPoolError", "LocationValueError", "HostChangedError"}  # urllib3
+    | {"ClientConnectorError", "ConnectionTimeoutError", "InvalidURL"}  # aiohttp
+)
+
+HTTP_CALL: Final[ContextVar[HttpCall | None]] = ContextVar("ravi_otel_http_call", default=None)
+"""The call whose requests are being made in this context."""
+
+_ON_THEIR_WAY: Final[set[HttpCall]] = set()
+"""All whose requests are being made: a transport of the program's may send one from another thread, and by another library."""
+
+renew_in_child(_ON_THEIR_WAY.clear)
+
+
+def is_sending_http() -> bool:
+    """Note that a request leaves in this context; whether it is one of such a call, which a task that was started meanwhile outlives."""
+    call = HTTP_CALL.get()
+    if call is None or not call.sends:
+        return False
+    call.seen_leaving = True
+    return True
+
+
+def is_sent_for(is_there: Callable[[str, int | None], bool]) -> bool:
+    """Whether a request is one of such a call which nobody has seen leaving; `is_there` says whether a host is where that request goes."""
+    for call in list(_ON_THEIR_WAY):
+        host = call.out.to.host
+        if not call.seen_leaving and is_there(host.address or "", host.port):
+            call.seen_leaving = True
+            return True
+    return False
+
+
+def _is_handed_on(layer: str, out: Outgoing) -> bool:
+    """Whether it is the request of a call of another layer, which hands it on to this one from another thread."""
+    others = [call for call in list(_ON_THEIR_WAY) if call.layer != layer and not call.seen_leaving]
+    return any(call.out.to.host is out.to.host and out.content in (call.out.content, call.written) for call in others)
+
+
+def _leads_to(url: str, host: Host) -> bool:
+    authority = url.partition("://")[2].partition("/")[0].rpartition("@")[2].lower()
+    return authority in (host.address, f"{host.address}:{host.port}")
+
+
+# -- what is open when the library returns --------------------------------------------------------------------------------
+
+_PIECE: Final = 64 * 1024
+_GZIP: Final = 16 + zlib.MAX_WBITS
+_WINDOWS: Final = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
+
+
+class BodyFeed:
+    """The bytes of one answer as they pass: cut into events, or kept to be read as one JSON object; holds nothing of the response.
+
+    `lossy` says that not all of it could be read: then what it used is known only if it said so.
+    """
+
+    __slots__ = ("_inflate", "_kept", "_parser", "_plain", "_size", "ended")
+
+    def __init__(self, framing: Framing | None, encoding: str | None = None) -> None:
+        self._parser: Any = None if framing is None else framing.parser()
+        self._kept: list[bytes] | None = [] if framing is None else None
+        self._inflate: Any = None
+        self._plain = encoding in (None, "", "identity")
+        if not self._plain and encoding is not None and (window := _WINDOWS.get(encoding.strip().lower())) is not None:
+            self._inflate = zlib.decompressobj(window)
+        self._size = 0
+        self.ended = False
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is made of events."""
+        return self._parser is not None
+
+    @property
+    def lossy(self) -> bool:
+        """See the class."""
+        return (self._parser is not None and self._parser.lossy) or not (self._plain or self._inflate is not None)
+
+    def add(self, data: bytes, *, decoded: bool = False) -> list[Any]:
+        """Take some bytes, as they were sent unless they are `decoded`; return the events that are whole with them."""
+        found: list[Any] = []
+        for plain in (data,) if decoded or self._plain else self._decoded(data):
+            if self._parser is not None:
+                found += self._parser.feed(plain)
+                continue
+            self._size += len(plain)
+            if self._size > MOST_KEPT:
+                self._kept = None
+            elif self._kept is not None:
+                self._kept.append(plain)
+        return found
+
+    def rest(self) -> list[Any]:
+        """Return the events that its end makes whole."""
+        return [] if self._parser is None else self._parser.end()
+
+    def content(self) -> bytes:
+        """Return it decoded; raises where not all of it was kept, or it would take long to read."""
+        if self._kept is None or self.lossy:
+            raise ValueError("not kept")
+        found = b"".join(self._kept)
+        if is_heavy(found):
+            raise ValueError("too many values")
+        return found
+
+    def _decoded(self, data: bytes) -> Iterator[bytes]:
+        """Undo the encoding, piece by piece: a hostile body grows a thousandfold, and no more than so much of it is opened."""
+        size = 0
+        while data and self._inflate is not None:
+            try:
+                plain = self._inflate.decompress(data, _PIECE)
+                data = self._inflate.unconsumed_tail
+            except zlib.error:
+                self._inflate = None
+                return
+            size += len(plain)
+            if size > MOST_KEPT:
+                self._inflate = None
+                return
+            yield plain
+
+
+class FollowedBody(FollowedStream):
+    """Follow an answer by its bytes, whoever reads them: events are held to the limits as they pass."""
+
+    __slots__ = ("_feed",)
+
+    def __init__(self, live: ModelCall, wire_format: WireFormat, feed: BodyFeed) -> None:
+        super().__init__(live, wire_format)
+        self._feed = feed
+        self._streams = feed.streamed
+
+    def _begin_copy(self, response: Any) -> Any:
+        if not self._feed.streamed:
+            return super()._begin_copy(response)
+        if self._begun:  # a second reader, whom the HTTP library will refuse
+            return None
+        self._begun = True
+        return self._feed
+
+    def _keep(self, body: Any, data: bytes) -> bool:
+        return self.came(data) if body is self._feed else super()._keep(body, data)
+
+    def came(self, data: bytes, *, decoded: bool = False) -> bool:
+        """Take in some bytes; True when they are the last before a cut."""
+        try:
+            self._heard_ns = self._now()
+            is_last = False
+            if not self._over:
+                for event in self._feed.add(data, decoded=decoded):
+                    if not self._add_event(event):
+                        is_last = self._check_limits() or is_last
+            return is_last or (self._stopped and (self._cut is not None or self._cut_unless_complete(self._why_stopped())))
+        except Exception as error:  # noqa: BLE001 - the bytes are the user's whatever we make of them
+            swallow("stream", error)
+        return False
+
+    def _reply(self) -> Reply:
+        body = self._body
+        if body is not None and (not self._feed.streamed or body.streamed):
+            return super()._reply()
+        self._body = None
+        try:
+            call, feed = self._live.record.call, self._feed
+            if body is None and not feed.streamed:
+                return read_body(self._format, feed.content, call)
+            events = [] if body is None else feed.add(body.content(), decoded=True)  # read whole
+            for event in (*events, *feed.rest()):
+                self._collector.add(event)
+            reply = read_events(self._collector, call)
+            told = reply.usage is not None and reply.usage.source == "reported"
+            return replace(reply, usage=None) if feed.lossy and not told else reply
+        except Exception as error:  # noqa: BLE001 - a bug in reading is ours alone
+            swallow("stream", error)
+            return Reply()
+
+
+class TappedBody(FollowedBody):
+    """Follow an answer whose library reads it by methods that are wrapped in its class; nothing is put on the response itself."""
+
+    __slots__ = ("_key", "_tapped")
+
+    def __init__(self, live: ModelCall, wire_format: WireFormat, feed: BodyFeed) -> None:
+        super().__init__(live, wire_format, feed)
+        self._key = 0
+        self._tapped: weakref.ref[Any] | None = None
+
+    def tap(self, response: Any, taps: dict[int, Any], key: int) -> None:
+        """Be found in `taps` by whoever reads it, for as long as the response is there."""
+        self._key = key
+        taps[key] = self
+        self._tapped = weakref.ref(response, partial(self._gone, taps))
+        self._opened()
+        UNREAD_STREAMS.discard(self)  # its response is part of no cycle of ours
+
+    def _gone(self, taps: dict[int, Any], _: object) -> None:
+        taps.pop(self._key, None)
+        self._lost(None)
+
+    def response(self) -> Any:
+        """Return the response, None once it is gone."""
+        return None if self._tapped is None else self._tapped()
+
+    @property
+    def passes(self) -> bool:
+        """Whether nothing is to be done any more when it is read."""
+        return self._over and self._cut is None
+
+    @property
+    def cut(self) -> RaviError | None:
+        """What it was cut with: whoever reads on is told."""
+        return self._cut
+
+    def settle(self) -> None:
+        """Settle it: it was read to its end."""
+        self._feed.ended = True
+        self._settle()
+
+    def abandon(self) -> None:
+        """Settle one that was closed, perhaps before its end."""
+        if self._over:
+            return
+        if isinstance(sys.exc_info()[1], GeneratorExit):
+            self.dropped()  # some generator closes it while being finalised
+            return
+        if self._end():
+            later(partial(self._settle_closed, whole=self._feed.ended or not self._feed.streamed))
+            if not interrupts_lock_holder():
+                drain()
+
+    def instead_of(self, error: BaseException | None) -> BaseException | None:
+        """Settle it because its reader came to the end, or failed with `error`; return what the reader is to raise."""
+        self._feed.ended = error is None
+        return self.end_reading(error, self._settle)
+
+
+def passing(layer: str) -> Block | None:
+    """Return nothing to go around a request; note that it passes, where it is one of a call that is on its way."""
+    call = HTTP_CALL.get()
+    if call is not None and call.sends:
+        call.pass_down(layer)
+    return None

@@ -1,0 +1,278 @@
+"""Wrap what urllib3 sends a request with, and what its answer is read by: for requests and everything else that stands on it.
+
+`HTTPConnectionPool.urlopen` is one whole call. It calls itself again for a retry or a redirect, and says why in `Retry.history`.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from types import ModuleType
+from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
+
+from ravi_otel._instrumentation.formats.fields import count, get
+from ravi_otel._instrumentation.http_library import name_like
+from ravi_otel._instrumentation.http_seam import ERRORS, HTTP_CALL, MODEL_HOSTS, BodyFeed, HttpCall, ModelHost, Outgoing, TappedBody
+from ravi_otel._runtime.model_call import ModelCall, send_call
+from ravi_otel._runtime.patching import Wraps
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks._listeners import from_signal, swallow
+from ravi_otel.policy._usage import Reply
+
+_URL, _BODY, _HEADERS, _RETRIES, _PRELOAD = 1, 2, 3, 4, 12
+"""Where these stand among the arguments of `urlopen`."""
+
+_PORTS: Final = {"https": 443, "http": 80}
+_LENGTH: Final = "content-length"
+
+
+class Urllib3Call(HttpCall):
+    """A call that a pool of urllib3 sends."""
+
+    layer: ClassVar[str] = "urllib3"
+
+    def __init__(self, out: Outgoing, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        super().__init__(out, wrapped, args, kwargs)
+        self.pass_down(self.layer)  # the first, which `urlopen` was called for
+
+    def write(self, body: Mapping[str, Any]) -> None:
+        """See `HttpCall.write`."""
+        content = json.dumps(body, separators=(",", ":")).encode()
+        self.written = content
+        self._put(_BODY, "body", content)
+        headers = _argument(self._args, self._kwargs, _HEADERS, "headers")
+        if headers is not None:
+            headers = headers.copy()
+            for name in [name for name in headers if str(name).lower() == _LENGTH]:
+                headers[name] = str(len(content))
+            self._put(_HEADERS, "headers", headers)
+
+    def _put(self, place: int, name: str, value: Any) -> None:
+        if len(self._args) > place:
+            self._args = (*self._args[:place], value, *self._args[place + 1 :])
+        else:
+            self._kwargs = {**self._kwargs, name: value}
+
+    def shut_down(self) -> None:
+        """See `HttpCall.shut_down`."""
+        shut_down(get(self.connection, "sock"))
+
+    def read(self, live: ModelCall, result: Any) -> Reply | None:
+        """See `CallSender.read`."""
+        status = result.status
+        self.note_headers(live, status, _Raw(result.headers))
+        if status >= ERRORS:
+            self.end_without_answer(live, status)
+            return None
+        content_type = result.headers.get("content-type")
+        if _argument(self._args, self._kwargs, _PRELOAD, "preload_content", default=True):
+            return self.read_whole(live, content_type, lambda: result.data or b"")
+        follow_response(self, live, result)
+        return None
+
+
+class FollowedResponse(TappedBody):
+    """Follow one response of urllib3 by the methods that read it."""
+
+    __slots__ = ("_encoded",)
+
+    def __init__(self, *given: Any, encoded: bool) -> None:
+        super().__init__(*given)
+        self._encoded = encoded
+
+    def read(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any, *, at_once: bool = False) -> Any:
+        """Stand for `read`, which returns so much, or all of it; `at_once` for `read1`, which returns what is there."""
+        if self.cut is not None:
+            raise self.cut
+        try:
+            data = wrapped(*args, **kwargs)
+        except BaseException as error:
+            self._raise_instead(error)
+            raise
+        amount = args[0] if args else kwargs.get("amt")
+        if data:
+            self.came(data, decoded=self._is_decoded(response, args, kwargs))
+        everything = not at_once and (amount is None or amount < 0)
+        if self.cut is None and (everything or (amount != 0 and not data) or response.isclosed()):
+            self._raise_instead(None)
+        return data
+
+    def chunks(self, source: Iterator[bytes], response: Any, args: Any, kwargs: Any) -> Iterator[bytes]:
+        """Stand for `read_chunked`, which generates what comes."""
+        decoded = self._is_decoded(response, args, kwargs)
+        try:
+            for data in source:
+                if self.cut is None and self.came(data, decoded=decoded):
+                    yield data
+                    break
+                yield data
+        except GeneratorExit:
+            source.close()  # type: ignore[attr-defined]  # a generator, always
+            raise
+        except BaseException as error:
+            self._raise_instead(error)
+            raise
+        if self.cut is not None:
+            with suppress(Exception):  # whatever that raises, it is cut
+                response.close()
+            raise self.cut
+        self._raise_instead(None)
+
+    def _is_decoded(self, response: Any, args: Any, kwargs: Any) -> bool:
+        if not self._encoded:
+            return True
+        asked = args[1] if len(args) > 1 else kwargs.get("decode_content")
+        return bool(response.decode_content if asked is None else asked)
+
+    def _raise_instead(self, error: BaseException | None) -> None:
+        """Settle it at its end, or because reading it failed; raise our refusal where we caused that."""
+        instead = self.instead_of(error)
+        try:
+            if instead is not None and instead is not error:
+                raise instead from error
+        finally:
+            del instead, error  # whose tracebacks know this frame
+
+    def stop(self) -> None:
+        """See `InFlight.stop`."""
+        if not (self._stopped or self._over):
+            self._stopped = True
+            with suppress(Exception):  # closed by now, or read from somewhere else
+                shut_down(self.response()._fp.fp.raw._sock)  # noqa: SLF001 - the only way to it in all versions
+
+
+def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
+    """Follow a response of urllib3 that is open, of whatever call."""
+    encoding = response.headers.get("content-encoding")
+    feed = BodyFeed(call.framing_of(response.headers.get("content-type")), encoding)
+    body = FollowedResponse(live, call.format, feed, encoded=bool(encoding))
+    body.tap(response, TAPS, id(response))
+    if response.isclosed():  # there is nothing to read
+        body.settle()
+
+
+TAPS: Final[dict[int, FollowedResponse]] = {}
+"""What follows each open response, by the id of it."""
+
+
+class Urllib3Seam:
+    """The wrapped methods of the connection pools."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module: Any = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap what sends a request, and what reads an answer."""
+        pool, response = self._module.HTTPConnectionPool, sys.modules["urllib3.response"].HTTPResponse
+        self._wraps.wrap(pool, "urlopen", self._open)
+        self._wraps.wrap(pool, "_make_request", self._make_request)
+        self._wraps.wrap(response, "read", partial(self._read, at_once=False))
+        if "read1" in vars(response):  # urllib3 1 has none
+            self._wraps.wrap(response, "read1", partial(self._read, at_once=True))
+        self._wraps.wrap(response, "read_chunked", self._read_chunked)
+        self._wraps.wrap(response, "close", self._close)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _open(self, wrapped: Callable[..., Any], pool: Any, args: Any, kwargs: Any) -> Any:
+        call = self._begin(wrapped, pool, args, kwargs) if self._active else None
+        return wrapped(*args, **kwargs) if call is None else send_call(call.call, call)
+
+    def _begin(self, wrapped: Callable[..., Any], pool: Any, args: Any, kwargs: Any) -> HttpCall | None:
+        try:
+            target = _argument(args, kwargs, _URL, "url")
+            to, target = _host_of(pool, target) if isinstance(target, str) else (None, "")
+            if to is None:
+                return None
+            call = HTTP_CALL.get()
+            retries = _argument(args, kwargs, _RETRIES, "retries")
+            history = get(retries, "history")
+            if isinstance(call, Urllib3Call) and call.sends and history:
+                _pay_for_retry(call, history[-1])
+                return None
+            out = _outgoing(pool, args, kwargs, to, target)
+            return Urllib3Call.begin(out, partial(Urllib3Call, out, wrapped, args, kwargs))
+        except Exception as bug:
+            if isinstance(bug, RaviError) or from_signal(bug):
+                raise
+            swallow("prepare", bug)
+            return None
+
+    def _make_request(self, wrapped: Callable[..., Any], _pool: Any, args: Any, kwargs: Any) -> Any:
+        """Note the connection, by which whoever waits for an answer can be woken."""
+        call = HTTP_CALL.get()
+        if call is not None and call.sends:
+            call.connection = args[0] if args else kwargs.get("conn")
+        return wrapped(*args, **kwargs)
+
+    def _read(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any, *, at_once: bool) -> Any:
+        body = TAPS.get(id(response)) if TAPS else None
+        if body is None or body.passes:
+            return wrapped(*args, **kwargs)
+        return body.read(wrapped, response, args, kwargs, at_once=at_once)
+
+    def _read_chunked(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any) -> Any:
+        source = wrapped(*args, **kwargs)
+        body = TAPS.get(id(response)) if TAPS else None
+        return source if body is None or body.passes else name_like(body.chunks(source, response, args, kwargs), source)
+
+    def _close(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any) -> Any:
+        body = TAPS.get(id(response)) if TAPS else None
+        try:
+            return wrapped(*args, **kwargs)
+        finally:
+            if body is not None:
+                body.abandon()
+
+
+def _pay_for_retry(call: Urllib3Call, latest: Any) -> None:
+    error, status = get(latest, "error"), count(get(latest, "status"))
+    why = str(status) if status else type(error).__name__ if error is not None else "sent again"
+    call.pass_down(Urllib3Call.layer, status, why, sent=error is None or not call.never_left(error))
+
+
+def _argument(args: Any, kwargs: Any, place: int, name: str, default: Any = None) -> Any:
+    return args[place] if len(args) > place else kwargs.get(name, default)
+
+
+def _host_of(pool: Any, target: str) -> tuple[ModelHost | None, str]:
+    """Return whose host a request goes to, and the path there: a proxy that reads it is given the whole URL."""
+    if target[:4].lower() == "http":
+        parts = urlsplit(target)
+        path = parts.path + (f"?{parts.query}" if parts.query else "")
+        return MODEL_HOSTS.at(parts.hostname, parts.port or _PORTS.get(parts.scheme.lower())), path
+    return MODEL_HOSTS.at(pool.host, pool.port or _PORTS.get(pool.scheme)), target
+
+
+def _outgoing(pool: Any, args: Any, kwargs: Any, to: ModelHost, target: str) -> Outgoing:
+    method = args[0] if args else kwargs.get("method", "")
+    headers = _argument(args, kwargs, _HEADERS, "headers") or pool.headers or {}
+    named = {str(name).lower(): str(value) for name, value in headers.items()}
+    body = _argument(args, kwargs, _BODY, "body")
+    content = body if isinstance(body, (bytes, bytearray, str)) else None
+    return Outgoing(to, str(method).upper(), target, content, named.get("authorization", ""), encoded="content-encoding" in named)
+
+
+class _Raw:
+    """Headers as pairs of bytes."""
+
+    def __init__(self, headers: Any) -> None:
+        self.raw = [(str(name).encode("latin-1", "replace"), str(value).encode("latin-1", "replace")) for name, value in headers.items()]
+
+
+def shut_down(found: Any) -> None:
+    """Shut down a socket that somebody reads from, who is woken by its end."""
+    # By a copy: an encrypted socket that is shut down itself goes on in plain text.
+    with socket.fromfd(found.fileno(), found.family, found.type) as twin, suppress(OSError):
+        twin.shutdown(socket.SHUT_RDWR)

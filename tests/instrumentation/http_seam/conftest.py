@@ -1,0 +1,232 @@
+"""The HTTP libraries that a program asks a model through, each as one way to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import aiohttp
+import httpx
+import httpx2
+import pytest
+import requests
+import urllib3
+
+import ravi_otel
+from ravi_otel._runtime.stopping import drain
+from ravi_otel.testing import Capture, ScriptedLLM
+
+HI = [{"role": "user", "content": "hi"}]
+ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": HI}
+
+
+class Stack:
+    """One HTTP library: `ask` returns status and body, `read` the first pieces of a stream, whose rest is closed unread."""
+
+    def __init__(self, ask: Callable[..., Any], pieces: Callable[[str, Any], Any]) -> None:
+        self._ask = ask
+        self._pieces = pieces
+
+    def ask(self, url: str, body: Any = ASK, **more: Any) -> tuple[int, bytes]:
+        """Ask for a whole answer."""
+        made = self._ask(url, body, **more)
+        return asyncio.run(made) if asyncio.iscoroutine(made) else made
+
+    def read(self, url: str, body: Any, most: int | None = None) -> bytes:
+        """Read so many pieces of a stream, all of them where nothing is said."""
+        source = self._pieces(url, body)
+        if hasattr(source, "__anext__"):
+            return asyncio.run(_joined(source, most))
+        found: list[bytes] = []
+        try:
+            for piece in source:
+                found.append(piece)
+                if most is not None and len(found) >= most:
+                    break
+        finally:
+            source.close()
+        return b"".join(found)
+
+
+async def _joined(source: Any, most: int | None) -> bytes:
+    found: list[bytes] = []
+    try:
+        async for piece in source:
+            found.append(piece)
+            if most is not None and len(found) >= most:
+                break
+    finally:
+        await source.aclose()
+    return b"".join(found)
+
+
+def _httpx(library: Any) -> Stack:
+    def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
+        found = library.post(url, json=body, **more)
+        return found.status_code, found.content
+
+    def pieces(url: str, body: Any) -> Iterator[bytes]:
+        with library.stream("POST", url, json=body) as found:
+            yield from found.iter_bytes()
+
+    return Stack(ask, pieces)
+
+
+def _httpx_async(library: Any) -> Stack:
+    async def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
+        async with library.AsyncClient() as client:
+            found = await client.post(url, json=body, **more)
+            return found.status_code, found.content
+
+    async def pieces(url: str, body: Any) -> AsyncIterator[bytes]:
+        async with library.AsyncClient() as client, client.stream("POST", url, json=body) as found:
+            async for piece in found.aiter_bytes():
+                yield piece
+
+    return Stack(ask, pieces)
+
+
+def _requests() -> Stack:
+    def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
+        found = requests.post(url, json=body, **more)
+        return found.status_code, found.content
+
+    def pieces(url: str, body: Any) -> Iterator[bytes]:
+        with requests.post(url, json=body, stream=True) as found:
+            yield from found.iter_content(chunk_size=None)
+
+    return Stack(ask, pieces)
+
+
+def _urllib3() -> Stack:
+    def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
+        with urllib3.PoolManager() as pool:
+            found = pool.request("POST", url, json=body, **more)
+            return found.status, found.data
+
+    def pieces(url: str, body: Any) -> Iterator[bytes]:
+        with urllib3.PoolManager() as pool:
+            found = pool.request("POST", url, json=body, preload_content=False)
+            try:
+                while piece := found.read1():
+                    yield piece
+            finally:
+                found.close()
+
+    return Stack(ask, pieces)
+
+
+def _aiohttp() -> Stack:
+    async def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body, **more) as found:
+            return found.status, await found.read()
+
+    async def pieces(url: str, body: Any) -> AsyncIterator[bytes]:
+        async with aiohttp.ClientSession() as session, session.post(url, json=body) as found:
+            async for piece in found.content.iter_any():
+                yield piece
+
+    return Stack(ask, pieces)
+
+
+STACKS = {
+    "httpx": _httpx(httpx),
+    "httpx async": _httpx_async(httpx),
+    "httpx2": _httpx(httpx2),
+    "httpx2 async": _httpx_async(httpx2),
+    "requests": _requests(),
+    "urllib3": _urllib3(),
+    "aiohttp": _aiohttp(),
+}
+
+
+@pytest.fixture(params=STACKS)
+def stack(request: pytest.FixtureRequest) -> Stack:
+    """Give each HTTP library."""
+    return STACKS[request.param]
+
+
+_MODELS = ("chat", "request", "embeddings", "generate_content")
+
+
+class Model:
+    """A scripted model, at a host that only `formats=` names."""
+
+    def __init__(self, server: ScriptedLLM) -> None:
+        self.server = server
+        self.host = server.base_url.split("/")[2]
+        self.url = f"{server.base_url}/chat/completions"
+        self.capture = Capture()
+
+    def instrument(self, dialect: str = "openai", **more: Any) -> None:
+        """Instrument with this host named."""
+        ravi_otel.instrument(
+            formats={self.host: dialect},
+            tracer_provider=self.capture.tracer_provider,
+            meter_provider=self.capture.meter_provider,
+            logger_provider=self.capture.logger_provider,
+            **more,
+        )
+
+    def spans(self) -> list[Any]:
+        """Give the spans of calls that have ended."""
+        drain()
+        return [span for span in self.capture.spans() if (span.attributes or {}).get("gen_ai.operation.name") in _MODELS]
+
+    def bodies(self) -> list[Any]:
+        """Give what was asked."""
+        return [json.loads(each.raw) for each in self.server.requests]
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Answer anything with an empty object."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        """Answer."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def anything() -> Iterator[str]:
+    """Give the host of a server that answers any path."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def model() -> Callable[[Any], Any]:
+    """Give what plays a script as a model."""
+    return _model
+
+
+class _Playing:
+    def __init__(self, script: Any) -> None:
+        self._server = ScriptedLLM(script)
+
+    def __enter__(self) -> Model:
+        return Model(self._server.__enter__())
+
+    def __exit__(self, *raised: object) -> None:
+        self._server.__exit__(*raised)
+
+
+def _model(script: Any) -> _Playing:
+    return _Playing(script if callable(script) or isinstance(script, list) else lambda _: script)
