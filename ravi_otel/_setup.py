@@ -265,23 +265,18 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     tools: object = (),
     ledger: str | Ledger | None = None,
 ) -> Instrumentation:
-    """Observe every call of `openai`, `anthropic` and `groq`, and every other request to a model over httpx, requests, urllib3 or aiohttp.
+    """Observe each model call from here on, of `openai`, `anthropic`, `groq` or over an HTTP library, and hold it to the limits around it.
 
-    From here on each is held to the limits around it.
-
-    With providers given, those and the globals are used; with none, the application's own as soon as it has set them,
-    else ours when an `OTEL_*` endpoint is named, else nothing leaves the process. `limits` hold for the whole process.
-    `prices` adds or overrides prices in USD per million tokens: `{"my-model": {"input": 2.5, "output": 10}}`.
-    `policy` names a policy file, and `profile` one of its profiles. What code leaves open variables say (`RAVI_LIMIT_...`,
+    Without providers the application's own are used, else ours when an `OTEL_*` endpoint is named, else nothing leaves the process.
+    `limits` hold for the whole process. `prices` adds or overrides prices in USD per million tokens: `{"my-model": {"input": 2.5, "output":
+    10}}`. `policy` names a policy file, `profile` one of its profiles. What code leaves open variables say (`RAVI_LIMIT_...`,
     `RAVI_ENFORCEMENT`, `RAVI_ADMISSION`), and then the file; `RAVI_POLICY`, `RAVI_PROFILE` and `RAVI_STORE` name one each.
-    `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after".
-    `client` watches one client alone, with the copies that share its connections, or those of a list. `providers` names the
-    provider behind a host: `{"llm.example.com": "azure.ai.openai"}`. `formats` (`RAVI_FORMATS`) names the wire format of a host of
-    your own, whose requests are then counted whichever HTTP library sends them: `{"llm.internal:8443": "openai"}`. `redact` gets
-    every text that is captured, and gives what may leave. `footers` (`RAVI_FOOTERS=on`) puts a line under a text that a limit
-    stopped. `detail="full"` (`RAVI_DETAIL=full`) tells all that is known of a call. `hooks`, a HookManager or several, hear of
-    everything. `tools` is what `instrument_tools()` takes, or a tuple of it. `ledger` is where limits are counted, for all processes
-    that name the same: "sqlite:PATH" for those of one machine, "redis://HOST" for many, else `RAVI_LEDGER`, else this process alone.
+    `enforcement="observe"` tells what would be refused and refuses nothing. `admission` is "estimate", "strict" or "after". `client`
+    watches one client alone, and its copies, or those of a list. `providers` names the provider behind a host: `{"llm.example.com":
+    "azure.ai.openai"}`. `formats` (`RAVI_FORMATS`) names the wire format of a host of your own: `{"llm.internal:8443": "openai"}`. `redact`
+    gets each captured text, and gives what may leave. `footers` (`RAVI_FOOTERS=on`) puts a line under what a limit stopped. `detail="full"`
+    (`RAVI_DETAIL=full`) tells all of a call. `hooks`, a HookManager or several, hear of all; `tools` is what `instrument_tools()` takes.
+    `ledger` is where limits are counted: "sqlite:PATH" or "redis://HOST", else `RAVI_LEDGER`, else this process.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.

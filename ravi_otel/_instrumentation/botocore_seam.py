@@ -83,12 +83,12 @@ class BotocoreSeam:
     def _begin(self, wrapped: Callable[..., Any], args: Any) -> HttpCall | None:
         try:
             request = args[_REQUEST]
-            url = urlsplit(request["url"])
+            url = urlsplit(str(request["url"]))
             to = MODEL_HOSTS.at(url.hostname, url.port or _PORTS.get(url.scheme))
             if to is None:
                 return None
-            query = request.get("query_string")
-            target = url.path + (f"?{urlencode(query)}" if isinstance(query, dict) and query else "")
+            query: Any = request.get("query_string")
+            target = url.path + (f"?{urlencode(query)}" if query else "")
             body = request.get("body")
             content = body if isinstance(body, (bytes, bytearray, str)) else None
             out = Outgoing(to, str(request["method"]).upper(), target, content)

@@ -151,9 +151,9 @@ class Outgoing:
     def body(self) -> Mapping[str, Any] | None:
         """Return the JSON object of the body, None where there is none."""
         found = self.content
-        if isinstance(found, (bytes, bytearray, memoryview, str)) and not self.encoded:
+        if isinstance(found, (bytes, bytearray, str)) and not self.encoded:
             with suppress(ValueError, RecursionError):
-                found = json.loads(bytes(found) if isinstance(found, memoryview) else found)
+                found = json.loads(found)
         return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
 
     @property

@@ -50,7 +50,7 @@ class HttpxCall(HttpCall):
             headers["content-length"] = str(len(content))
         changed: Any = object.__new__(class_of(given))
         # `_content` is what the request has read of its stream.
-        vars(changed).update(vars(given), headers=headers, stream=type(given.stream)(content), _content=content)
+        changed.__dict__ |= {**given.__dict__, "headers": headers, "stream": type(given.stream)(content), "_content": content}
         self._goes, self.written = changed, content
         if self._args:
             self._args = (changed, *self._args[1:])
@@ -172,7 +172,7 @@ def _outgoing(request: Any, to: ModelHost) -> Outgoing:
         to,
         request.method.upper(),
         request.url.raw_path.decode("ascii", "replace"),
-        vars(request).get("_content"),
+        request.__dict__.get("_content"),
         headers.get("authorization", ""),
         encoded="content-encoding" in headers,
     )

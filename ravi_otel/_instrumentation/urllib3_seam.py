@@ -257,7 +257,7 @@ def _host_of(pool: Any, target: str) -> tuple[ModelHost | None, str]:
 
 def _outgoing(pool: Any, args: Any, kwargs: Any, to: ModelHost, target: str) -> Outgoing:
     method = args[0] if args else kwargs.get("method", "")
-    headers = _argument(args, kwargs, _HEADERS, "headers") or pool.headers or {}
+    headers: Any = _argument(args, kwargs, _HEADERS, "headers") or pool.headers or {}
     named = {str(name).lower(): str(value) for name, value in headers.items()}
     body = _argument(args, kwargs, _BODY, "body")
     content = body if isinstance(body, (bytes, bytearray, str)) else None

@@ -41,6 +41,7 @@ OURS: Final = frozenset(
         "RAVI_LIVE",
         "RAVI_POLICY",
         "RAVI_PROFILE",
+        "RAVI_FORMATS",
         "RAVI_PROVIDERS",
         "RAVI_RAISE_BUGS",
         "RAVI_REDACT",

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -196,7 +197,7 @@ class _Echo(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"{}")
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the class's own name
         """Say nothing."""
 
 
@@ -217,16 +218,11 @@ def model() -> Callable[[Any], Any]:
     return _model
 
 
-class _Playing:
-    def __init__(self, script: Any) -> None:
-        self._server = ScriptedLLM(script)
+@contextmanager
+def _model(script: Any) -> Iterator[Model]:
+    def same(_: Any) -> Any:
+        return script
 
-    def __enter__(self) -> Model:
-        return Model(self._server.__enter__())
-
-    def __exit__(self, *raised: object) -> None:
-        self._server.__exit__(*raised)
-
-
-def _model(script: Any) -> _Playing:
-    return _Playing(script if callable(script) or isinstance(script, list) else lambda _: script)
+    played: Any = script if callable(script) or isinstance(script, list) else same
+    with ScriptedLLM(played) as server:
+        yield Model(server)

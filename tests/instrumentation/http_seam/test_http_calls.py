@@ -14,6 +14,7 @@ import openai
 import pytest
 import requests
 import urllib3
+from requests.adapters import HTTPAdapter
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
@@ -230,7 +231,11 @@ def test_another_call_that_is_made_inside_of_one_is_one_of_its_own(model: Any) -
     with model(ANSWER) as asked:
         asked.instrument()
         other = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "is this safe?"}]}
-        hooks = {"request": [lambda _: requests.post(asked.url, json=other)]}
+
+        def guard(_: httpx.Request) -> None:
+            requests.post(asked.url, json=other)
+
+        hooks: dict[str, list[Any]] = {"request": [guard]}
         with ravi_otel.run("nightly") as run, httpx.Client(event_hooks=hooks) as client:
             client.post(asked.url, json=STREAM)
         assert (run.stats().requests, len(asked.server.requests), len(asked.spans())) == (2, 2, 2)
@@ -242,7 +247,7 @@ def test_a_retry_is_a_request_of_the_same_call(model: Any) -> None:
         asked.instrument()
         retry = urllib3.Retry(5, status_forcelist=[503], allowed_methods=None, backoff_factor=0)
         with ravi_otel.run("nightly") as run, requests.Session() as session:
-            session.mount("http://", requests.adapters.HTTPAdapter(max_retries=retry))
+            session.mount("http://", HTTPAdapter(max_retries=retry))
             assert session.post(asked.url, json={"model": "gpt-4o-mini", "messages": STREAM["messages"]}).ok
         assert (run.stats().requests, run.stats().turns, run.stats().output_tokens) == (3, 1, 80)
         assert len(asked.spans()) == 1
