@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, cast
 
 import aiohttp
 import httpx
@@ -219,10 +219,6 @@ def model() -> Callable[[Any], Any]:
 
 
 @contextmanager
-def _model(script: Any) -> Iterator[Model]:
-    def same(_: Any) -> Any:
-        return script
-
-    played: Any = script if callable(script) or isinstance(script, list) else same
-    with ScriptedLLM(played) as server:
+def _model(script: Any) -> Generator[Model]:
+    with ScriptedLLM(cast("Any", script) if isinstance(script, list) else lambda _: script) as server:
         yield Model(server)
