@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from pathlib import Path
+from typing import Any, Final, Self, cast
 from urllib.parse import quote
 
 from ravi_otel.errors import ConfigurationError
@@ -24,7 +27,6 @@ from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.supervisor.approval.contract import ApprovalRequest
 from ravi_otel.ui import _api as api
-from ravi_otel.ui._curl import sent_again
 from ravi_otel.ui._live import place
 
 _MS: Final = 1_000_000
@@ -64,118 +66,199 @@ _LIMIT_TONES: Final[Mapping[str, api.Tone]] = {"refused": "refused", "warning": 
 _KINDS: Final = {"text": "text", "reasoning": "thinks", "tool_call": "calls", "tool_call_response": "answers"}
 
 
-def runs(store: Store, asked: api.RunsAsk) -> api.Runs:
-    """Return a page of runs that fit."""
-    key, _, value = (asked.tag or "").partition("=")
-    where = answers.RunFilter(
-        since=_moment("since", asked.since),
-        until=_moment("until", asked.until),
-        status=asked.status or None,
-        user=asked.user or None,
-        tenant=asked.tenant or None,
-        session=asked.session or None,
-        stop_reason=asked.stop_reason or None,
-        agent=asked.agent or None,
-        model=asked.model or None,
-        text=asked.text or None,
-        tag=(key, value or None) if key else None,
-    )
-    with queries.Queries(store) as ask:
-        page = ask.runs(
+class Archive:
+    """Ask one store, and give what it answers as the page draws it; `jaeger` is where traces can be looked at."""
+
+    def __init__(self, store: Store, jaeger: str | None = None) -> None:
+        self._ask = queries.Queries(store)
+        self._jaeger = jaeger
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ask.close()
+
+    def runs(self, asked: api.RunsAsk) -> api.Runs:
+        """Return a page of runs that fit."""
+        key, _, value = (asked.tag or "").partition("=")
+        where = answers.RunFilter(
+            since=_moment("since", asked.since),
+            until=_moment("until", asked.until),
+            status=asked.status or None,
+            user=asked.user or None,
+            tenant=asked.tenant or None,
+            session=asked.session or None,
+            stop_reason=asked.stop_reason or None,
+            agent=asked.agent or None,
+            model=asked.model or None,
+            text=asked.text or None,
+            tag=(key, value or None) if key else None,
+        )
+        page = self._ask.runs(
             where, most=_MORE_RUNS if asked.after else _FIRST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after
         )
-        glances = ask.glances(page.rows)
-    return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
+        glances = self._ask.glances(page.rows)
+        return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
+
+    def run(self, run_id: str, *, most: int = MOST_NODES) -> api.Run:
+        """Return one run with so many lines of its tree at most."""
+        tree, curves = self._ask.tree(run_id, most=most), self._ask.curves(run_id)
+        head = tree.run
+        ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
+        rows, depths = list[api.TreeRow](), dict[str, int]()
+        for node in tree.nodes:
+            depths[node.id] = depth = 0 if node.parent is None else depths.get(node.parent, -1) + 1
+            begin, took = (node.began - head.began) / _MS, None if node.duration is None else node.duration / _MS
+            remark = clean(node.refusal or node.remark or "; ".join(note for _, note in node.notes), _MOST_NAME)
+            title = clean(node.title if node.kind == "call" else node.name or node.title, _MOST_NAME)
+            rows.append((node.id, depth, node.kind, title, _tone(node), begin, took, node.in_text, node.out_text, node.cost_text, remark))
+        tone, word = _ending(head)
+        drawn = [_curve(each, head.began) for each in curves]
+        drawn.sort(key=lambda each: -max((share for _, share in each.points), default=0.0))
+        return api.Run(
+            run=head,
+            tone=tone,
+            word=word,
+            facts=_facts(head),
+            limits=[_bar(each) for each in tree.limits[:_MOST_CURVES]],
+            rows=rows,
+            left_out=tree.left_out,
+            length=max(1.0, (max(ends) - head.began) / _MS),
+            curves=drawn[:_MOST_CURVES],
+            notes=[((note.at - head.began) / _MS, note.kind, clean(note.text, _MOST_NAME)) for note in tree.notes if note.text],
+            ids=_ids(run=head.run, trace=head.trace, span=head.span),
+            jaeger=_in_jaeger(self._jaeger, head.trace, head.span) if head.sampled else None,
+        )
+
+    def export(self, run_id: str) -> api.Exported:
+        """Return one run whole, with its calls: what a page in one file shows."""
+        whole = self.run(run_id)
+        ids = [row[0] for row in whole.rows if row[2] in ("call", "tool")][:_MOST_EXPORTED]
+        return api.Exported(run=whole, calls={each: _call(self._ask.call(each), self._jaeger) for each in ids})
+
+    def call(self, call_id: str) -> api.Call:
+        """Return one model call or tool call."""
+        return _call(self._ask.call(call_id), self._jaeger)
+
+    def so_far(self, asked: ApprovalRequest, *, messages: bool) -> api.SoFar:
+        """Return what the run of a request had come to, and with `messages` the end of what was said to the model that asked for it."""
+        run = asked.run_id or ""
+        try:
+            row = self._ask.run(run)
+            known = self._ask.last_call(row.run, before=round(asked.requested_at * NANO), agent=asked.agent_name) if messages else None
+            view = None if known is None else self._ask.call(known)
+        except ConfigurationError:
+            name = clean(run, _MOST_NAME)
+            return api.SoFar(run=name, name=name, says=_ELSEWHERE, captured=None, messages=[])
+        spent = row.spent
+        calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
+        told = _messages(view)[-_MOST_SAID:] if view is not None and view.captured else []
+        captured = None if view is None else view.captured
+        took_s = asked.requested_at - row.began / NANO if row.duration is None else row.duration / NANO
+        says = f"{calls}, {spent.cost_text}, {age(max(0.0, took_s))}"
+        name = clean(row.name or row.run, _MOST_NAME)
+        return api.SoFar(run=clean(row.run, _MOST_NAME), name=name, says=says, captured=captured, messages=told)
+
+    def ran(self, call_id: str) -> api.Ran | None:
+        """Return how the call that was asked about ended, None where the store does not have it (yet)."""
+        try:
+            view = self._ask.call(call_id)
+        except ConfigurationError:
+            return None
+        node = view.node
+        result = None if view.result is None else _text(view.result)
+        return api.Ran(
+            tone=_tone(node), says=f"{clean(node.title, _MOST_NAME)}: {node.status}, {node.ms_text} ms", call=node.id, result=result
+        )
+
+    def spend(self, asked: api.SpendAsk) -> api.Spend:
+        """Return who spent what between two times, by one or two things, and when."""
+        since, until = _moment("since", asked.since) or 0, _moment("until", asked.until) or time.time_ns()
+        by = [each for each in asked.by.split(",") if each][:2] or ["model"]
+        unit, inner = "hour" if until - since <= _LONG_NS else "day", by[-1]
+        where = answers.SpendFilter(user=asked.user, tenant=asked.tenant, model=asked.model, agent=asked.agent)
+        outer = self._ask.spend(by[:1], since=since, until=until, where=where)
+        split = self._ask.spend(by, since=since, until=until, where=where) if len(by) > 1 else None
+        series = self._ask.spend([inner], since=since, until=until, where=where)
+        times = self._ask.spend([unit, inner], since=since, until=until, where=where)
+        before = self._ask.spend(by[:1], since=max(0, 2 * since - until), until=since, where=where).total if since else None
+        tags = self._ask.tags()
+        dearest = [group for group in series.groups if group.spent.cost_nano or group.spent.unknown_cost][:_MOST_SERIES]
+        names = [group.key[0] for group in dearest]
+        spanned = (None if not asked.since else since, min(until, time.time_ns()))
+        columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1), spanned)
+        most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
+        rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
+        calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
+        return api.Spend(
+            says=f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
+            by=by,
+            series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
+            columns=columns,
+            ticks=ticks,
+            rows=rows,
+            tags=[(f"tag.{key}", clean(key, _MOST_NAME)) for key in tags],
+        )
+
+    def compare(self, a: str, b: str) -> answers.Comparison:
+        """Return two runs side by side."""
+        return self._ask.compare(a, b)
+
+    def what_if(self, asked: api.WhatIfAsk) -> api.WhatIf:
+        """Return which of the runs that are kept, or of the times an agent worked, a limit would have refused."""
+        since, agent, kind = _moment("since", asked.since), asked.agent or None, Kind(asked.kind)
+        limit = parse_limit(f"{kind}={asked.value}") if asked.value.strip() else None
+        runs, agents = self._ask.worked(since=since)
+        refused = None if limit is None else self._ask.refused_by(kind, limit.value, since=since, agent=agent)
+        counted = self._ask.limits_of(kind, agent=agent)
+        worked = runs if agent is None else [each for each in agents if each.name == agent]
+        told = [_came_to(each.sums, kind) for each in worked]
+        known = sorted(value for value in told if value is not None)
+        now = None if counted is None else counted.limit.amount
+        at = None if limit is None else float(limit.amount)
+        most = max([public_amount(kind, known[-1] if known else 0), at or 0.0, now or 0.0]) * 1.05 or 1.0
+        heights = Counter(min(_BINS - 1, int(public_amount(kind, value) / most * _BINS)) for value in known)
+        bins = [
+            (_percent(heights[place], max(heights.values(), default=1)), at is not None and (place + 0.5) / _BINS * most > at)
+            for place in range(_BINS)
+        ]
+        names = Counter(each.name for each in agents if each.name)
+        return api.WhatIf(
+            runs=len(known),
+            unknown=len(told) - len(known),
+            says="" if refused is None else _would(refused, len(told), "runs" if agent is None else "times"),
+            bins=bins,
+            ticks=[(share * 100.0, _written(kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
+            at=None if at is None else _percent(at, most),
+            now=None if now is None else (_percent(now, most), amount(kind, now)),
+            spec=None if limit is None else _spec(limit, agent),
+            suggested=_spec(Limit(kind=kind, value=_suggested(known)), agent)
+            if len(known) >= _LEAST_LEARNT and _suggested(known)
+            else None,
+            typical=[(name, amount(kind, public_amount(kind, answers.quantile(known, share)))) for name, share in _SHARES if known],
+            agents=[(name, clean(name, _MOST_NAME)) for name, _ in names.most_common(_MOST_AGENTS)],
+            most=most,
+            step=most / 400 if kind == Kind.COST else max(1, round(most / 400)),
+        )
+
+    def find(self, text: str) -> api.Find:
+        """Return where an id, a name or words lead to on the page."""
+        found = [*self._ask.find(text), *(self._ask.named(text) if text else ())]
+        refused = self._ask.refused_with(text.strip())
+        hits = self._ask.search(text, most=10) if text else ()
+        led = [(_CALLED.get(each.kind, each.kind), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
+        said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
+        return api.Find(found=list(dict.fromkeys([*led, *said])))
 
 
-def run(store: Store, run_id: str, jaeger: str | None = None, *, most: int = MOST_NODES) -> api.Run:
-    """Return one run with so many lines of its tree at most; `jaeger` is where its trace can be looked at."""
-    with queries.Queries(store) as ask:
-        tree, curves = ask.tree(run_id, most=most), ask.curves(run_id)
-    head = tree.run
-    ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
-    rows, depths = list[api.TreeRow](), dict[str, int]()
-    for node in tree.nodes:
-        depths[node.id] = depth = 0 if node.parent is None else depths.get(node.parent, -1) + 1
-        begin, took = (node.began - head.began) / _MS, None if node.duration is None else node.duration / _MS
-        remark = clean(node.refusal or node.remark or "; ".join(note for _, note in node.notes), _MOST_NAME)
-        title = clean(node.title if node.kind == "call" else node.name or node.title, _MOST_NAME)
-        rows.append((node.id, depth, node.kind, title, _tone(node), begin, took, node.in_text, node.out_text, node.cost_text, remark))
-    tone, word = _ending(head)
-    drawn = [_curve(each, head.began) for each in curves]
-    drawn.sort(key=lambda each: -max((share for _, share in each.points), default=0.0))
-    return api.Run(
-        run=head,
-        tone=tone,
-        word=word,
-        facts=_facts(head),
-        limits=[_bar(each) for each in tree.limits[:_MOST_CURVES]],
-        rows=rows,
-        left_out=tree.left_out,
-        length=max(1.0, (max(ends) - head.began) / _MS),
-        curves=drawn[:_MOST_CURVES],
-        notes=[((note.at - head.began) / _MS, note.kind, clean(note.text, _MOST_NAME)) for note in tree.notes if note.text],
-        ids=_ids(run=head.run, trace=head.trace, span=head.span),
-        jaeger=_in_jaeger(jaeger, head.trace, head.span) if head.sampled else None,
-    )
-
-
-def export(store: Store, run_id: str, jaeger: str | None = None) -> api.Exported:
-    """Return one run whole, with its calls: what a page in one file shows."""
-    whole = run(store, run_id, jaeger)
-    ids = [row[0] for row in whole.rows if row[2] in ("call", "tool")][:_MOST_EXPORTED]
-    with queries.Queries(store) as ask:
-        return api.Exported(run=whole, calls={each: _call(ask.call(each), jaeger) for each in ids})
-
-
-def call(store: Store, call_id: str, jaeger: str | None = None) -> api.Call:
-    """Return one model call or tool call; `jaeger` is where its span can be looked at."""
-    with queries.Queries(store) as ask:
-        return _call(ask.call(call_id), jaeger)
-
-
-def names(store: Store, runs: Iterable[str | None]) -> dict[str, str]:
+def names(root: Path, runs: Iterable[str | None]) -> dict[str, str]:
     """Return what runs are called, by their ids; nothing of those that are not kept here, or where no store can be read."""
-    if not store.file.exists():
-        return {}
-    try:
-        with queries.Queries(store) as ask:
-            return ask.names(filter(None, runs))
-    except ConfigurationError:  # the queue and the logs are shown without it
-        return {}
-
-
-def so_far(store: Store, asked: ApprovalRequest, *, messages: bool) -> api.SoFar:
-    """Return what the run of a request had come to, and with `messages` the end of what was said to the model that asked for it."""
-    run = asked.run_id or ""
-    try:
-        with queries.Queries(store) as ask:
-            row = ask.run(run)
-            known = ask.last_call(row.run, before=round(asked.requested_at * NANO), agent=asked.agent_name) if messages else None
-            view = None if known is None else ask.call(known)
-    except ConfigurationError:
-        name = clean(run, _MOST_NAME)
-        return api.SoFar(run=name, name=name, says=_ELSEWHERE, captured=None, messages=[])
-    spent = row.spent
-    calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
-    told = _messages(view)[-_MOST_SAID:] if view is not None and view.captured else []
-    captured = None if view is None else view.captured
-    took_s = asked.requested_at - row.began / NANO if row.duration is None else row.duration / NANO
-    says = f"{calls}, {spent.cost_text}, {age(max(0.0, took_s))}"
-    name = clean(row.name or row.run, _MOST_NAME)
-    return api.SoFar(run=clean(row.run, _MOST_NAME), name=name, says=says, captured=captured, messages=told)
-
-
-def ran(store: Store, call_id: str) -> api.Ran | None:
-    """Return how the call that was asked about ended, None where the store does not have it (yet)."""
-    try:
-        with queries.Queries(store) as ask:
-            view = ask.call(call_id)
-    except ConfigurationError:
-        return None
-    node = view.node
-    result = None if view.result is None else _text(view.result)
-    return api.Ran(tone=_tone(node), says=f"{clean(node.title, _MOST_NAME)}: {node.status}, {node.ms_text} ms", call=node.id, result=result)
+    with suppress(ConfigurationError):  # the queue and the logs are shown without it
+        if Store(root).file.exists():
+            with queries.Queries(Store(root)) as ask:
+                return ask.names(filter(None, runs))
+    return {}
 
 
 def _ids(**known: str | None) -> list[tuple[str, str]]:
@@ -216,86 +299,12 @@ def _call(view: answers.CallView, jaeger: str | None) -> api.Call:
     )
 
 
-def spend(store: Store, asked: api.SpendAsk) -> api.Spend:
-    """Return who spent what between two times, by one or two things, and when."""
-    since, until = _moment("since", asked.since) or 0, _moment("until", asked.until) or time.time_ns()
-    by = [each for each in asked.by.split(",") if each][:2] or ["model"]
-    unit, inner = "hour" if until - since <= _LONG_NS else "day", by[-1]
-    where = answers.SpendFilter(user=asked.user, tenant=asked.tenant, model=asked.model, agent=asked.agent)
-    with queries.Queries(store) as ask:
-        outer = ask.spend(by[:1], since=since, until=until, where=where)
-        split = ask.spend(by, since=since, until=until, where=where) if len(by) > 1 else None
-        series = ask.spend([inner], since=since, until=until, where=where)
-        times = ask.spend([unit, inner], since=since, until=until, where=where)
-        before = ask.spend(by[:1], since=max(0, 2 * since - until), until=since, where=where).total if since else None
-        tags = ask.tags()
-    dearest = [group for group in series.groups if group.spent.cost_nano or group.spent.unknown_cost][:_MOST_SERIES]
-    names = [group.key[0] for group in dearest]
-    spanned = (None if not asked.since else since, min(until, time.time_ns()))
-    columns, ticks = _columns(times, names, timedelta(hours=1) if unit == "hour" else timedelta(days=1), spanned)
-    most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
-    rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
-    calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
-    return api.Spend(
-        says=f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
-        by=by,
-        series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
-        columns=columns,
-        ticks=ticks,
-        rows=rows,
-        tags=[(f"tag.{key}", clean(key, _MOST_NAME)) for key in tags],
-    )
-
-
 def _beside(spent: answers.Spent, before: answers.Spent | None) -> str:
     """Say how much more or less that is than in as long a time before; nothing where one of both is not wholly known."""
     if before is None or not before.cost_nano or spent.cost_nano is None or spent.unknown_cost or before.unknown_cost:
         return ""
     share = spent.cost_nano / before.cost_nano
     return f", {percent(abs(share - 1))} {'more' if share >= 1 else 'less'} than in as long a time before ({before.cost_text})"
-
-
-def compare(store: Store, a: str, b: str) -> answers.Comparison:
-    """Return two runs side by side."""
-    with queries.Queries(store) as ask:
-        return ask.compare(a, b)
-
-
-def what_if(store: Store, asked: api.WhatIfAsk) -> api.WhatIf:
-    """Return which of the runs that are kept, or of the times an agent worked, a limit would have refused."""
-    since, agent, kind = _moment("since", asked.since), asked.agent or None, Kind(asked.kind)
-    limit = parse_limit(f"{kind}={asked.value}") if asked.value.strip() else None
-    with queries.Queries(store) as ask:
-        runs, agents = ask.worked(since=since)
-        refused = None if limit is None else ask.refused_by(kind, limit.value, since=since, agent=agent)
-        counted = ask.limits_of(kind, agent=agent)
-    worked = runs if agent is None else [each for each in agents if each.name == agent]
-    told = [_came_to(each.sums, kind) for each in worked]
-    known = sorted(value for value in told if value is not None)
-    now = None if counted is None else counted.limit.amount
-    at = None if limit is None else float(limit.amount)
-    most = max([public_amount(kind, known[-1] if known else 0), at or 0.0, now or 0.0]) * 1.05 or 1.0
-    heights = Counter(min(_BINS - 1, int(public_amount(kind, value) / most * _BINS)) for value in known)
-    bins = [
-        (_percent(heights[place], max(heights.values(), default=1)), at is not None and (place + 0.5) / _BINS * most > at)
-        for place in range(_BINS)
-    ]
-    names = Counter(each.name for each in agents if each.name)
-    return api.WhatIf(
-        runs=len(known),
-        unknown=len(told) - len(known),
-        says="" if refused is None else _would(refused, len(told), "runs" if agent is None else "times"),
-        bins=bins,
-        ticks=[(share * 100.0, _written(kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-        at=None if at is None else _percent(at, most),
-        now=None if now is None else (_percent(now, most), amount(kind, now)),
-        spec=None if limit is None else _spec(limit, agent),
-        suggested=_spec(Limit(kind=kind, value=_suggested(known)), agent) if len(known) >= _LEAST_LEARNT and _suggested(known) else None,
-        typical=[(name, amount(kind, public_amount(kind, answers.quantile(known, share)))) for name, share in _SHARES if known],
-        agents=[(name, clean(name, _MOST_NAME)) for name, _ in names.most_common(_MOST_AGENTS)],
-        most=most,
-        step=most / 400 if kind == Kind.COST else max(1, round(most / 400)),
-    )
 
 
 def _would(refused: answers.Refused, of: int, what: str) -> str:
@@ -325,17 +334,6 @@ def _came_to(sums: Sums, kind: Kind) -> int | None:
 
 def _written(kind: Kind, value: float) -> str:
     return amount(kind, value if kind is Kind.COST else round(value))
-
-
-def find(store: Store, text: str) -> api.Find:
-    """Return where an id, a name or words lead to on the page."""
-    with queries.Queries(store) as ask:
-        found = [*ask.find(text), *(ask.named(text) if text else ())]
-        refused = ask.refused_with(text.strip())
-        hits = ask.search(text, most=10) if text else ()
-    led = [(_CALLED.get(each.kind, each.kind), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
-    said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
-    return api.Find(found=list(dict.fromkeys([*led, *said])))
 
 
 def _path(found: answers.Found) -> str:
@@ -628,3 +626,46 @@ def _many(number: int, thing: str) -> str:
 
 def _inner(group: answers.Group) -> answers.Group:
     return answers.Group(group.key[1:], group.calls, group.duration, group.spent)
+
+
+# -- as a terminal sends it -----------------------------------------------------------------------------------------
+
+_URL: Final = '"${OPENAI_BASE_URL:-https://api.openai.com/v1}/chat/completions"'
+_ENDPOINT: Final = "chat.completions"
+
+
+def sent_again(view: answers.CallView) -> str | None:
+    """Return the curl command of a call to a chat endpoint, as far as it was captured; None for others, and where nothing was.
+
+    Tools, pictures and sampling options are not in it: what was captured of them is not what was sent.
+    """
+    if view.facts.get("endpoint") != _ENDPOINT or view.messages is None:
+        return None
+    messages = [{"role": "system", "content": _texts(view.system)}] if view.system else []
+    for each in view.messages:
+        parts: list[Any] = [part for part in each.get("parts") or () if isinstance(part, Mapping)]
+        messages += _sent_messages(str(each.get("role")), parts)
+    body = {"model": view.facts.get("request_model") or view.facts.get("model"), "messages": messages}
+    sent = shlex.quote(json.dumps(body, ensure_ascii=False))
+    return f"curl {_URL} \\\n  -H \"Authorization: Bearer $OPENAI_API_KEY\" \\\n  -H 'Content-Type: application/json' \\\n  -d {sent}\n"
+
+
+def _sent_messages(role: str, parts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give the messages that the parts of one were: each answer of a tool is one of its own."""
+    answers = [part for part in parts if part.get("type") == "tool_call_response"]
+    if answers:
+        return [{"role": "tool", "tool_call_id": part.get("id"), "content": _as_text(part.get("response"))} for part in answers]
+    asked = [
+        {"id": part.get("id"), "type": "function", "function": {"name": part.get("name"), "arguments": _as_text(part.get("arguments"))}}
+        for part in parts
+        if part.get("type") == "tool_call"
+    ]
+    return [{"role": role, "content": _texts(parts), **({"tool_calls": asked} if asked else {})}]
+
+
+def _texts(parts: Sequence[Mapping[str, Any]] | None) -> str:
+    return "".join(_as_text(part.get("content")) for part in parts or () if part.get("type") == "text")
+
+
+def _as_text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

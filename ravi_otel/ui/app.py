@@ -8,6 +8,7 @@ import os
 import socket
 import time
 from base64 import b64encode
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,11 +34,11 @@ from ravi_otel.supervisor.approval import approvers
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
-from ravi_otel.ui import _stored
 from ravi_otel.ui._decisions import Inbox, audit
 from ravi_otel.ui._live import Feed, events
 from ravi_otel.ui._safety import Access, Guard, is_site, peer_of
 from ravi_otel.ui._shared import SharedBudgets
+from ravi_otel.ui._stored import MOST_NODES, Archive, names
 
 _FILES: Final = ("index.html", "app.js", "style.css")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -85,9 +86,9 @@ class Desk:
         if missing:
             raise ConfigurationError(f"the page is damaged, {missing[0]} is missing: install ravi-otel[ui] again.")
 
-    def stored(self) -> Store:
-        """Return the store that is there; ConfigurationError where there is none yet."""
-        return Store.find(self.store)
+    def stored(self) -> Archive:
+        """Return what asks the store that is there; ConfigurationError where there is none yet."""
+        return Archive(Store.find(self.store), self.jaeger)
 
 
 def _file(name: str, content: bytes) -> tuple[bytes, str, str]:
@@ -101,6 +102,15 @@ def _desk(request: Request) -> Desk:
 
 
 At = Annotated[Desk, Depends(_desk)]
+
+
+def _archive(desk: At) -> Iterator[Archive]:
+    """Yield what asks the store while a request is answered."""
+    with desk.stored() as stored:
+        yield stored
+
+
+Kept = Annotated[Archive, Depends(_archive)]
 
 
 def _who(request: Request, desk: At) -> str:
@@ -194,9 +204,9 @@ def set_budget(desk: At, who: Who, asked: api.BudgetChange) -> api.Done:
 def approvals(desk: At, me: Signed) -> api.Inbox:
     """Return the queue."""
     inbox = desk.inbox.all(me)
-    names = _stored.names(Store(desk.store), (each.run for each in (*inbox.waiting, *inbox.answered)))
-    waiting = [each.model_copy(update={"run_name": names.get(each.run or "", "")}) for each in inbox.waiting]
-    answered = [each.model_copy(update={"run_name": names.get(each.run or "", "")}) for each in inbox.answered]
+    named = names(desk.store, (each.run for each in (*inbox.waiting, *inbox.answered)))
+    waiting = [each.model_copy(update={"run_name": named.get(each.run or "", "")}) for each in inbox.waiting]
+    answered = [each.model_copy(update={"run_name": named.get(each.run or "", "")}) for each in inbox.answered]
     return inbox.model_copy(update={"waiting": waiting, "answered": answered})
 
 
@@ -219,13 +229,14 @@ def _around(desk: Desk, asked: api.Asked, *, messages: bool) -> api.Asked:
     """Add its run so far, and what ran; who has a link is shown what it came to, and with `messages` also what was said."""
     if not Store(desk.store).file.exists():
         return asked
-    request, store = desk.inbox.request(asked.ask.id), desk.stored()
+    request = desk.inbox.request(asked.ask.id)
     update: dict[str, object] = {}
-    if request.run_id is not None:
-        update["so_far"] = _stored.so_far(store, request, messages=messages)
-    if request.op_id is not None and asked.ask.tone == "ok":
-        found = _stored.ran(store, request.op_id)
-        update["ran"] = found if messages or found is None else found.model_copy(update={"result": None, "call": None})
+    with desk.stored() as stored:
+        if request.run_id is not None:
+            update["so_far"] = stored.so_far(request, messages=messages)
+        if request.op_id is not None and asked.ask.tone == "ok":
+            found = stored.ran(request.op_id)
+            update["ran"] = found if messages or found is None else found.model_copy(update={"result": None, "call": None})
     return asked.model_copy(update=update)
 
 
@@ -272,56 +283,59 @@ def edit_by_link(desk: At, link: str, given: api.Edit) -> api.Edited:
 def audit_(desk: At, asked: Annotated[api.AuditAsk, Query()]) -> api.Audit:
     """Verify the audit logs, and return the newest entries that fit."""
     found = audit(desk.audit, asked)
-    return found.model_copy(update={"names": _stored.names(Store(desk.store), (*found.runs, *(each.run for each in found.found)))})
+    return found.model_copy(update={"names": names(desk.store, (*found.runs, *(each.run for each in found.found)))})
 
 
 @router.get("/api/runs")
-def runs(desk: At, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
+def runs(kept: Kept, asked: Annotated[api.RunsAsk, Query()]) -> api.Runs:
     """Return a page of runs that fit."""
-    return _stored.runs(desk.stored(), asked)
+    return kept.runs(asked)
 
 
 @router.get("/api/runs/{run_id:path}")
-def run(desk: At, run_id: str, most: Annotated[int, Query(ge=1, le=_stored.MOST_NODES)] = _stored.MOST_NODES) -> api.Run:
+def run(kept: Kept, run_id: str, most: Annotated[int, Query(ge=1, le=MOST_NODES)] = MOST_NODES) -> api.Run:
     """Return one run whole, or with so many lines of its tree: a large one takes seconds to be read."""
-    return _stored.run(desk.stored(), run_id, desk.jaeger, most=most)
+    return kept.run(run_id, most=most)
 
 
 @router.get("/api/export/{run_id:path}", include_in_schema=False)
-def export(desk: At, run_id: str) -> Response:
+def export(desk: At, kept: Kept, run_id: str) -> Response:
     """Return one run as a page in one file, which asks nobody for anything."""
-    content = _in_one_file(desk, _stored.export(desk.stored(), run_id, desk.jaeger).model_dump_json())
+    content = _in_one_file(desk, kept.export(run_id).model_dump_json())
     return Response(content, media_type="text/html", headers={"content-disposition": 'attachment; filename="run.html"'})
 
 
 @router.get("/api/calls/{call_id:path}")
-def call(desk: At, call_id: str) -> api.Call:
+def call(kept: Kept, call_id: str) -> api.Call:
     """Return one model call or tool call."""
-    return _stored.call(desk.stored(), call_id, desk.jaeger)
+    return kept.call(call_id)
 
 
 @router.get("/api/compare")
-def compare(desk: At, a: str, b: str) -> Comparison:
+def compare(kept: Kept, a: str, b: str) -> Comparison:
     """Return two runs side by side."""
-    return _stored.compare(desk.stored(), a, b)
+    return kept.compare(a, b)
 
 
 @router.get("/api/whatif")
 def what_if(desk: At, asked: Annotated[api.WhatIfAsk, Query()]) -> api.WhatIf:
     """Return which of the runs that are kept a limit would have refused, and change nothing."""
-    return _stored.what_if(desk.stored(), asked) if Store(desk.store).file.exists() else api.WhatIf()
+    if not Store(desk.store).file.exists():
+        return api.WhatIf()
+    with desk.stored() as kept:
+        return kept.what_if(asked)
 
 
 @router.get("/api/spend")
-def spend(desk: At, asked: Annotated[api.SpendAsk, Query()]) -> api.Spend:
+def spend(kept: Kept, asked: Annotated[api.SpendAsk, Query()]) -> api.Spend:
     """Return who spent what, and when."""
-    return _stored.spend(desk.stored(), asked)
+    return kept.spend(asked)
 
 
 @router.get("/api/find")
-def find(desk: At, text: str = "") -> api.Find:
+def find(kept: Kept, text: str = "") -> api.Find:
     """Return what an id or words lead to."""
-    return _stored.find(desk.stored(), text)
+    return kept.find(text)
 
 
 @router.api_route("/{path:path}", methods=["GET", "HEAD"], include_in_schema=False)
