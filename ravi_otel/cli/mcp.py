@@ -26,10 +26,10 @@ from ravi_otel.cli.stored import directory_of, lost_sentence, named, run_named, 
 from ravi_otel.cli.ui import queue_at
 from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
 from ravi_otel.local._answers import Node, RunFilter, SpendFilter
-from ravi_otel.local._lines import left_out, nodes_of
 from ravi_otel.local._queries import GROUPINGS, Ordering, Queries
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._store import Store
+from ravi_otel.local._tree import left_out, nodes_of
 from ravi_otel.local._wording import clean, moment
 from ravi_otel.local.live import LiveError, Row, ScopeState, Watch, rows
 from ravi_otel.supervisor.approval.opening import RequestStore, open_store

@@ -13,10 +13,10 @@ import click
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import Found, RunFilter, RunRow
-from ravi_otel.local._lines import explained
 from ravi_otel.local._queries import LEAST_PREFIX, Queries
 from ravi_otel.local._render import console
 from ravi_otel.local._store import Store
+from ravi_otel.local._tree import explained
 from ravi_otel.local._wording import clean, moment, plain
 from ravi_otel.policy import _checks as checks
 

@@ -52,9 +52,9 @@ from ravi_otel.local._answers import (
     sums_in,
     tags_in,
 )
-from ravi_otel.local._lines import node_of, nodes_of
 from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, StoredRow, Sums, alive_and_gone
-from ravi_otel.local._tree import ADDED, IN_RUNS, MOST, OF_TOOL, TOOLS, Leaf, RunRecord, StoredRecord, event_fields, launch_facts, leaf_of
+from ravi_otel.local._stored_tree import ADDED, IN_RUNS, OF_TOOL, TOOLS, StoredRecord, launch_facts, leaf_of
+from ravi_otel.local._tree import MOST, Leaf, RunRecord, event_fields, node_of, nodes_of
 from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO

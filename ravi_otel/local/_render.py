@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ravi_otel.local._lines import Budget, Figures, Line, Tone, budgets, left_out, legend, lines
-from ravi_otel.local._tree import RunRecord
+from ravi_otel.local._tree import Budget, Figures, Line, RunRecord, Tone, budgets, left_out, legend, lines
 from ravi_otel.local._wording import plain
 
 _STYLES: Final[dict[Tone, str]] = {

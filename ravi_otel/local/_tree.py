@@ -1,38 +1,20 @@
-"""Put the rows of one stored run together as a tree of scopes and calls, each with its sums, and write it as JSON."""
+"""Hold the tree of a run, each scope and call with its sums; write it as JSON, as lines in plain words, and its budgets as a table."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal, cast, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field
+from itertools import groupby
+from typing import Any, Final, Literal
 
-from ravi_otel._runtime.background_calls import FETCHES
-from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import LimitEvent, LimitReading, Status
-from ravi_otel.local._answers import (
-    SCOPE_KINDS,
-    Json,
-    RunRow,
-    Spent,
-    consumed_in,
-    event_of,
-    int_in,
-    list_in,
-    object_in,
-    objects_in,
-    reading_of,
-    sentence_in,
-    sums_in,
-    sums_of,
-    tags_in,
-)
-from ravi_otel.local._store import SUMS, StoredRow, Sums, finite, limit_fields
-from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.local._answers import Node, Spent, sums_of
+from ravi_otel.local._store import Sums, finite, limit_fields
+from ravi_otel.local._wording import UNKNOWN, amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy._limits import NANO, ScopeKind
-from ravi_otel.policy._runs import Priority, ScopeFacts, StopReason, Supervision
-from ravi_otel.policy._usage import Usage, UsageSource
+from ravi_otel.policy._runs import Priority, ScopeFacts
+from ravi_otel.policy._usage import Usage
 
 MOST: Final = 5_000
 """Nodes of a tree for people unless told otherwise."""
@@ -40,59 +22,10 @@ MOST: Final = 5_000
 Fields = dict[str, Any]
 What = Literal["scopes", "calls", "tools", "events"]
 
-_ENDINGS: Final[dict[str, tuple[Status, str | None]]] = {
-    "running": ("open", None),
-    "ok": ("ok", StopReason.SUCCESS),
-    "failed": ("error", StopReason.ERROR),
-    "stopped": ("stopped", None),
-    "store_failed": ("error", StopReason.STORE_FAILED),
-    "unattached": ("error", "unattached"),
-    "uncovered": ("error", "uncovered"),
-    "signal": ("cancelled", StopReason.CANCELLED),
-    "lost": ("cancelled", "lost"),
-    "": ("error", None),  # what this version does not know
-}
-_MOST_LIMITS: Final = 1_000
-_KINDS: Final = {"launch": ScopeKind.RUN, "process": ScopeKind.PROCESS}
-_STATUS_WORDS: Final = frozenset(get_args(Status))
-_SOURCES: Final = frozenset(get_args(UsageSource))
-_USAGE: Final = frozenset(each.name for each in fields(Usage)) - {"source"}
-_PRIORITIES: Final = {each.name.lower(): each for each in Priority}
 _OF_EVENT: Final = (
     *("event", "limit_kind", "scope", "scope_id", "scope_name", "threshold", "used", "held", "remaining", "exceeded_by", "requested"),
     *("ratio", "per", "window", "by", "counted_for", "resets_at", "phase", "decision", "tracker"),
 )
-
-IN_RUNS: Final = "run IN (SELECT value FROM json_each(:runs))"
-ADDED: Final = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
-TOOL_SUMS: Final = {
-    "tool_calls": "status != 'refused' AND decision IS NOT NULL",
-    "refused": "status = 'refused' AND limit_reason IS NOT 'contended'",
-}
-"""What a tool call counts as: all other sums of one are 0. One that was inferred too late to be refused counts as one that ran."""
-
-OF_TOOL: Final = {name: TOOL_SUMS.get(name, "0") for name in SUMS}
-TOOLS: Final = f"SELECT *, {', '.join(f'{what} AS {name}' for name, what in OF_TOOL.items())} FROM tools"
-_OF_LEAF: Final = (
-    *("call", "scope", "run", "process", "began", "duration", "status", "decision", "error_type", "limit_kind", "limit_scope"),
-    *("limit_reason", "refusal", "operation", "model", "stream", "usage", "cost", "cost_source", "retries", *SUMS),
-)
-_ROWS: Final = {"calls": f"SELECT {', '.join(_OF_LEAF)} FROM calls", "tools": TOOLS}
-_FIRST: Final = f"{{rows}} WHERE rowid IN (SELECT rowid FROM {{table}} WHERE {IN_RUNS} ORDER BY began LIMIT :most) ORDER BY began"
-"""The first of them by their time, which an index has without the rows."""
-
-_SUMMED: Final = tuple(
-    f"SELECT scope, run, process, count(*) AS number, '{table}' AS what, {ADDED} FROM ({rows}) WHERE {IN_RUNS} GROUP BY scope, run, process"
-    for table, rows in _ROWS.items()
-)
-_SCOPES: Final = f"""
-    WITH RECURSIVE up(of, at) AS (
-        SELECT scope, parent FROM scopes WHERE {IN_RUNS}
-        UNION SELECT of, parent FROM up JOIN scopes ON scope = at WHERE NOT coalesce({IN_RUNS}, 0)),
-    around(of, outer_scope) AS (SELECT of, at FROM up JOIN scopes ON scope = at WHERE {IN_RUNS})
-    SELECT scopes.*, outer_scope, runs.parent AS outer_run FROM scopes LEFT JOIN around ON of = scopes.scope LEFT JOIN runs USING (run)
-    WHERE scopes.{IN_RUNS} ORDER BY scopes.began"""
-"""Each scope with the nearest one around it that is of these runs too, up through sessions and tenants, and with the run around its own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -311,294 +244,422 @@ def _ms(ns: int | None) -> float | None:
     return None if ns is None else ns / 1e6
 
 
-# -- from rows ----------------------------------------------------------------------------------------------------
+# -- as lines -----------------------------------------------------------------------------------------------------
+
+Tone = Literal["scope", "call", "tool", "quiet", "warning", "refused", "error"]
+
+FOLD_FROM: Final = 7
+"""Like siblings in a row from which on they are folded."""
+
+_REFUSED_FROM: Final = 3
+"""The same for refusals by one limit: the first says it all."""
+
+ASSUMED: Final = "assumed"
+"""The source of a price that was looked up for a provider we only guess, since its host is none we know."""
+
+_SHOWN: Final = 3
+_MOST_SIBLINGS: Final = 30
+"""Lines below one scope from which on like ones are folded wherever they stand, and then whatever spent least."""
+
+_UNSEEN: Final = frozenset({"lost", "unattached", "uncovered"})
+_MOST_SENTENCE: Final = 400
+_MOST_REASON: Final = 60
+_TROUBLE: Final[dict[str, Tone]] = {
+    "refused": "refused",
+    "error": "error",
+    "stopped": "refused",
+    "paused": "warning",
+    "cancelled": "warning",
+}
 
 
-class StoredRecord(RunRecord):
-    """Be the record of a stored run, or with `scope` of that one in it: `rows` asks the store, `runs` are the run and those inside."""
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Hold what a line says in columns; an empty text is a thing that has no such figure."""
 
-    def __init__(
-        self, rows: Callable[[str, Json], list[StoredRow]], head: RunRow, runs: Sequence[str], most: int, scope: str | None = None
-    ) -> None:
-        super().__init__(most)
-        place = {"run": head.run, "runs": json.dumps(list(runs))}
-        launches = rows("SELECT * FROM launches WHERE launch = :run", place) if head.kind == "launch" else []
-        self.head = head
-        self._launch = dict(launches[0]) if launches else None
-        self._scopes = rows(_SCOPES, place)
-        self._own = next((row for row in self._scopes if row["kind"] == "run" and row["run"] == head.run), None)
-        calls, tools = (rows(_FIRST.format(rows=rows_of, table=table), {**place, "most": most + 1}) for table, rows_of in _ROWS.items())
-        too_many = len(calls) + len(tools) > most  # to be read one by one: their sums are by scope
-        self._summed = [row for statement in _SUMMED for row in rows(statement, place)] if too_many else []
-        self._branches: dict[str, Branch] = {}
-        self._of_run: dict[str, Branch] = {}
-        self._of_process: dict[str, Branch] = {}
-        runs_by_end = sorted((row for row in self._scopes if row["kind"] == "run"), key=_end_of)
-        self._told_by = {
-            _shared(reading, row): row["scope"] for row in runs_by_end for reading in _readings(row["limits"]) if _is_shared(reading, row)
-        }
-        """Which run tells of a limit of a session, tenant or process, that each run in it keeps: of those of one process the last."""
-        self._root = self._make_root()
-        if head.kind == "launch":
-            pids = {row["process"]: row["pid"] for row in rows("SELECT process, pid FROM processes WHERE launch = :run", place)}
-            self._put_processes(pids, (*self._scopes, *calls, *tools))
-        self._put_scopes()
-        leaves = self._put_leaves("calls", calls, _call_leaf) | self._put_leaves("tools", tools, _tool_leaf)
-        for row in rows(f"SELECT * FROM events WHERE {IN_RUNS} ORDER BY at LIMIT {most}", place):
-            event = event_of(row)
-            if event is not None:
-                around = leaves.get(row["call"] or "") or self._branches.get(row["scope"] or "") or self._place(row)
-                self.put_event(event, around)
-        self._add_up()
-        self._close()
-        for branch in self.branches():
-            branch.children.sort(key=lambda node: node.began)
-        self.observed = bool(self._launch and self._launch["observe"])
-        if scope in self._branches:
-            self.roots = [self._branches[scope]]
-
-    @property
-    def launch(self) -> Json | None:
-        """Return what is known of the launch that the run is; None of another run."""
-        return None if self._launch is None else launch_facts(self._launch)
-
-    def _limits(self, row: StoredRow) -> list[LimitReading]:
-        """Read where the limits of a scope stood, and those around a run unless another run of the tree, or the launch, tells of them."""
-        launched = [_shared(reading, None) for reading in _readings((self._launch or {}).get("budgets"))]
-        return [
-            reading
-            for reading in _readings(row["limits"])
-            if not _is_shared(reading, row)
-            or (self._told_by.get(_shared(reading, row)) == row["scope"] and _shared(reading, None) not in launched)
-        ]
-
-    def _make_root(self) -> Branch:
-        head, launch, row = self.head, self._launch, self._own
-        kind = _KINDS.get(head.kind, ScopeKind.RUN)
-        facts = ScopeFacts(head.run, kind, head.name, head.run, head.name, head.session, head.tenant, head.user, tags=head.tags)
-        if row is not None and head.kind == "run":
-            facts = _scope_facts(row)
-        root = Branch(facts, began=head.began, ended=head.ended or 0, limits=[] if row is None else self._limits(row))
-        if launch is not None:
-            root.limits = _readings(launch["budgets"]) or _unsettled(launch) or root.limits
-        self.put("scopes", root, self.roots)
-        for key in (head.run, facts.scope_id, *([] if row is None else [row["scope"]])):
-            self._branches[key] = self._of_run[key] = root
-        return root
-
-    def _put_processes(self, pids: Mapping[str, Any], rows: Sequence[StoredRow]) -> None:
-        """Tell the processes of a launch apart, where several worked."""
-        found = list(dict.fromkeys(row["process"] for row in rows if row["process"] is not None))
-        for process in found if len(found) > 1 else ():
-            times = [(row["began"], _end_of(row)) for row in rows if row["process"] == process]
-            facts = ScopeFacts(f"process:{process}", ScopeKind.PROCESS, name=str(pids.get(process) or process), run_id=self.head.run)
-            branch = self._of_process[process] = Branch(facts, parent=self._root, stop_reason=StopReason.SUCCESS)
-            branch.status = "open" if self.head.outcome == "running" else "ok"
-            branch.began, branch.ended = min(began for began, _ in times), max(end for _, end in times)
-            self.put("scopes", branch, self._root.children)
-
-    def _put_scopes(self) -> None:
-        rows = {row["scope"]: row for row in self._scopes if row["scope"] not in self._branches}
-        for row in rows.values():
-            branch = self._branches[row["scope"]] = Branch(
-                _scope_facts(row),
-                status=status_in(row),
-                stop_reason=row["stop_reason"],
-                began=int_in(row["began"]) or 0,
-                ended=int_in(row["ended"]) or 0,
-                limits=self._limits(row),
-            )
-            consumed = consumed_in(row["spend"])
-            branch.own.add(consumed)
-            branch.consumed = consumed.unsplit_tokens
-            if branch.facts.kind is ScopeKind.RUN:
-                self._of_run.setdefault(row["run"], branch)
-        for scope in rows:
-            line: list[str] = []
-            at = scope
-            while at in rows and at not in line and self._branches[at].parent is None:
-                line.append(at)
-                at = self._around(rows[at])
-            around = self._root if at in line else self._branches[at]
-            for each in reversed(line):
-                branch = self._branches[each]
-                branch.parent = self._of_process.get(rows[each]["process"], around) if around is self._root else around
-                self.put("scopes", branch, branch.parent.children)
-                around = branch
-
-    def _around(self, row: StoredRow) -> str:
-        """Return the scope around one: the nearest that is in the tree, else the run that it is in."""
-        if row["outer_scope"] in self._branches:
-            return str(row["outer_scope"])
-        around = self._of_run.get((row["outer_run"] if row["kind"] == "run" else row["run"]) or "", self._root)
-        return (self._root if around is self._branches[row["scope"]] else around).facts.scope_id
-
-    def _place(self, row: StoredRow) -> Branch:
-        """Find the scope that a row belongs to; what names none that is known is its run's, or its process's."""
-        found = self._branches.get(row["scope"] or "") or self._of_run.get(row["run"] or "", self._root)
-        return self._of_process.get(row["process"], found) if found is self._root else found
-
-    # -- leaves and sums --------------------------------------------------------------------------------------------
-
-    def _put_leaves(
-        self, what: Literal["calls", "tools"], rows: Sequence[StoredRow], leaf_of: Callable[[StoredRow], Leaf]
-    ) -> dict[str, Leaf]:
-        found: dict[str, Leaf] = {}
-        for row in self._summed:
-            if row["what"] == what:
-                self._place(row).own.add(sums_in(row))
-                self.left_out[what] += row["number"]
-        for row in rows:
-            scope, leaf = self._place(row), leaf_of(row)
-            scope.reach(leaf.started_ns, leaf.started_ns + (leaf.duration_ns or 0))
-            if not self._summed:
-                scope.own.add(leaf.sums)
-            else:
-                self.left_out[what] -= 1
-            self.put(what, leaf, scope.children)
-            found[row["call"]] = leaf
-        return found
-
-    def _add_up(self) -> None:
-        """Charge what was used to the innermost agent, and to every scope around that is no agent's."""
-        scopes = {id(scope): scope for scope in (*self._branches.values(), *self._of_process.values())}
-        for scope in scopes.values():
-            is_own = True
-            for around in scope.upwards():
-                is_agent = around.facts.kind is ScopeKind.AGENT
-                if not is_agent or is_own:
-                    around.sums.add(scope.own)
-                    around.reported += scope.consumed
-                is_own = is_own and not is_agent
-
-    def _close(self) -> None:
-        head, root = self.head, self._root
-        if self._launch is None:
-            lost = head.status in ("lost", "ended")
-            root.status, root.stop_reason = ("cancelled", head.status) if lost else (status_in({"status": head.status}), head.stop_reason)
-            return
-        root.status, root.stop_reason = _ENDINGS.get(str(head.outcome), _ENDINGS[""])
-        if root.status == "stopped":
-            worst = max(root.limits, key=lambda each: (each.denied, each.fullness), default=None)
-            root.stop_reason = "limit" if worst is None else StopReason.for_kind(worst.limit.kind)
-        if head.stop_reason is not None and head.outcome in ("ok", "stopped"):  # the program's end is one thing, its run's another
-            told = None if self._own is None else status_in(self._own)
-            if told is not None and told != "open":
-                root.status, root.stop_reason = told, head.stop_reason
+    ms: str = ""
+    tokens_in: str = ""
+    tokens_out: str = ""
+    cost: str = ""
 
 
-def status_in(row: StoredRow | Json) -> Status:
-    """Read the status of a scope or call; "open" for a word that is none."""
-    return cast("Status", row["status"]) if row["status"] in _STATUS_WORDS else "open"
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Be one line of the tree.
+
+    `guide` says for each level whether more follows there, own level last; `note` is a sentence below the line.
+    """
+
+    guide: tuple[bool, ...]
+    title: str
+    tone: Tone
+    figures: Figures = Figures()
+    remark: str = ""
+    remark_tone: Tone = "quiet"
+    notes: tuple[tuple[Tone, str], ...] = ()
 
 
-def launch_facts(launch: Json) -> Json:
-    """Read what was launched."""
-    listed = {name: list_in(launch[name]) for name in ("argv", "limits", "uncovered", "notes")}
-    known = {name: launch[name] for name in ("launch", "name", "outcome", "status", "version", "began", "ended")}
-    return {**known, **listed, "observe": bool(launch["observe"]), "tags": tags_in(launch["tags"])}
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Stand for `nodes`, like siblings that are not shown one by one."""
+
+    nodes: tuple[Branch | Leaf, ...]
 
 
-def _scope_facts(row: StoredRow) -> ScopeFacts:
-    kind = ScopeKind(row["kind"]) if row["kind"] in SCOPE_KINDS else ScopeKind.BLOCK
-    priority = _PRIORITIES.get(row["priority"] or "", Priority.NORMAL)
-    return ScopeFacts(
-        scope_id=row["scope"],
-        kind=kind,
-        name=row["name"],
-        run_id=row["run"],
-        session_id=row["session"],
-        tenant_id=row["tenant"],
-        user_id=row["user"],
-        agent_name=row["agent"],
-        agent_id=row["agent_id"],
-        supervision=None if priority is Priority.NORMAL else Supervision(run_id="stored", priority=priority),
-        tags=tags_in(row["tags"]),
-        attempt=int_in(row["attempt"]),
+Item = Branch | Leaf | Fold
+
+
+def lines(record: RunRecord, *, calls: bool = True) -> Iterator[Line]:
+    """Give the tree from its roots down, like siblings folded; without `calls` only its scopes: runs, agents, blocks."""
+    waiting: list[tuple[Item, tuple[bool, ...]]] = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
+    waiting.reverse()
+    while waiting:
+        item, guide = waiting.pop()
+        yield _line(item, guide)
+        if isinstance(item, Branch):
+            shown = arranged([child for child in item.children if calls or isinstance(child, Branch)])
+            waiting.extend(reversed([(child, (*guide, more)) for child, more in _with_more(shown)]))
+
+
+def arranged(nodes: Sequence[Branch | Leaf]) -> list[Item]:
+    """Fold long runs of like nodes: the ones that spent most first, then one line for the rest.
+
+    Where that still leaves too many, as when calls and tools take turns, like ones are folded wherever they stand; and
+    where nothing is like anything, the ones that spent least are one line.
+    """
+    kept = list(nodes)
+    items = _folded([list(run) for _, run in groupby(kept, key=_likeness)])
+    if len(items) <= _MOST_SIBLINGS:
+        return items
+    alike: dict[object, list[Branch | Leaf]] = {}
+    for node in kept:
+        alike.setdefault(_likeness(node), []).append(node)
+    items = _folded(alike.values())
+    if len(items) <= _MOST_SIBLINGS:
+        return items
+    ranked = sorted(kept, key=_spent, reverse=True)
+    return [*ranked[: _MOST_SIBLINGS - 1], Fold(tuple(ranked[_MOST_SIBLINGS - 1 :]))]
+
+
+def _folded(groups: Iterable[list[Branch | Leaf]]) -> list[Item]:
+    items: list[Item] = []
+    for alike in groups:
+        shown, least = (1, _REFUSED_FROM) if _is_refused(alike[0]) else (_SHOWN, FOLD_FROM)
+        if len(alike) < least:
+            items.extend(alike)
+            continue
+        ranked = sorted(alike, key=_spent, reverse=True)
+        items.extend(ranked[:shown])
+        items.append(Fold(tuple(ranked[shown:])))
+    return items
+
+
+def left_out(record: RunRecord) -> str:
+    """Say what was too much to keep; empty when all is there."""
+    missing = [f"{number:,} {what}" for what, number in record.left_out.items() if number]
+    return f"Not shown, past the first {len(record):,} entries: {', '.join(missing)}." if missing else ""
+
+
+def legend(shown: Sequence[Line]) -> str:
+    """Explain the marks that are in use; empty when every figure is exact."""
+    return explained("".join("".join(astuple(line.figures)) for line in shown))
+
+
+def explained(figures: str) -> str:
+    """Explain the marks in these figures; empty when there are none."""
+    marks = (("~", "estimated, or priced at an assumed provider's rates"), ("≥", "at least"), (UNKNOWN, "unknown"))
+    return "   ".join(f"{mark} {meaning}" for mark, meaning in marks if mark in figures)
+
+
+# -- one line -----------------------------------------------------------------------------------------------------
+
+
+def _line(item: Item, guide: tuple[bool, ...]) -> Line:
+    if isinstance(item, Fold):
+        return _fold_line(item, guide)
+    if isinstance(item, Branch):
+        return scope_line(item, guide)
+    return leaf_line(item, guide)
+
+
+def scope_title(branch: Branch, most: int = 80) -> str:
+    """Name a scope: `agent researcher`."""
+    facts = branch.facts
+    name = clean(facts.name, most) or (clean(facts.run_id, 8) if facts.kind is ScopeKind.RUN else "")
+    return f"{facts.kind.value} {name}".rstrip()
+
+
+def scope_line(branch: Branch, guide: tuple[bool, ...] = ()) -> Line:
+    """Write a scope as a line."""
+    sums, notes = branch.sums, tuple(_event_note(event) for event in branch.events)
+    remarks = _urgency(branch) + ([_end(branch.status, branch.stop_reason)] if branch.status != "ok" else [])
+    if sums.refused:
+        remarks.append(f"{sums.refused:,} refused")
+    if branch.reported:
+        remarks.append(f"{count(branch.reported)} tokens reported by hand")
+    tone = _TROUBLE.get(branch.status, "refused" if sums.refused else "quiet")
+    figures = _figures(milliseconds(branch.duration_ns), sums, used=bool(sums.requests or sums.total_tokens or sums.cost_nano))
+    return Line(guide, scope_title(branch), "scope", figures, ", ".join(remarks), tone, notes)
+
+
+def _figures(ms: str, sums: Sums, *, used: bool) -> Figures:
+    """Give the figures of what several calls used, none of them where none was made."""
+    spent = Spent.of(sums, beside=False)
+    return Figures(ms, spent.input_text, spent.output_text, spent.cost_text) if used else Figures(ms)
+
+
+def _end(status: str, stop_reason: str | None) -> str:
+    """Write how a scope ended: a reason says by itself that it was stopped, or was not seen to end, else it follows the status."""
+    reason = clean(stop_reason, _MOST_REASON)
+    if reason and (status == "stopped" or reason.startswith("limit_") or reason in _UNSEEN):
+        return reason
+    return status if reason in ("", status) else f"{status} {reason}"
+
+
+def _urgency(branch: Branch) -> list[str]:
+    node = branch.facts.supervision if branch.facts.kind is ScopeKind.AGENT else None
+    return [] if node is None or node.priority is Priority.NORMAL else [node.priority.name.lower()]  # which goes without saying
+
+
+def leaf_line(leaf: Leaf, guide: tuple[bool, ...] = ()) -> Line:
+    """Write a call or tool call as a line."""
+    remarks: list[str] = [] if leaf.status == "ok" else [leaf.status]
+    if leaf.status == "error" and leaf.error_type:
+        remarks.append(clean(leaf.error_type, 40))
+    if leaf.decision == "observed":
+        remarks.append(f"past its {clean(leaf.limit_kind, 20)} limit, only observed")
+    if leaf.retries:
+        remarks.append("1 retry" if leaf.retries == 1 else f"{leaf.retries:,} retries")
+    if leaf.usage is not None and leaf.usage.total_only:
+        remarks.append(f"{count(leaf.usage.total_tokens)} tokens, input and output not told")
+    notes = [_event_note(event) for event in leaf.events if not (leaf.refusal and event.event == "limit_exceeded")]
+    if leaf.refusal:
+        notes.append(("refused", clean(leaf.refusal, _MOST_SENTENCE)))
+    tone = _TROUBLE.get(leaf.status, "quiet")
+    return Line(guide, _leaf_title(leaf), leaf.what, leaf_figures(leaf), ", ".join(remarks), tone, tuple(notes))
+
+
+def _leaf_title(leaf: Leaf) -> str:
+    return f"{clean(leaf.operation, 30)} {clean(leaf.name)}".rstrip() + (", streamed" if leaf.stream else "")
+
+
+def leaf_figures(leaf: Leaf) -> Figures:
+    """Give the figures of a call or tool; nothing was used where nothing was sent."""
+    if not leaf.sent:
+        return Figures()
+    ms = milliseconds(leaf.duration_ns)
+    if not leaf.generative:
+        return Figures(ms=ms)
+    usage = leaf.apart
+    if usage is None:
+        return Figures(ms, UNKNOWN, UNKNOWN, money(leaf.cost_nano))
+    rough = leaf.usage is not None and leaf.usage.source != "reported"
+    cost = money(leaf.cost_nano, estimated=rough or leaf.cost_source == ASSUMED)
+    if leaf.half_told and cost != UNKNOWN:
+        cost = f"≥{cost}" if leaf.cost_nano else UNKNOWN
+    return Figures(ms, count(usage.input_tokens, estimated=rough), count(usage.output_tokens, estimated=rough), cost)
+
+
+def _event_note(event: LimitEvent) -> tuple[Tone, str]:
+    kind, used, of = clean(event.limit_kind, 30), amount(event.limit_kind, event.used), amount(event.limit_kind, event.threshold)
+    place = f"{event.scope.value} {clean(event.scope_name)}".rstrip()
+    tracker = None if event.tracker is None else clean(event.tracker, 40)
+    if event.event == "limit_nearing":
+        which = f"the {kind} of {place}" if tracker is None else f"{tracker} in {place}"
+        return "warning", f"{percent(event.ratio)} of {which}: {used} of {of}"
+    if tracker is not None:
+        return "warning", f"{tracker} passed in {place}: {used} of {of} used, consume() raised"
+    asked = "" if event.requested is None else f", {amount(event.limit_kind, event.requested)} more asked for"
+    return "refused", f"{kind} of {place} exceeded: {used} of {of} used{asked}"
+
+
+# -- folding ------------------------------------------------------------------------------------------------------
+
+
+def _likeness(node: Branch | Leaf) -> object:
+    if isinstance(node, Branch):
+        name = None if node.facts.kind is ScopeKind.PROCESS else node.facts.name
+        return (node.facts.kind, name, node.status) if not node.events else id(node)
+    if node.events and not node.refusal:
+        return id(node)
+    if node.status == "refused":  # by the same limit, in whichever words
+        return (node.what, node.status, node.limit_kind, node.limit_scope)
+    return (node.what, node.operation, node.name, node.stream, node.status, node.limit_kind, node.error_type)
+
+
+def _is_refused(node: Branch | Leaf) -> bool:
+    return isinstance(node, Leaf) and node.status == "refused"
+
+
+def _spent(node: Branch | Leaf) -> tuple[float, int, int]:
+    """Rank by cost, then tokens, then time; what is unknown comes first, since it may be anything."""
+    if isinstance(node, Leaf):
+        tokens = 0 if node.usage is None else node.usage.total_tokens
+        unknown = node.generative and node.sent and node.usage is None  # one that goes on, too
+        return (float("inf") if unknown else node.cost_nano or 0, tokens, 0 if node.generative else node.duration_ns or 0)
+    return (node.sums.cost_nano, node.sums.total_tokens, node.duration_ns)
+
+
+def _fold_line(fold: Fold, guide: tuple[bool, ...]) -> Line:
+    first, number = fold.nodes[0], len(fold.nodes)
+    if len({_likeness(node) for node in fold.nodes}) > 1:
+        return Line(guide, f"… {number:,} more: {_kinds(fold.nodes)}", "quiet")
+    if isinstance(first, Branch):
+        title = "processes" if first.facts.kind is ScopeKind.PROCESS and number > 1 else scope_title(first, 40)
+        return Line(guide, f"… {number:,} more {title}", "quiet")
+    what = first.status if first.status != "ok" else _leaf_title(first)
+    if not first.sent:
+        return Line(guide, f"… {number:,} more {what}", _TROUBLE.get(first.status, "quiet"))
+    sums = Sums()
+    for node in fold.nodes:
+        sums.add(node.sums)
+    ms = None if any(node.duration_ns is None for node in fold.nodes) else sum(node.duration_ns or 0 for node in fold.nodes)
+    return Line(
+        guide, f"… {number:,} more {what}", _TROUBLE.get(first.status, "quiet"), _figures(milliseconds(ms), sums, used=first.generative)
     )
 
 
-def _readings(stored: object) -> list[LimitReading]:
-    return [found for each in objects_in(stored) if (found := reading_of(each)) is not None]
+def _kinds(nodes: Sequence[Branch | Leaf]) -> str:
+    """Count by kind: `120 agents, 1 call`."""
+    found: dict[str, int] = {}
+    for node in nodes:
+        kind = node.what if isinstance(node, Leaf) else node.facts.kind.value
+        found[kind] = found.get(kind, 0) + 1
+    named = (f"{number:,} {kind if number == 1 else 'processes' if kind == 'process' else f'{kind}s'}" for kind, number in found.items())
+    return ", ".join(named)
 
 
-def _is_shared(reading: LimitReading, row: StoredRow) -> bool:
-    return row["kind"] == "run" and reading.scope is not ScopeKind.RUN
+# -- walking ------------------------------------------------------------------------------------------------------
 
 
-def _shared(reading: LimitReading, row: StoredRow | None) -> tuple[object, ...]:
-    """Name a limit that runs share; of a renewing one whatever its window was."""
-    process = None if row is None else row["process"]
-    return (process, reading.scope, reading.scope_name, reading.limit.label, reading.counted_for)
+def _with_more(items: Sequence[Item]) -> Iterator[tuple[Item, bool]]:
+    for at, item in enumerate(items, 1):
+        yield item, at < len(items)
 
 
-def _end_of(row: StoredRow) -> int:
-    began = int_in(row["began"]) or 0
-    return began + (int_in(row["duration"]) or 0) if "duration" in row.keys() else int_in(row["ended"]) or began  # noqa: SIM118 - of a row
+def _roots(record: RunRecord) -> list[Branch | Leaf]:
+    """Give the roots; a process that only stands around its runs is left away, its limits are in the table."""
+    found: list[Branch | Leaf] = []
+    for root in record.roots:
+        bare = isinstance(root, Branch) and root.facts.kind is ScopeKind.PROCESS and not root.events
+        children = root.children if bare and isinstance(root, Branch) else [root]
+        found.extend([root] if any(isinstance(node, Leaf) for node in children) else children)
+    return found
 
 
-def leaf_of(row: StoredRow) -> Leaf:
-    """Read a model call or a tool call."""
-    return _call_leaf(row) if "operation" in row.keys() else _tool_leaf(row)  # noqa: SIM118 - of a row
+# -- the budgets --------------------------------------------------------------------------------------------------
+
+_MOST_LIMITS: Final = 30
 
 
-def _call_leaf(row: StoredRow) -> Leaf:
-    usage, operation, told = _usage(row["usage"]), row["operation"] or "", _told_in(row)
-    generative = usage is not None or (operation != FETCHES and " " not in operation)
-    if told["sent"] and generative and told["status"] != "open":
-        told["sent"] = usage is not None or bool(row["requests"])
-    return Leaf(
-        "call",
-        row["model"],
-        operation,
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Be one line of the budget table."""
+
+    scope: str
+    limit: str
+    allowed: str
+    used: str
+    held: str
+    share: str
+    events: str
+    denied: str
+    tone: Tone
+
+
+def budgets(record: RunRecord) -> tuple[list[Budget], str]:
+    """Give the table, worst first, and a sentence for what does not fit into it."""
+    found = record.limits()
+    rest = found[_MOST_LIMITS:]
+    more = f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}" if rest else ""
+    return [_budget(branch, reading) for branch, reading in found[:_MOST_LIMITS]], more
+
+
+def _budget(branch: Branch, reading: LimitReading) -> Budget:
+    limit = reading.limit
+    # A limit around a launched run stands with the run: its session's, or its service's.
+    elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
+    return Budget(
+        scope=f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip() if elsewhere else scope_title(branch, 40),
+        limit=clean(reading.title, 60),
+        allowed=amount(limit.kind, limit.amount),
+        used=amount(limit.kind, reading.used),
+        held=amount(limit.kind, reading.held),
+        share=percent(reading.ratio),
+        events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
+        denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
+        tone=tone_of(reading),
+    )
+
+
+def tone_of(reading: LimitReading) -> Tone:
+    """Return how loud a limit is: whether it refused something, or is near."""
+    if "limit_exceeded" in reading.events or reading.denied:
+        return "refused"
+    return "warning" if "limit_nearing" in reading.events else "quiet"
+
+
+# -- for programs ---------------------------------------------------------------------------------------------------
+
+_OF_NODE: Final = (
+    "name",
+    "error_type",
+    "decision",
+    "stream",
+    "cost_nano",
+    "cost_source",
+    "limit_kind",
+    "limit_scope",
+    "refusal",
+    "retries",
+)
+
+
+def nodes_of(record: RunRecord) -> Iterator[Node]:
+    """Give every node of a run, outer ones first and in the order of time."""
+    for node, around in record.walk():
+        yield node_of(node, None if around is None else around.facts.scope_id)
+
+
+def node_of(node: Leaf | Branch, parent: str | None) -> Node:
+    """Write a scope, a call or a tool call as a line."""
+    line, told = (leaf_line(node), _of_leaf(node)) if isinstance(node, Leaf) else (scope_line(node), _of_scope(node))
+    return Node(
         **told,
-        stream=bool(row["stream"]),
-        generative=generative,
-        usage=usage,
-        cost_nano=int_in(row["cost"]),
-        cost_source=row["cost_source"],
-        retries=len(list_in(row["retries"])),
+        parent=parent,
+        began=node.began,
+        status=node.status,
+        title=line.title,
+        notes=line.notes,
+        remark=line.remark,
+        ms_text=line.figures.ms,
+        in_text=line.figures.tokens_in,
+        out_text=line.figures.tokens_out,
+        cost_text=line.figures.cost,
     )
 
 
-def _tool_leaf(row: StoredRow) -> Leaf:
-    return Leaf("tool", row["name"], "tool", **_told_in(row))
-
-
-def _told_in(row: StoredRow) -> Fields:
-    """Read what is told of a model call and of a tool call alike."""
-    status = status_in(row)
+def _of_leaf(leaf: Leaf) -> dict[str, Any]:
     return {
-        "id": row["call"],
-        "started_ns": int_in(row["began"]) or 0,
-        "duration_ns": int_in(row["duration"]),
-        "status": status,
-        "sent": status != "refused",
-        "reason": row["limit_reason"],
-        "refusal": sentence_in(row["refusal"]) if status == "refused" else None,
-        "counted": row[-len(SUMS) :],
-        **{name: row[name] for name in ("decision", "error_type", "limit_kind", "limit_scope")},
+        "id": leaf.id,
+        "kind": leaf.what,
+        "duration": leaf.duration_ns,
+        "input_tokens": None if leaf.apart is None else leaf.apart.input_tokens,
+        "output_tokens": None if leaf.apart is None or leaf.half_told else leaf.apart.output_tokens,
+        **{name: getattr(leaf, name) for name in _OF_NODE},
     }
 
 
-def _usage(written: Any) -> Usage | None:
-    known = object_in(written)
-    if known is None:
-        return None
-    counts = {name: value for name, value in known.items() if name in _USAGE and type(value) is int and 0 <= value < 2**63}
-    source = known.get("source")
-    return Usage(**counts, source=cast("UsageSource", source) if source in _SOURCES else "estimated")
-
-
-def _unsettled(launch: Json) -> list[LimitReading]:
-    """Give the limits of a launch that nobody saw end; how full they are is not known."""
-    found: list[LimitReading] = []
-    for each in objects_in(launch.get("limits"))[:_MOST_LIMITS] if launch.get("outcome") == "running" else ():
-        try:
-            limit = parse_limit(str(each.get("limit")))
-        except RaviError:
-            continue
-        if limit.scope in (None, ScopeKind.RUN, ScopeKind.SESSION):
-            nobody = math.nan
-            found.append(LimitReading(limit, limit.scope or ScopeKind.RUN, launch["name"], nobody, nobody, nobody, nobody, 0, ()))
-    return found
+def _of_scope(scope: Branch) -> dict[str, Any]:
+    facts, spent = scope.facts, Spent.of(scope.sums)
+    return {
+        "id": facts.scope_id,
+        "kind": facts.kind.value,
+        "name": facts.name,
+        "duration": scope.ended - scope.began if scope.ended and scope.status != "open" else None,
+        "stop_reason": scope.stop_reason,
+        "priority": None if facts.supervision is None else facts.supervision.priority.name.lower(),
+        "attempt": facts.attempt,
+        "spent": spent,
+        **{name: getattr(spent, name) for name in ("input_tokens", "output_tokens", "cost_nano")},
+    }

@@ -19,8 +19,8 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
-from ravi_otel.local._lines import tone_of
 from ravi_otel.local._store import Store, Sums
+from ravi_otel.local._tree import tone_of
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, moment, money, percent
 from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
