@@ -10,8 +10,7 @@ import click
 
 from ravi_otel.cli.stored import amount_of_bytes, duration, found, say, store_option, tell
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Whose, erase
-from ravi_otel.local._prune import prune as remove
+from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Upkeep, Whose
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
 from ravi_otel.supervisor.approval.place import VARIABLE
@@ -69,13 +68,15 @@ def prune(
     if missing:
         raise ConfigurationError(f"--history {clean(str(missing[0]), 200)!r} is no file. Name one of histories, or leave it out.")
     named = queue_place() if os.environ.get(VARIABLE) else None
-    done = erase(found(place), whose, value, approvals=named, histories=histories, dry_run=dry_run)
+    with Upkeep(found(place), dry_run=dry_run) as upkeep:
+        done = upkeep.erase(whose, value, approvals=named, histories=histories)
     _tell_erased(done, whose, value, dry_run=dry_run)
 
 
 def _prune(store: Store, older_than: float | None, keep_bytes: int | None, *, dry_run: bool) -> None:
     age, size = (MOST_AGE_S if older_than is None else older_than), (MOST_BYTES if keep_bytes is None else keep_bytes)
-    done = remove(store, max_age_s=age, max_bytes=size, dry_run=dry_run)
+    with Upkeep(store, dry_run=dry_run) as upkeep:
+        done = upkeep.prune(max_age_s=age, max_bytes=size)
     outermost = [each for each in done.removed if each.parent is None]
     for each in outermost:
         tell(f"{'would delete' if dry_run else 'deleted'} {clean(each.run)}  {clean(each.name, 40) or '(no name)'}  {each.why}")

@@ -23,7 +23,7 @@ from ravi_otel.launch.counting import Counters, open_in_launcher
 from ravi_otel.launch.places import Place, places_of, spell
 from ravi_otel.launch.plan import SITE, VARIABLE, Plan
 from ravi_otel.launch.supervising import Ended, Program, occupy_standard_descriptors
-from ravi_otel.local._prune import prune
+from ravi_otel.local._prune import Upkeep
 from ravi_otel.local._store import Launch as Kept
 from ravi_otel.local._store import Outcome, Store
 from ravi_otel.policy._limits import Kind, format_limit
@@ -140,8 +140,8 @@ class Launch:
         said.extend(self._not_opened(ended, budgets))
         uncovered = [asdict(each) for each in ended.uncovered]
         _write_end(kept, said, outcome=outcome, status=ended.status, uncovered=uncovered, budgets=budgets)
-        with contextlib.suppress(ConfigurationError):  # old runs that cannot be removed now are there at the next one
-            prune(store, keep=kept.launch)
+        with contextlib.suppress(ConfigurationError), Upkeep(store) as upkeep:  # what cannot be removed now is there at the next one
+            upkeep.prune(keep=kept.launch)
         return Result(kept, self.name, policy.observe, budgets, ended, status, outcome, tuple(said))
 
     def _budgets(self, plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:

@@ -858,6 +858,6 @@ def recorders(root: Path | None, launch: str | None, *, content: bool) -> tuple[
 
 def _prune(store: Store) -> bool:
     """Remove what is too old or too much, as far as that can be done now and in a moment; return whether there is more of it."""
-    with contextlib.suppress(ConfigurationError, OSError):
-        return bool(load("ravi_otel.local._prune").prune(store, most_s=_PRUNING_S).unfinished)
+    with contextlib.suppress(ConfigurationError, OSError), load("ravi_otel.local._prune").Upkeep(store, most_s=_PRUNING_S) as upkeep:
+        return bool(upkeep.prune().unfinished)
     return False

@@ -13,7 +13,7 @@ from kept_by import rows, run
 from stored_runs import Shelf
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._prune import erase, prune
+from ravi_otel.local._prune import Upkeep
 from ravi_otel.local._store import Store, this_process
 from ravi_otel.supervisor.approval.rows import seal_of
 
@@ -27,6 +27,16 @@ for user, tenant, session in (("ann", "acme", "s1"), ("bob", "acme", "s2"), ("an
             ask("what all of them ask")
 """
 TABLES = ("runs", "scopes", "calls", "content", "messages", "otlp")
+
+
+def prune(store, *, now=None, most_s=float("inf"), dry_run=False, **asked):
+    with Upkeep(store, now=now, most_s=most_s, dry_run=dry_run) as upkeep:
+        return upkeep.prune(**asked)
+
+
+def erase(store, whose, value, *, dry_run=False, **asked):
+    with Upkeep(store, dry_run=dry_run) as upkeep:
+        return upkeep.erase(whose, value, **asked)
 
 
 @pytest.fixture(scope="module")
