@@ -274,8 +274,13 @@ class Upkeep:
         gone = self._remove_runs(self._first(f"SELECT run FROM runs WHERE {theirs}", told))
         items = f"SELECT call FROM calls WHERE {theirs} UNION ALL SELECT call FROM tools WHERE {theirs}"
         for messages, data in self._do(f"SELECT messages, data FROM content WHERE item IN ({items})", told).fetchall():
-            known = json.loads(data) if data else {}
-            said = [*(json.loads(messages) if messages else ()), *known.get("output", ()), known.get("system"), known.get("tools")]
+            known: dict[str, Any] = json.loads(data) if data else {}
+            said: list[Any] = [
+                *(json.loads(messages) if messages else ()),
+                *known.get("output", ()),
+                known.get("system"),
+                known.get("tools"),
+            ]
             for table, column in (("messages_text", "rowid"), ("messages", "id")):
                 self._connection.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(number,) for number in said])
         self._do(f"DELETE FROM content WHERE item IN ({items})", told)
