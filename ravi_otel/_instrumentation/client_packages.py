@@ -93,6 +93,11 @@ MCP: Final = (
         "refused. Supported are mcp>=1.27,<3.",
     ),
     Package(
+        "mcp.client.session",
+        partial(_mcp, "_instrumentation.mcp_sampling", "Callbacks"),
+        "ravi-otel: this version of mcp does not tell what a server asks of its client (%s is missing), so that belongs to no run.",
+    ),
+    Package(
         "mcp.client.streamable_http",
         partial(_mcp, "_runtime.mcp_sessions", "HttpTransports"),
         "ravi-otel: this version of mcp does not tell over what a tool is called (%s is missing).",

@@ -18,7 +18,7 @@ from opentelemetry.trace import StatusCode
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.mcp_gates import GateOfTool, gate_of, keep_schemas
 from ravi_otel._runtime.gate_review import Parameters
-from ravi_otel._runtime.mcp_sessions import DISPATCHER, INITIALIZE, TOOLS_CALL, McpServer, method_of, params_of, with_params
+from ravi_otel._runtime.mcp_sessions import DISPATCHER, INITIALIZE, TOOLS_CALL, McpCall, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import RemoteCall, ToolCall, enclosing_call, is_captured
@@ -110,10 +110,11 @@ class ClientSessions:
         else:
             run = partial(_sent_with, sent)
             call = sent.call = ToolCall(sent.name, run, shown, gate.gate, parameters=Parameters(_anything, sent.name), remote=remote)
+        call.answered = True  # what is called while it runs, by a callback, is another call
         try:
             return await call.run_async()
         except RaviError as refused:
-            if call.raised_by_tool or sent.began:
+            if isinstance(refused, _error_class()):
                 raise
             if gate is not None and gate.returns and isinstance(refused, ToolDeniedError):
                 return self._as_result(refused)
@@ -169,6 +170,11 @@ _written: Final[weakref.WeakKeyDictionary[Any, dict[str, PendingSpan]]] = weakre
 
 def _adopt(dispatcher: Any, message: Any) -> None:
     """Have the span that the SDK has just started say what is known of the call."""
+    span = trace.get_current_span().get_span_context()
+    call = McpCall.current()
+    if call is not None and span.is_valid:
+        call.trace_id = f"{span.trace_id:032x}"
+        call.span_ids.add(f"{span.span_id:016x}")
     found = PendingSpan.current()
     if found is not None and found.adopt(trace.get_current_span()):
         _written.setdefault(dispatcher, {})[str(message.id)] = found
@@ -177,7 +183,7 @@ def _adopt(dispatcher: Any, message: Any) -> None:
 class _Sent:
     """One `tools/call` as it is to be sent, and how far that has come."""
 
-    __slots__ = ("_args", "_kwargs", "_request", "_session", "_wrapped", "began", "call", "name", "params")
+    __slots__ = ("_args", "_kwargs", "_request", "_session", "_wrapped", "call", "name", "params")
 
     def __init__(self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._wrapped = wrapped
@@ -188,12 +194,10 @@ class _Sent:
         self.params = params_of(request)
         self.name = str(self.params.name)
         self.call: ToolCall | None = None
-        self.began = False
 
     async def send(self) -> Any:
         """Send it, and tell of a result that says of itself that it is an error."""
-        self.began = True
-        result = await self._wrapped(*self._args, **self._kwargs)
+        result = await McpCall().sent(McpServer.of(self._session), self._wrapped(*self._args, **self._kwargs))
         if self.call is not None and (getattr(result, "is_error", False) or getattr(result, "isError", False)):
             self.call.failed_as = names.ERROR_TOOL
         return result

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+
+from ravi_otel import _current
+from ravi_otel._flow import Inside, enclosures
 from ravi_otel._runtime.patching import Wraps
 from ravi_otel.hooks._events import RemoteTool
 from ravi_otel.hooks._listeners import Guarded
 
 TOOLS_CALL: Final = "tools/call"
+CALLBACKS: Final = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
+"""What a server may ask of its client."""
+LINK: Final = "ravi-call"
+"""Under which name in `_meta` a server of ours says of such a request which call of a tool it serves."""
 INITIALIZE: Final = "initialize"
 DISPATCHER: Final = "JSONRPCDispatcher"
 """What writes messages in 2.x."""
@@ -53,7 +63,7 @@ class McpServer:
     Where it `shares_store` its limits are counted where this process counts, too.
     """
 
-    __slots__ = ("_session", "asked", "is_piped", "name", "protocol_version", "schemas", "shares_store")
+    __slots__ = ("_session", "asked", "calls", "is_piped", "name", "protocol_version", "schemas", "shares_store")
 
     def __init__(self, session: Any) -> None:
         self._session: weakref.ref[Any] = weakref.ref(session)
@@ -63,6 +73,7 @@ class McpServer:
         self.shares_store = False
         self.schemas: dict[str, Any] = {}
         self.asked: list[tuple[str, Any]] = []
+        self.calls: list[McpCall] = []
 
     @classmethod
     def of(cls, session: Any) -> McpServer:
@@ -99,6 +110,27 @@ class McpServer:
             self.asked.append((params.name, params.arguments))
             del self.asked[:-_MOST_ROUNDS]
 
+    def call_of(self, meta: Mapping[str, Any]) -> McpCall | None:
+        """Return the call of a tool that the server is serving when it asks something of the client; None where none is under way.
+
+        What asks in the context of one, as over HTTP in 2.x, belongs to that one. Else a server of ours says which it is, and others
+        may send its trace along. Where nothing tells which of several it is, it is the one that was begun first.
+        """
+        calls, here = self.calls, _CALL.get()
+        if not calls or here in calls:
+            return here if calls else None
+        link, trace_id, span_id = meta.get(LINK), *_trace_of(meta)
+        tests: tuple[Callable[[McpCall], bool], ...] = (
+            lambda call: link is not None and call.link == link,
+            lambda call: span_id is not None and span_id in call.span_ids,
+            lambda call: trace_id is not None and call.trace_id == trace_id,
+        )
+        for test in tests:
+            found = next(filter(test, calls), None)
+            if found is not None:
+                return found
+        return calls[0]
+
     @property
     def url(self) -> str | None:
         """Return where it is asked over HTTP; None of any other way."""
@@ -128,6 +160,54 @@ class McpServer:
             held = _transports.get(self._stream)
             return None if held is None else held()
         return None
+
+
+class McpCall:
+    """One call of a tool that is under way: the context that it was made in, and what a server may say of it."""
+
+    __slots__ = ("_context", "_enclosures", "link", "span_ids", "trace_id")
+
+    def __init__(self) -> None:
+        self._context = otel_context.get_current()
+        self._enclosures = enclosures()
+        span = trace.get_current_span(self._context).get_span_context()
+        self.trace_id = f"{span.trace_id:032x}" if span.is_valid else None
+        self.span_ids = {f"{span.span_id:016x}"} if span.is_valid else set[str]()
+        self.link: str | None = None
+
+    @staticmethod
+    def current() -> McpCall | None:
+        """Return the one that is sent here."""
+        return _CALL.get()
+
+    async def sent(self, server: McpServer, sending: Awaitable[Any]) -> Any:
+        """Be under way for as long as it is sent, and answered."""
+        server.calls.append(self)
+        token = _CALL.set(self)
+        try:
+            return await sending
+        finally:
+            _CALL.reset(token)
+            server.calls.remove(self)
+
+    async def run(self, callback: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
+        """Run what a server asks for as a part of this call."""
+        token = _CALL.set(self)
+        try:
+            with _current.Attachment(self._context), Inside(self._enclosures):
+                return await callback(*args, **kwargs)
+        finally:
+            _CALL.reset(token)
+
+
+_CALL: Final[ContextVar[McpCall | None]] = ContextVar("ravi-otel-mcp-call", default=None)
+
+
+def _trace_of(meta: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Return the trace and span that a message is a part of, as its sender says."""
+    given = meta.get("traceparent")
+    parts = given.split("-") if isinstance(given, str) else []
+    return (parts[1], parts[2]) if len(parts) >= 4 else (None, None)  # noqa: PLR2004 - version, trace, span and flags
 
 
 def _is_piped(stream: Any) -> bool:

@@ -25,7 +25,14 @@ from ravi_otel.hooks._listeners import swallow
 
 _META: Final = "_meta"
 _SERVING: Final[ContextVar[ContinuedRun | None]] = ContextVar("ravi-otel-mcp-serving", default=None)
-"""The run in which a request of 1.x is answered."""
+"""The run in which a request is answered."""
+
+
+def served_call() -> str | None:
+    """Return by what name its caller knows the call of a tool that is served here; None where none is that brought one along."""
+    run = _SERVING.get()
+    token = None if run is None else run.inbound.token
+    return None if token is None else token.scope_id if token.loan is None else token.loan.id
 
 
 def run_of(meta: Any, server: Any, request: Any = None) -> ContinuedRun | None:
@@ -118,11 +125,14 @@ class Middleware:
         if run is None:
             return await call_next(ctx)
         async with run:
+            token = _SERVING.set(run)
             try:
                 result = await call_next(ctx)
             except self._module.MCPError as error:
                 error.error = _with_data(error.error, await _returned(run))
                 raise
+            finally:
+                _SERVING.reset(token)
             said = await _returned(run)
             if said and isinstance(result, dict):
                 answer = cast("dict[str, Any]", result)

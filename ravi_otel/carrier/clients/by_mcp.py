@@ -18,7 +18,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from ravi_otel import _current
 from ravi_otel._extras import load
 from ravi_otel._flow import Flow, is_done, run_async, run_sync
-from ravi_otel._runtime.mcp_sessions import DISPATCHER, TOOLS_CALL, McpServer, method_of, params_of, with_params
+from ravi_otel._runtime.mcp_sessions import CALLBACKS, DISPATCHER, LINK, TOOLS_CALL, McpCall, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel.carrier import lending
@@ -28,6 +28,7 @@ from ravi_otel.carrier.configured import configured
 from ravi_otel.carrier.entries import without_ours
 from ravi_otel.carrier.hosts import SERVER
 from ravi_otel.carrier.lending import RETURN_HEADER, Lent, take_spent, without_loan
+from ravi_otel.carrier.mcp import served_call
 from ravi_otel.carrier.outbound import audience_of, baggage_for
 from ravi_otel.carrier.telling import say_once
 from ravi_otel.carrier.token import Spent
@@ -89,6 +90,8 @@ class Installed:
             return wrapped(*args, **kwargs)
         current = otel_context.get_current()
         bare, kept = undressed(current), _without_ours(request)
+        if method_of(request) in CALLBACKS:
+            kept = _with_link(kept)
         if bare is current and kept is request:
             return wrapped(*args, **kwargs)
         return named_like(_inside(bare, _with_request(wrapped, kept, args, kwargs)), wrapped)
@@ -108,6 +111,8 @@ class Installed:
         outgoing = _CALLING.get()
         if outgoing is not None and message.method == TOOLS_CALL and outgoing.is_of(dispatcher):
             kept = outgoing.meta(kept)
+        elif message.method in CALLBACKS:
+            kept = _linked(kept)
         if kept is not meta:
             changed = {name: value for name, value in given.items() if name != _META}
             if kept is not None:
@@ -173,6 +178,9 @@ class Outgoing:
             if self._own is not None:
                 await run_async(self._own.hold(blocking=False))
                 self._lent = self._own
+        call = McpCall.current()
+        if call is not None:
+            call.link = STATE.locate()[0].facts.scope_id if self._lent is None else self._lent.id
 
     def meta(self, given: Any) -> dict[str, Any]:
         """Return `_meta` with the entry of the current scope in its baggage, and the trace where nobody else has put it there."""
@@ -262,6 +270,21 @@ def _taken_of_error(error: Exception) -> str | None:
 async def _inside(context: Any, sent: Any) -> Any:
     with _current.Attachment(context):
         return await sent
+
+
+def _linked(meta: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the `_meta` of what a server asks of its client with which call of a tool it serves, where that brought along whose it is."""
+    link = served_call()
+    return meta if link is None else {**(meta or {}), LINK: link}
+
+
+def _with_link(request: Any) -> Any:
+    """Return such a request of 1.x with it."""
+    meta: Any = params_of(request).meta
+    given: Any = {} if meta is None else meta.model_dump(by_alias=True, exclude_none=True)
+    linked = _linked(given)
+    kind = load("mcp.types").RequestParams.Meta if meta is None else meta.__class__
+    return request if linked is given else with_params(request, meta=kind.model_validate(linked))
 
 
 def _kept(meta: Any) -> Any:
