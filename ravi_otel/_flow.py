@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Generator
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -180,27 +180,28 @@ class Enclosure:
     tool: object = None
 
 
-_enclosures: ContextVar[tuple[Enclosure, ...]] = ContextVar("ravi_enclosures", default=())
+ENCLOSURES: Final[ContextVar[tuple[Enclosure, ...]]] = ContextVar("ravi_enclosures", default=())
+"""What encloses the running code, to be asked without a call whether anything does."""
 
 
 def enclose(enclosure: Enclosure) -> None:
     """Note in the context that what runs from here on, in any task or thread, is waited for by whoever asks now, until it is over."""
     enclosure.owner = owner()
-    _enclosures.set((*_enclosures.get(), enclosure))
+    ENCLOSURES.set((*ENCLOSURES.get(), enclosure))
 
 
 def leave(enclosure: Enclosure) -> None:
     """Forget what is over; never raises, and may run in another context, where a finaliser closes a generator."""
-    known = _enclosures.get()
+    known = ENCLOSURES.get()
     if len(known) == 1 and known[0] is enclosure:
-        _enclosures.set(())
+        ENCLOSURES.set(())
     elif known:
-        _enclosures.set(tuple(each for each in known if not each.over))
+        ENCLOSURES.set(tuple(each for each in known if not each.over))
 
 
 def enclosures() -> tuple[Enclosure, ...]:
     """Return what encloses the caller, to be carried into a thread by `Inside`."""
-    return _enclosures.get()
+    return ENCLOSURES.get()
 
 
 class Inside:
@@ -213,14 +214,14 @@ class Inside:
         self._before: tuple[Enclosure, ...] = ()
 
     def __enter__(self) -> None:
-        self._before = _enclosures.get()
-        _enclosures.set(self._known)
+        self._before = ENCLOSURES.get()
+        ENCLOSURES.set(self._known)
 
     def __exit__(self, *_: object) -> None:
-        _enclosures.set(self._before)
+        ENCLOSURES.set(self._before)
 
 
 def around() -> tuple[object, ...]:
     """List the owners whose work encloses the caller's: it must not wait for what they hold, since they wait for it."""
-    known = _enclosures.get()
+    known = ENCLOSURES.get()
     return tuple([each.owner for each in known if not each.over]) if known else ()

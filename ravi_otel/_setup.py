@@ -43,6 +43,7 @@ from ravi_otel._runtime.settings import (
     choices_of,
     clients_of,
     close_ledger,
+    frameworks_of,
     ledger_of,
     limits_of,
     make_engine,
@@ -59,6 +60,7 @@ from ravi_otel.carrier.configured import check_configured
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
 from ravi_otel.hooks._manager import Bridge, Hooks, finish_callbacks, read_hooks
+from ravi_otel.integrations import ADAPTERS
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ToolGate
 from ravi_otel.policy._limits import Admission, Limit, ScopeKind
@@ -87,6 +89,7 @@ _WRAPPED: tuple[Installed, ...] = (
     *MCP,  # around what carries: what a call of a tool takes along is known once it may run
     *HTTP_SEAMS,
     *CLIENT_HOSTS,
+    *ADAPTERS,
     *WORKERS,
 )
 """One of each for ever: whoever wrapped over us still holds our wrappers, and they must be the same when we are back."""
@@ -264,6 +267,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     hooks: Hooks = None,
     tools: object = (),
     ledger: str | Ledger | None = None,
+    frameworks: Collection[str] | None = None,
 ) -> Instrumentation:
     """Observe each model call from here on, of `openai`, `anthropic`, `groq` or over an HTTP library, and hold it to the limits around it.
 
@@ -276,7 +280,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
     "azure.ai.openai"}`. `formats` (`RAVI_FORMATS`) names the wire format of a host of your own: `{"llm.internal:8443": "openai"}`. `redact`
     gets each captured text, and gives what may leave. `footers` (`RAVI_FOOTERS=on`) puts a line under what a limit stopped. `detail="full"`
     (`RAVI_DETAIL=full`) tells all of a call. `hooks`, a HookManager or several, hear of all; `tools` is what `instrument_tools()` takes.
-    `ledger` is where limits are counted: "sqlite:PATH" or "redis://HOST", else `RAVI_LEDGER`, else this process.
+    `ledger` is where limits are counted: "sqlite:PATH" or "redis://HOST", else `RAVI_LEDGER`, else here; `frameworks` are followed.
 
     Called again with the same arguments, or with none, it returns the same handle; with others it replaces it, unless that
     would forget what limits of the process have counted. Raises ConfigurationError for arguments that cannot be used.
@@ -299,15 +303,16 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
         hooks=read_hooks("instrument(hooks)", hooks),
         ledger=ledger_of(ledger),
         formats=formats,
+        frameworks=frameworks_of(frameworks),
     )
     settings = choices.fill(asked, launched=_surroundings is not None)
-    settings.check()
-    check_configured(os.environ)
     return _use(settings, targets, anything=asked != NOTHING or policy is not None or profile is not None)
 
 
 def _use(settings: Settings, targets: tuple[Any, ...], *, anything: bool) -> Instrumentation:
     """Go by these settings from now on; where not `anything` was asked for, by those in use, if there are any."""
+    settings.check()
+    check_configured(os.environ)
     # Before the lock: targets may be the program's own mappings, and run its code.
     tools = load(_TOOLS).instrument_all(targets) if targets else ()
     try:

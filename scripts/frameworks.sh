@@ -9,4 +9,4 @@ cd "$ROOT"
 [ -x "$PYTHON" ] || .venv/bin/python -m venv .venv-frameworks
 .venv/bin/uv pip install --quiet --python "$PYTHON" --editable ".[testing]" pytest pytest-timeout \
     --requirement tests/frameworks/requirements.txt
-RAVI_FRAMEWORKS=1 "$PYTHON" -m pytest -q --override-ini addopts=--import-mode=importlib --confcutdir tests/frameworks tests/frameworks
+RAVI_TEST_FRAMEWORKS=1 "$PYTHON" -m pytest -q --override-ini addopts=--import-mode=importlib --confcutdir tests/frameworks tests/frameworks

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, cast
@@ -33,7 +33,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._listeners import Listeners, swallow
 from ravi_otel.hooks._manager import HookManager
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._checks import show, switch
+from ravi_otel.policy._checks import nearest, show, switch
 from ravi_otel.policy._limits import OPTIONS, Admission, Limit, stated
 from ravi_otel.policy._runs import ScopeFacts
 
@@ -44,10 +44,13 @@ FORMATS = "RAVI_FORMATS"
 FOOTERS = "RAVI_FOOTERS"
 SHORTEN_TIMEOUTS = "RAVI_SHORTEN_TIMEOUTS"
 _DIALECTS = "ravi_otel._instrumentation.formats.dialects"
+FOLLOWED = "RAVI_FRAMEWORKS"
+FRAMEWORKS: Final = ("langchain", "openai-agents", "pydantic-ai", "smolagents")
+"""The frameworks whose agents and tools can be followed."""
 _HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(:\d{1,5})?")
 
 
-def read_options(
+def read_options(  # noqa: PLR0913 - one keyword a choice
     *,
     content: bool,
     each_chunk: bool,
@@ -56,6 +59,7 @@ def read_options(
     footers: bool | None = None,
     full: bool = False,
     formats: Mapping[str, str] | None = None,
+    frameworks: frozenset[str] | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
     """Read the options; the program's own `providers` go before those of `RAVI_PROVIDERS` (`host=provider,...`), its `formats` likewise.
@@ -73,7 +77,31 @@ def read_options(
         shorten_timeouts=switch(environ, SHORTEN_TIMEOUTS, default=True, safe=True),
         full=full,
         formats=_known_formats({**_listed(environ, _FORMAT), **_mapped(formats, _FORMAT)}),
+        frameworks=_followed(environ) if frameworks is None else frameworks,
     )
+
+
+def frameworks_of(given: object) -> frozenset[str] | None:
+    """Read which frameworks to follow; None where the environment may say it."""
+    if given is None:
+        return None
+    if isinstance(given, str) or not isinstance(given, Collection):
+        raise ConfigurationError(f"instrument(frameworks={show(given)}) takes a list of names: {', '.join(FRAMEWORKS)}; [] for none.")
+    return frozenset(_framework("instrument(frameworks)", each) for each in cast("Collection[object]", given))
+
+
+def _followed(environ: Mapping[str, str]) -> frozenset[str] | None:
+    named = environ.get(FOLLOWED)
+    return None if named is None else frozenset(_framework(FOLLOWED, each.strip()) for each in named.split(",") if each.strip())
+
+
+def _framework(parameter: str, given: object) -> str:
+    name = given.lower().replace("_", "-") if isinstance(given, str) else ""
+    if name in FRAMEWORKS:
+        return name
+    close = nearest(name, FRAMEWORKS)
+    hint = f", did you mean {close!r}" if close else ""
+    raise ConfigurationError(f"{parameter} names {show(given)}, which cannot be followed{hint}; there are {', '.join(FRAMEWORKS)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +204,7 @@ class Settings:
     hooks: tuple[HookManager, ...] = ()
     ledger: Choice | None = None
     formats: Mapping[str, str] | None = None
+    frameworks: frozenset[str] | None = None
 
     def check(self) -> None:
         """Raise ConfigurationError for what cannot be used."""
@@ -226,6 +255,7 @@ class Settings:
             footers=self.footers,
             full=self.full,
             formats=self.formats,
+            frameworks=self.frameworks,
         )
 
 

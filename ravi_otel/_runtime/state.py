@@ -32,7 +32,7 @@ class Options:
     chunk of a stream. `footers` puts a line under the text of streams and agents
     that a limit stopped, which says which one it was. `clients` are the only ones that are watched; none given is all of them.
     `shorten_timeouts` lets the time that is left become a request's time-out. `full` reads what the headers of every answer tell, and
-    not only of one that failed or was asked for again.
+    not only of one that failed or was asked for again. `frameworks` are those whose agents and tools are followed, None for all.
     """
 
     content: bool = False
@@ -45,6 +45,11 @@ class Options:
     shorten_timeouts: bool = True
     full: bool = False
     formats: Mapping[str, str] = field(default_factory=dict[str, str])
+    frameworks: frozenset[str] | None = None
+
+    def follows(self, framework: str) -> bool:
+        """Whether the agents and tools of a framework are told by their names."""
+        return self.frameworks is None or framework in self.frameworks
 
     def concerns(self, client: Any) -> bool:
         """Whether this client's calls are watched; copies of a chosen client share its connections, and are."""

@@ -16,7 +16,7 @@ from ravi_otel._current import entered
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
-from ravi_otel._flow import Carried, Enclosure, Flow, Step, cause, enclose, enclosures, leave, run_async, run_sync
+from ravi_otel._flow import ENCLOSURES, Carried, Enclosure, Flow, Step, cause, enclose, enclosures, leave, run_async, run_sync
 from ravi_otel._runtime.gate_review import Execution, GateReview, Parameters, is_async, is_owned, log_unwritten
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import REFUSED
@@ -38,6 +38,7 @@ Refused = Literal["raise", "result"]
 """What becomes of a refusal: it is raised, or returned as the result of the call."""
 
 _TEXT: Final = (str, "str")
+_NOTHING: Final[frozenset[str]] = frozenset()
 
 
 @overload
@@ -148,13 +149,16 @@ class _Tool:
 
     def called(self, switch: Switch) -> Callable[..., Any]:
         """Return the function that stands for a plain one."""
-        fn = self._fn
+        fn, name, gated = self._fn, self._name, self._gate is not None
 
         @functools.wraps(fn)
         def run_called(*args: Any, **kwargs: Any) -> Any:
             if not switch.on:
                 return fn(*args, **kwargs)
-            call = self.call(args, kwargs)
+            within = framework_call(name) if ENCLOSURES.get() else None
+            if within is not None and not gated:
+                return fn(*args, **kwargs)
+            call = self.call(args, kwargs, within)
             try:
                 return call.run()
             except ToolDeniedError as denied:
@@ -167,13 +171,16 @@ class _Tool:
 
     def awaited(self, switch: Switch) -> Callable[..., Any]:
         """Return the coroutine function that stands for one."""
-        fn = self._fn
+        fn, name, gated = self._fn, self._name, self._gate is not None
 
         @functools.wraps(fn)
         async def run_awaited(*args: Any, **kwargs: Any) -> Any:
             if not switch.on:
                 return await fn(*args, **kwargs)
-            call = self.call(args, kwargs)
+            within = framework_call(name) if ENCLOSURES.get() else None
+            if within is not None and not gated:
+                return await fn(*args, **kwargs)
+            call = self.call(args, kwargs, within)
             try:
                 return await call.run_async()
             except ToolDeniedError as denied:
@@ -184,8 +191,8 @@ class _Tool:
 
         return run_awaited
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall:
-        """Return the call with these arguments, yet to be run."""
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], within: ToolCall | None = None) -> ToolCall:
+        """Return the call with these arguments, yet to be run; the very call that it is `within`, if there is one."""
         fn = self._fn
         if self._gate is None:
             named = _named(fn, args, kwargs) if STATE.options.content and not is_redacting() else None
@@ -194,7 +201,8 @@ class _Tool:
         if self._owned.owned and args and (self._method or is_owned(fn, args[0])):
             fn, args, parameters = functools.partial(fn, args[0]), args[1:], self._owned
         named, renamed = parameters.named(args, kwargs)
-        return ToolCall(self._name, fn, named, self._gate, parameters=parameters, renamed=renamed)
+        remote = None if within is None else RemoteCall(None, within)
+        return ToolCall(self._name, fn, named, self._gate, parameters=parameters, renamed=renamed, remote=remote)
 
     def refusal(self, call: ToolCall, denied: ToolDeniedError) -> Any:
         """Return a refusal as the result of the call, as JSON text where the function is to return text; None where it is to be raised.
@@ -283,19 +291,31 @@ def _plain_name(name: str) -> str:
     return "".join(char if char.isalnum() else "_" for char in name).lower()
 
 
-def enclosing_call(tool: str, scope: Scope) -> ToolCall | None:
-    """Return the call of a tool that the code runs in, where a call of `tool` over MCP is that very call; it is so once."""
+def framework_call(tool: str) -> ToolCall | None:
+    """Return the call of a tool that a framework runs and the code is in, where a call of our own `tool` is that very call; once."""
     for each in reversed(enclosures()):
         found = each.tool
         if not each.over and isinstance(found, ToolCall):
-            return found if found.is_call_of(tool, scope) else None
+            return found if found.is_for(tool) else None
+    return None
+
+
+def enclosing_call(tool: str, scope: Scope, *, exactly: bool = False) -> ToolCall | None:
+    """Return the call of a tool that the code runs in, where a call of `tool` over MCP is that very call; it is so once.
+
+    With `exactly` it has that very name: it is called by a framework.
+    """
+    for each in reversed(enclosures()):
+        found = each.tool
+        if not each.over and isinstance(found, ToolCall):
+            return found if found.is_call_of(tool, scope) and (not exactly or found.name == tool) else None
     return None
 
 
 class RemoteCall(NamedTuple):
-    """Say where a tool runs that a server has, and within which call it is that very call; None where it is one of its own."""
+    """Say where a tool runs, None for here, and within which call it is that very call; None where it is one of its own."""
 
-    tool: RemoteTool
+    tool: RemoteTool | None
     within: ToolCall | None = None
 
 
@@ -335,6 +355,7 @@ class ToolCall(UnderWay):
         "answered",
         "failed_as",
         "name",
+        "stands_for",
     )
 
     def __init__(
@@ -362,6 +383,7 @@ class ToolCall(UnderWay):
         self._captured = arguments is not None if gate is None else is_captured()  # what it is given is written down, and what it gives
         self._within = None if remote is None else remote.within
         self.failed_as: str | None = None
+        self.stands_for: frozenset[str] = _NOTHING
         record = self._record = ToolRecord(name, scope.facts, new_op_id(), engine.clock.monotonic_ns(), call_id=call_id, marks={})
         if remote is not None:
             record.remote = remote.tool
@@ -388,6 +410,18 @@ class ToolCall(UnderWay):
             return False
         own, other = _plain_name(self.name), _plain_name(tool)
         return own == other or own.endswith(f"_{other}")
+
+    def is_for(self, tool: str) -> bool:
+        """Whether a call of our own `tool` in here is this very call, which a framework makes: by the names it `stands_for`; once."""
+        if tool not in self.stands_for:
+            return False
+        self.stands_for = _NOTHING
+        return True
+
+    @property
+    def started(self) -> bool:
+        """Whether it was let through by all limits, and ran."""
+        return self._started
 
     @property
     def raised_by_tool(self) -> bool:

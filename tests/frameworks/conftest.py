@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # as the modules beside the test
 
 from framework_programs import ALL, EVERYTHING, KINDS
 
-HEADINGS = ("program", "kind", "sent", "allowed", "status", "tokens counted", "tools counted")
+HEADINGS = ("program", "kind", "sent", "allowed", "status", "tokens", "agents", "tools")
 
 
 def pytest_sessionfinish():
@@ -16,11 +16,11 @@ def pytest_sessionfinish():
 
 def row(program, kind, seen):
     if kind == "alone":
-        return (program.name, kind, seen.sent, "", seen.done.status, "", "")
+        return (program.name, kind, seen.sent, "", seen.done.status, "", "", "")
     tokens = (seen.root["input_tokens"] or 0) + (seen.root["output_tokens"] or 0)
     allowed = program.requests if kind == "launched" else program.may_send(kind)
-    tools = seen.root["tool_calls"] if program.tells_results else "not known"
-    return (program.name, kind, seen.sent, allowed, seen.done.status, tokens, tools)
+    tools = ", ".join(f"{count} {name}" for name, count in sorted(seen.tools.items())) if program.knows_tools else "not known"
+    return (program.name, kind, seen.sent, allowed, seen.done.status, tokens, " ".join(seen.agents), tools)
 
 
 def pytest_terminal_summary(terminalreporter):

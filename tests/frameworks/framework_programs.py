@@ -27,13 +27,20 @@ AT_ONCE = 3
 class Program:
     """Say what a program does when nothing stops it: so many conversations at once, each of which may begin with a handover.
 
-    `tells_results` says that the results of its tools go back to the model as such, and not as text.
+    `tells_results` says that the results of its tools go back to the model as such, and not as text; `follows` that an adapter sees its
+    tools run, and `agents` are those that it works with, by name.
     """
 
     name: str
     conversations: int = 1
     hands_over: bool = False
     tells_results: bool = True
+    follows: bool = False
+    agents: tuple[str, ...] = ()
+
+    @property
+    def knows_tools(self):
+        return self.tells_results or self.follows
 
     @property
     def requests(self):
@@ -41,7 +48,7 @@ class Program:
 
     @property
     def tools(self):
-        if not self.tells_results:
+        if not self.knows_tools:
             return Counter()
         every = dict.fromkeys(TOOLS, ROUNDS * self.conversations)
         return Counter(every | ({HANDOFF: 1} if self.hands_over else {}))
@@ -52,10 +59,10 @@ class Program:
         Of tokens and cost each conversation may have one request in flight when the others pass the limit. Tools that nobody
         sees run are counted when their results come: a request goes out while those of all requests before fit.
         """
-        if kind == "requests":
-            return LIMITS[kind]
+        if kind in ("requests", "agent"):
+            return LIMITS[kind] + (self.hands_over and kind == "agent")
         if kind == "tool_calls":
-            if not self.tells_results:
+            if not self.knows_tools:
                 return self.requests
             return self.conversations + (LIMITS[kind] - self.hands_over) // len(TOOLS) + self.hands_over
         each = TOKENS if kind == "tokens" else COST
@@ -63,18 +70,24 @@ class Program:
 
 
 ALL = [
-    Program("pydantic_ai_agent"),
-    Program("openai_agents_responses", hands_over=True),
-    Program("openai_agents_chat"),
-    Program("langchain_agent"),
-    Program("langgraph_stream"),
+    Program("pydantic_ai_agent", follows=True, agents=("clerk",)),
+    Program("openai_agents_responses", hands_over=True, follows=True, agents=("desk", "clerk")),
+    Program("openai_agents_chat", follows=True, agents=("clerk",)),
+    Program("langchain_agent", follows=True, agents=("clerk",)),
+    Program("langgraph_stream", follows=True, agents=("clerk",)),
     Program("autogen_agent"),
-    Program("smolagents_agent", tells_results=False),
+    Program("smolagents_agent", tells_results=False, follows=True, agents=("clerk",)),
     Program("plain_threads", conversations=3),
     Program("plain_responses", conversations=2),
     Program("plain_workers", conversations=2),
 ]
-LIMITS = {"requests": 3, "tokens": 3000, "cost": 0.0012, "tool_calls": 3}
+HERE = ["langchain", "openai-agents", "pydantic-ai", "smolagents"]
+"""The frameworks of this environment that are followed."""
+
+LIMITS = {"requests": 3, "tokens": 3000, "cost": 0.0012, "tool_calls": 3, "agent": 3}
+"""By kind; "agent" is one of the requests that the clerk may make."""
+
+WORDS = {"agent": "agent.clerk.requests"}
 KINDS = ["alone", "launched", *LIMITS]
 
 
@@ -100,6 +113,10 @@ class Seen:
         return Counter(node["name"] for node in self.report["nodes"] if node["type"] == "tool")
 
     @property
+    def agents(self):
+        return tuple(node["name"] for node in self.report["nodes"] if node["type"] == "agent")
+
+    @property
     def limit(self):
         (limit,) = self.report["limits"]
         return limit
@@ -111,7 +128,7 @@ def start(program, kind):
         command = [sys.executable, str(PROGRAMS / f"{program.name}.py")]
         if kind == "alone":
             return Seen(desk.alone(*command, timeout=240), desk.sent, {}, [])
-        limits = ["--limit", f"{kind}={LIMITS[kind]}"] if kind in LIMITS else []
+        limits = ["--limit", f"{WORDS.get(kind, kind)}={LIMITS[kind]}"] if kind in LIMITS else []
         done = desk.launch(*command, timeout=240, flags=["--json", "--report", "report.json", *limits])
         report = json.loads((Path(place) / "report.json").read_text())
         return Seen(done, desk.sent, report, list(spans_in(desk.store)))
@@ -139,6 +156,8 @@ class Everything:
             # The one that waits longest for its end goes first.
             for each in sorted(ALL, key=lambda one: one.name != "plain_workers"):
                 for one in reversed(KINDS):
+                    if one == "agent" and not each.agents:
+                        continue
                     self._seen[each.name, one] = self._pool.submit(start, each, one)
         return self._seen[program.name, kind].result()
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-if not os.environ.get("RAVI_FRAMEWORKS"):
+if not os.environ.get("RAVI_TEST_FRAMEWORKS"):
     pytest.skip("make frameworks runs these, in an environment of their own", allow_module_level=True)
 
 from framework_programs import PROGRAMS, Desk

@@ -30,6 +30,7 @@ OURS: Final = frozenset(
         "RAVI_EXPORT_SPOOL_AGE_S",
         "RAVI_EXPORT_SPOOL_BYTES",
         "RAVI_FOOTERS",
+        "RAVI_FRAMEWORKS",
         "RAVI_INCLUDE_USAGE",
         "RAVI_JAEGER_URL",
         "RAVI_LAUNCH",

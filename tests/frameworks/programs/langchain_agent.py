@@ -18,7 +18,8 @@ def ask_harbour(city: str) -> str:
     return f"{city} is waiting for a ship"
 
 
-clerk = create_agent(ChatOpenAI(model="gpt-4.1-mini", temperature=0), tools=[find_parcel, ask_harbour], system_prompt="You find parcels.")
+model = ChatOpenAI(model="gpt-4.1-mini", temperature=0)
+clerk = create_agent(model, tools=[find_parcel, ask_harbour], system_prompt="You find parcels.", name="clerk")
 state = clerk.invoke({"messages": [{"role": "user", "content": "Where are my parcels?"}]})
 print(state["messages"][-1].content)
 print(sum(message.usage_metadata["total_tokens"] for message in state["messages"] if message.type == "ai"), "tokens")

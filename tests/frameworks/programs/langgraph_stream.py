@@ -35,7 +35,7 @@ graph.add_node("tools", ToolNode(TOOLS))
 graph.add_edge(START, "think")
 graph.add_conditional_edges("think", tools_condition)
 graph.add_edge("tools", "think")
-clerk = graph.compile()
+clerk = graph.compile(name="clerk")
 
 
 async def main():

@@ -27,6 +27,6 @@ def ask_harbour(city: str) -> str:
 
 
 model = OpenAIModel(model_id="gpt-4.1-mini", api_base=os.environ["OPENAI_BASE_URL"], api_key=os.environ["OPENAI_API_KEY"])
-clerk = ToolCallingAgent(tools=[find_parcel, ask_harbour], model=model, verbosity_level=0)
+clerk = ToolCallingAgent(tools=[find_parcel, ask_harbour], model=model, name="clerk", verbosity_level=0)
 print(clerk.run("Where are my parcels?"))
 print(clerk.monitor.get_total_token_counts().total_tokens, "tokens")

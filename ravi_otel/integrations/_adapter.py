@@ -1,0 +1,90 @@
+"""What an adapter is: it says in which methods of a framework an agent works and a tool runs, and how each is called."""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel.hooks._listeners import Guarded
+from ravi_otel.integrations._turns import (
+    PLACE,
+    FrameworkTool,
+    run_awaited,
+    run_called,
+    run_generated,
+    run_generated_async,
+)
+
+Runner = Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Runs a wrapped method with its arguments, given what was read of the call."""
+
+Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Reads a call of a method: its instance and arguments; None where it is nothing of ours."""
+
+
+class Adapter(ABC):
+    """Hold what is wrapped in one module of a framework."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module: Final[Any] = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap it; AttributeError or KeyError where this version of the framework has not what is wrapped."""
+        self.follow()
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical methods back."""
+        self._active = False
+        self._wraps.restore()
+
+    @abstractmethod
+    def follow(self) -> None:
+        """Say by `agents`, `tools` and `around` what to wrap."""
+
+    def agents(self, owner: Any, method: str, named: Reader) -> None:
+        """Have each call of a method be an agent's turn, of any kind of method; `named` reads the agent's name."""
+        self.around(owner, method, named, _agent_runner(owner.__dict__[method]))
+
+    def tools(self, owner: Any, method: str, read: Callable[[Any, tuple[Any, ...], dict[str, Any]], FrameworkTool | None]) -> None:
+        """Have each call of a method be a tool call."""
+        self.around(owner, method, read, _await_tool if inspect.iscoroutinefunction(owner.__dict__[method]) else _call_tool)
+
+    def around(self, owner: Any, method: str, read: Reader, run: Runner) -> None:
+        """Have `run` call a method of a class or a function of a module, where `read` says of a call that it is ours."""
+
+        def wrapper(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            found = None
+            if self._active:
+                with Guarded(PLACE):
+                    found = read(instance, args, kwargs)
+            if found is None:
+                return wrapped(*args, **kwargs)
+            result = run(found, wrapped, args, kwargs)
+            return named_like(result, wrapped) if inspect.iscoroutine(result) else result
+
+        self._wraps.wrap(owner, method, wrapper)
+
+
+def _agent_runner(method: Any) -> Runner:
+    if inspect.isasyncgenfunction(method):
+        return run_generated_async
+    if inspect.isgeneratorfunction(method):
+        return run_generated
+    return run_awaited if inspect.iscoroutinefunction(method) else run_called
+
+
+def _call_tool(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = tool.call(wrapped, args, kwargs)
+    return wrapped(*args, **kwargs) if call is None else call.run()
+
+
+async def _await_tool(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = tool.call(wrapped, args, kwargs)
+    return await (wrapped(*args, **kwargs) if call is None else call.run_async())

@@ -1,0 +1,51 @@
+"""LangChain and LangGraph: tools, and graphs that are agents. Read in langchain-core 1.8.3, langchain 1.4.7 and langgraph 1.2.22.
+
+A graph is an agent where it was made by `create_agent`, or given a name; its name is what LangGraph calls it. `stream` and `astream` are
+what every other way to run a graph goes through. Nodes run in tasks and threads that LangGraph gives a copy of the context.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ravi_otel.integrations._adapter import Adapter
+from ravi_otel.integrations._turns import FrameworkTool
+
+_UNNAMED: Final = "LangGraph"
+"""What LangGraph calls a graph that was given no name."""
+
+_MADE_BY: Final = "ls_integration"
+"""Where LangChain notes in a graph's configuration which of its functions has made it."""
+
+
+class Tools(Adapter):
+    """The tools, in `langchain_core.tools.base`."""
+
+    def follow(self) -> None:
+        """Wrap what runs a tool, outside of LangChain's own handling of its errors."""
+        for method in ("run", "arun"):
+            self.tools(self.module.BaseTool, method, _tool)
+
+
+class Graphs(Adapter):
+    """The graphs, in `langgraph.pregel.main`."""
+
+    def follow(self) -> None:
+        """Wrap what runs a graph."""
+        for method in ("stream", "astream"):
+            self.agents(self.module.Pregel, method, _agent)
+
+
+def _tool(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameworkTool:
+    given = args[0] if args else kwargs.get("tool_input")
+    function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
+    return FrameworkTool(tool.name, kwargs.get("tool_call_id"), given, function)
+
+
+def _agent(graph: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    if not hasattr(graph, "builder"):  # made of a function, by whose name it goes
+        return None
+    config: dict[str, Any] = graph.config or {}
+    metadata: dict[str, Any] = config.get("metadata") or {}
+    name = _UNNAMED if graph.name is None else graph.name
+    return name if _MADE_BY in metadata or name != _UNNAMED else None

@@ -1,0 +1,89 @@
+"""smolagents: agents with their steps, and tools, also those that code calls. Read in smolagents 1.26.0.
+
+`_run_stream` is what every way to run an agent goes through, a managed one too, which is an agent inside another. smolagents makes an
+error for the model of whatever a tool raises; a refusal of ours ends the agent after that step, as one of a model call does. Code that
+runs in another process or machine calls its tools there, where nobody sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextvars import ContextVar
+from typing import Any, Final
+
+from ravi_otel.errors import RaviError
+from ravi_otel.integrations._adapter import Adapter
+from ravi_otel.integrations._turns import FrameworkTool, run_generated
+
+_ANSWER: Final = "final_answer"
+"""The tool by which a model says that it is done: it ends the agent, and does nothing else."""
+
+_REFUSED: Final[ContextVar[list[RaviError] | None]] = ContextVar("ravi_smolagents_refused", default=None)
+
+
+class Agents(Adapter):
+    """The agents, in `smolagents.agents`."""
+
+    def follow(self) -> None:
+        """Wrap what yields an agent's steps."""
+        self.around(self.module.MultiStepAgent, "_run_stream", lambda agent, _args, _kwargs: agent, _run)
+
+
+class Tools(Adapter):
+    """The tools, in `smolagents.tools`."""
+
+    def follow(self) -> None:
+        """Wrap what runs a tool."""
+        for kind in (self.module.Tool, self.module.PipelineTool):
+            self.around(kind, "__call__", _tool, _call)
+
+
+def _run(agent: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = getattr(agent, "name", None) or type(agent).__name__
+    return run_generated(name, _until_refused, (wrapped, args, kwargs), {})
+
+
+def _until_refused(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
+    """Yield an agent's steps; end it after the one in which a tool of it was refused."""
+    refused: list[RaviError] = []
+    steps = wrapped(*args, **kwargs)
+    take: Callable[[], Any] = steps.__next__
+    while True:
+        token = _REFUSED.set(refused)
+        try:
+            item = take()
+        except StopIteration as end:
+            return end.value
+        finally:
+            _REFUSED.reset(token)
+        try:
+            yield item
+        except GeneratorExit:
+            steps.close()
+            raise
+        take = steps.__next__ if not refused or not _is_step(item) else lambda: steps.throw(refused[0])
+
+
+def _is_step(item: object) -> bool:
+    """Whether what was yielded is a step that has ended, with all that it did."""
+    return hasattr(item, "step_number")
+
+
+def _tool(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameworkTool | None:
+    if tool.name == _ANSWER:
+        return None
+    given = {each: value for each, value in kwargs.items() if each != "sanitize_inputs_outputs"}
+    return FrameworkTool(tool.name, None, given or (args[0] if args else None), getattr(tool, "forward", None))
+
+
+def _call(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = tool.call(wrapped, args, kwargs)
+    if call is None:
+        return wrapped(*args, **kwargs)
+    try:
+        return call.run()
+    except RaviError as error:
+        refused = _REFUSED.get()
+        if refused is not None and not call.started:
+            refused.append(error)
+        raise

@@ -1,0 +1,258 @@
+"""Open an agent of a framework around each of its steps, and make a tool call of what it runs as a tool.
+
+A framework's agent may be a generator, work in many tasks and threads, and take turns with others: its scope is opened once, entered for
+each step in the context of that step, and closed once. What of ours goes wrong here never reaches the program; refusals do.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, cast
+
+from opentelemetry import context as otel_context
+
+from ravi_otel._current import Attachment, entered, with_leaf
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.shares import OWN, POOL
+from ravi_otel._runtime.scopes import agent
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.tool_call import LABEL, ToolCall, enclosing_call, is_captured
+from ravi_otel.errors import RaviError
+from ravi_otel.hooks._listeners import Guarded
+from ravi_otel.policy._checks import MAX_NAME
+from ravi_otel.policy._limits import ScopeKind
+
+PLACE: Final = "framework"
+"""What is said of a bug of ours in an adapter."""
+
+_opened: Final[weakref.WeakSet[Scope]] = weakref.WeakSet()
+"""The scopes of agents that a framework runs; all others a program has opened itself."""
+
+
+def label_of(name: object, default: str) -> str:
+    """Return a framework's name for something as one that a scope can have; `default` where it is no text, or none is left of it."""
+    with Guarded(PLACE):
+        if isinstance(name, str):
+            start = str.__getitem__(name, slice(MAX_NAME))
+            return "".join(char if char.isprintable() else " " for char in start).strip() or default
+    return default
+
+
+class AgentTurn:
+    """One agent of a framework at work: `begin` opens its scope, each `step` runs in it, `close` ends it. With `with` it is one step."""
+
+    __slots__ = ("_context", "_handle", "_step")
+
+    def __init__(self, name: str) -> None:
+        known = entered()
+        around = known if isinstance(known, Scope) else STATE.locate()[0]
+        self._handle = agent(name, share=POOL if _is_programs(around) else OWN)
+        self._step: Attachment | None = None
+        before = otel_context.get_current()
+        try:
+            if known is None and around.facts.kind is ScopeKind.RUN:  # a thread without a context, and one run that is open
+                otel_context.attach(with_leaf(around))
+            self._handle.__enter__()
+            self._context = otel_context.get_current()
+        finally:
+            otel_context.attach(before)
+        _opened.add(self._handle.scope)
+
+    @classmethod
+    def begin(cls, name: object, default: str = "agent") -> Self | None:
+        """Open the scope of an agent; None where that fails through a fault of ours. Raises what refuses it."""
+        with Guarded(PLACE, RaviError):
+            return cls(label_of(name, default))
+        return None
+
+    def step(self) -> Attachment:
+        """Return what goes around one step, in whatever task or thread that runs."""
+        return Attachment(self._context)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End it, by `error` if that is how; the error is the caller's to raise."""
+        with Guarded(PLACE):
+            before = otel_context.get_current()
+            otel_context.attach(self._context)
+            try:
+                self._handle.__exit__(None if error is None else type(error), error, None)
+            finally:
+                otel_context.attach(before)
+
+    def __enter__(self) -> None:
+        self._step = self.step()
+        self._step.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        step, self._step = self._step, None
+        if step is not None:
+            step.restore()
+        self.close(error)
+
+
+def _is_programs(around: Scope) -> bool:
+    """Whether an agent of the program's own is around: whatever a framework does in there is charged to it, as without an adapter."""
+    return any(each.facts.kind is ScopeKind.AGENT and each not in _opened for each in around.upwards())
+
+
+class AgentTurns:
+    """Let the agents of one run of a framework take turns: where another takes over, the turn of the one before has ended."""
+
+    __slots__ = ("_agent", "_turn")
+
+    def __init__(self) -> None:
+        self._agent: object = None
+        self._turn: AgentTurn | None = None
+
+    def turn_of(self, agent: object, name: object) -> AgentTurn | None:
+        """Return the turn of `agent`, which begins where another's was; None as from `AgentTurn.begin`."""
+        if agent is not self._agent or self._turn is None:
+            self.close()
+            self._turn, self._agent = AgentTurn.begin(name), agent
+        return self._turn
+
+    @property
+    def current(self) -> AgentTurn | None:
+        """Return the turn that goes on."""
+        return self._turn
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the turn that goes on, if there is one."""
+        turn, self._turn, self._agent = self._turn, None, None
+        if turn is not None:
+            turn.close(error)
+
+
+# -- an agent around one method ---------------------------------------------------------------------------------------------
+
+
+def run_called(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a method gives that is one agent's whole turn."""
+    turn = AgentTurn.begin(name)
+    if turn is None:
+        return wrapped(*args, **kwargs)
+    with turn:
+        return wrapped(*args, **kwargs)
+
+
+async def run_awaited(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what a coroutine method gives that is one agent's whole turn."""
+    turn = AgentTurn.begin(name)
+    if turn is None:
+        return await wrapped(*args, **kwargs)
+    with turn:
+        return await wrapped(*args, **kwargs)
+
+
+def run_generated(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
+    """Yield what a generator method yields that is one agent's whole turn; each step runs in its scope, and what is between them not."""
+    generator: Generator[Any, Any, Any] = wrapped(*args, **kwargs)
+    turn = AgentTurn.begin(name)
+    if turn is None:
+        return (yield from generator)
+    error: BaseException | None = None
+    try:
+        step: Callable[[], Any] = partial(next, generator)
+        while True:
+            try:
+                with turn.step():
+                    item = step()
+            except StopIteration as end:
+                return end.value
+            try:
+                sent = yield item
+            except GeneratorExit:
+                with turn.step():
+                    generator.close()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it is the framework's to deal with
+                step = partial(generator.throw, thrown)
+            else:
+                step = partial(generator.send, sent)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        turn.close(error)
+        del error  # whose traceback knows this frame
+
+
+async def run_generated_async(
+    name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> AsyncGenerator[Any, Any]:
+    """Yield what an async generator method yields, as `run_generated`."""
+    generator: AsyncGenerator[Any, Any] = wrapped(*args, **kwargs)
+    turn = AgentTurn.begin(name)
+    error: BaseException | None = None
+    try:
+        step: Callable[[], Any] = generator.__anext__
+        while True:
+            try:
+                with otel_context_of(turn):
+                    item = await step()
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield item
+            except GeneratorExit:
+                with otel_context_of(turn):
+                    await generator.aclose()
+                raise
+            except BaseException as thrown:  # noqa: BLE001 - it is the framework's to deal with
+                step = partial(generator.athrow, thrown)
+            else:
+                step = partial(generator.asend, sent)
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        if turn is not None:
+            turn.close(error)
+        del error  # whose traceback knows this frame
+
+
+def otel_context_of(turn: AgentTurn | None) -> Attachment:
+    """Return what goes around a step of a turn; where there is none, what changes nothing."""
+    return Attachment(otel_context.get_current()) if turn is None else turn.step()
+
+
+# -- tools ------------------------------------------------------------------------------------------------------------------
+
+
+class FrameworkTool(NamedTuple):
+    """Say what a framework is about to run as a tool: its name, the id that the model gave the call, and what it is given.
+
+    `function` is the program's own function, where the framework has it at hand: it may be a tool of ours by another name.
+    """
+
+    name: object
+    call_id: object = None
+    arguments: object = None
+    function: object = None
+
+    def call(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall | None:
+        """Return the tool call that runs it; None where it is one that is told already, or a fault of ours stands in the way."""
+        with Guarded(PLACE):
+            name = label_of(self.name, "tool")
+            within = enclosing_call(name, STATE.locate()[0], exactly=True)
+            if within is not None:
+                within.answered = True
+                return None
+            call_id = label_of(self.call_id, "") or None
+            call = ToolCall(name, partial(wrapped, *args, **kwargs), _shown(self.arguments), call_id=call_id)
+            call.stands_for = frozenset({name, label_of(getattr(self.function, LABEL, None), name)})
+            return call
+        return None
+
+
+def _shown(arguments: object) -> Mapping[str, object] | str | None:
+    """Return arguments as listeners are shown them, None unless content is captured."""
+    if not is_captured():
+        return None
+    if isinstance(arguments, str):
+        return arguments
+    named = cast("Mapping[object, object]", arguments if isinstance(arguments, Mapping) else {})
+    return {str(key): value for key, value in named.items()}
