@@ -671,7 +671,7 @@ class TappedBody(FollowedBody):
 
     def abandon(self) -> None:
         """Settle one that was closed, perhaps before its end."""
-        if self._over:
+        if self._over or (self._stopped and self._cut_unless_complete(self._why_stopped())):
             return
         if isinstance(sys.exc_info()[1], GeneratorExit):
             self.dropped()  # some generator closes it while being finalised

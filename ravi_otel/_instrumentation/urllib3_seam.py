@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from functools import partial
 from types import ModuleType
@@ -79,55 +79,62 @@ class Urllib3Call(HttpCall):
 class FollowedResponse(TappedBody):
     """Follow one response of urllib3 by the methods that read it."""
 
-    __slots__ = ("_encoded",)
+    __slots__ = ("_busy", "_encoded")
 
     def __init__(self, *given: Any, encoded: bool) -> None:
         super().__init__(*given)
         self._encoded = encoded
+        self._busy = False  # it is being read: whoever reads it tells how that ends, though urllib3 may close it on the way
 
     def read(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any, *, at_once: bool = False) -> Any:
         """Stand for `read`, which returns so much, or all of it; `at_once` for `read1`, which returns what is there."""
         if self.cut is not None:
             raise self.cut
-        try:
-            data = wrapped(*args, **kwargs)
-        except BaseException as error:
-            self._raise_instead(error)
-            raise
-        amount = args[0] if args else kwargs.get("amt")
+        data = self._next(partial(wrapped, *args, **kwargs))
         if data:
-            self.came(data, decoded=self._is_decoded(response, args, kwargs))
+            self.came(data, decoded=self._is_decoded(args, kwargs, response.decode_content))
+        amount = args[0] if args else kwargs.get("amt")
         everything = not at_once and (amount is None or amount < 0)
-        if self.cut is None and (everything or (amount != 0 and not data) or response.isclosed()):
+        if self.cut is None and (everything or (amount != 0 and not data) or _is_drained(response)):
             self._raise_instead(None)
         return data
 
-    def chunks(self, source: Iterator[bytes], response: Any, args: Any, kwargs: Any) -> Iterator[bytes]:
+    def chunks(self, source: Generator[bytes], response: Any, args: Any, kwargs: Any) -> Generator[bytes]:
         """Stand for `read_chunked`, which generates what comes."""
-        decoded = self._is_decoded(response, args, kwargs)
+        decoded = self._is_decoded(args, kwargs, None)  # where nothing is said it does not decode, other than `read`
         try:
-            for data in source:
-                if self.cut is None and self.came(data, decoded=decoded):
-                    yield data
-                    break
+            while self.cut is None and (data := self._next(partial(next, source, None))) is not None:
+                self.came(data, decoded=decoded)
                 yield data
         except GeneratorExit:
-            source.close()  # type: ignore[attr-defined]  # a generator, always
+            source.close()
             raise
+        if self.cut is None:
+            self._raise_instead(None)
+            return
+        with suppress(Exception):  # whatever that raises, it is cut
+            response.close()
+        raise self.cut
+
+    def _next(self, read: Callable[[], Any]) -> Any:
+        """Return what comes next; raise our refusal where that does not come because of us."""
+        self._busy = True
+        try:
+            return read()
         except BaseException as error:
             self._raise_instead(error)
             raise
-        if self.cut is not None:
-            with suppress(Exception):  # whatever that raises, it is cut
-                response.close()
-            raise self.cut
-        self._raise_instead(None)
+        finally:
+            self._busy = False
 
-    def _is_decoded(self, response: Any, args: Any, kwargs: Any) -> bool:
-        if not self._encoded:
-            return True
+    def abandon(self) -> None:
+        """See `TappedBody.abandon`."""
+        if not self._busy:
+            super().abandon()
+
+    def _is_decoded(self, args: Any, kwargs: Any, default: object) -> bool:
         asked = args[1] if len(args) > 1 else kwargs.get("decode_content")
-        return bool(response.decode_content if asked is None else asked)
+        return not self._encoded or bool(default if asked is None else asked)
 
     def _raise_instead(self, error: BaseException | None) -> None:
         """Settle it at its end, or because reading it failed; raise our refusal where we caused that."""
@@ -144,6 +151,12 @@ class FollowedResponse(TappedBody):
             self._stopped = True
             with suppress(Exception):  # closed by now, or read from somewhere else
                 shut_down(self.response()._fp.fp.raw._sock)  # noqa: SLF001 - the only way to it in all versions
+
+
+def _is_drained(response: Any) -> bool:
+    """Whether all came, and nothing that is decoded already waits to be read."""
+    waits: Any = get(response, "_decoded_buffer")
+    return response.isclosed() and not (waits is not None and len(waits)) and not get(get(response, "_decoder"), "has_unconsumed_tail")
 
 
 def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
