@@ -69,6 +69,13 @@ class Served:
         self.listening.close()
 
 
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
 @contextlib.contextmanager
 def serving(root: Path, **options: Any) -> Iterator[Served]:
     served = Served(root, **options)

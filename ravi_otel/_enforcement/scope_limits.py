@@ -50,6 +50,9 @@ CHILDREN: Final = ForkLock()  # one thread may come again, in a signal handler: 
 LONGEST_WAIT_S = 30.0
 """How long a call waits in line for what others hold, if no deadline comes first."""
 
+_CODE: Final = "the program"
+"""Who sets a limit that nobody outside of the program does."""
+
 _SLACK_S: Final = 0.001
 """What an event loop may wake a sleeper too early by."""
 
@@ -362,9 +365,10 @@ class LimitedScope:
             if account.kept_back and inner > account.value:
                 self.last_call.taken = False  # it is kept for a last call again
             run_sync(self.engine.ledger.retune(account, inner))
+            account.set_by = inner, by or login or _CODE
             self.clock.watch(account)
         for each in series:
-            each.retune(inner)
+            each.retune(inner, by or login or _CODE)
         self._emit_set(before, inner, by, login)
 
     def _emit_set(self, before: Iterable[tuple[str, str, int | None]], now: int, by: str | None, login: str | None) -> None:
@@ -542,6 +546,8 @@ class LimitedScope:
             window=account.window,
             counted_for=account.counted_for,
             as_of=as_of(ledger, own),
+            declared=None if account.value == account.limit.value else public_amount(kind, account.limit.value),
+            set_by=own.setter,
         )
 
     def used_of(self, account: Account) -> int:

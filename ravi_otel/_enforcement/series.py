@@ -53,6 +53,7 @@ class Series:
         "nature",
         "observe",
         "origin",
+        "set_by",
         "strict",
         "value",
     )
@@ -66,6 +67,7 @@ class Series:
         self.nature = nature_of(limit, engine.admission)
         self.strict = is_strict(limit, engine.admission)
         self.value = self.declared = limit.value
+        self.set_by: tuple[int, str] | None = None
         self._engine = engine
         self._by = limit.by
         self._calendar = is_calendar(limit.per)
@@ -128,11 +130,12 @@ class Series:
         """Return all counters that are kept, also of windows that are over."""
         return [account for counters in tuple(self._counters.values()) for account in tuple(counters.values())]
 
-    def retune(self, value: int) -> None:
-        """Set another limit, on every counter that is kept and on those to come."""
-        self.value = value
+    def retune(self, value: int, by: str) -> None:
+        """Set another limit, on every counter that is kept and on those to come; `by` is whose doing it is."""
+        self.value, self.set_by = value, (value, by)
         for account in self.living():
             run_sync(self._engine.ledger.retune(account, value))
+            account.set_by = self.set_by
 
     def declare(self, value: int) -> None:
         """Have a smaller limit that was declared again hold, as `retune` does, unless a store was told of less before."""
@@ -181,7 +184,7 @@ class Series:
         )
         if self.value != made.value:
             made.revalue(self.value)
-        made.declared = self.declared
+        made.declared, made.set_by = self.declared, self.set_by
         made.named_store = store_id(engine.ledger) is not None
         made.ends_s, made.wall_s = (window.end if self._calendar else None), engine.wall_s
         engine.begin_at(made, known)

@@ -24,7 +24,10 @@ _MOST_SAID = 200
 
 @click.group(short_help="Read audit logs, and check that they are as they were written.")
 def audit() -> None:
-    """Read and check the logs in which the gate wrote what was asked, decided and done, and who set which limit."""
+    """Read and check the logs of an AuditLog: what was asked, decided and done, and who set which limit.
+
+    A program writes one where it gives its gate an AuditLog; `ledger set-limit` and the page do where they are given --audit.
+    """
 
 
 @audit.command(name="verify", short_help="Find what was changed, taken out or cut off.")

@@ -339,7 +339,8 @@ class LimitReading:
     `scope_name` say whose limit it is. What a shared ledger counts is read `as_of` a time, in UTC: when it last told this process. It is
     asked where that is more than a second ago, and what is known stands where it does not answer. None where this process counts alone,
     or has heard nothing from the ledger yet: then nobody knows what others used, and `used`, `held`, `remaining` and `ratio` are NaN,
-    which is unknown, as in a stored run that nobody saw end.
+    which is unknown, as in a stored run that nobody saw end. `declared` is the amount that it was given where it was written, None where
+    that holds still, and `set_by` who set the one that holds now, where that was done in this process.
     """
 
     limit: Limit
@@ -354,6 +355,8 @@ class LimitReading:
     window: str | None = None
     counted_for: str | None = None
     as_of: datetime | None = None
+    declared: float | None = None
+    set_by: str | None = None
 
     @property
     def fullness(self) -> float:

@@ -127,11 +127,15 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class RunsPage:
-    """Give a page of runs: `after` asks for the next, None at the end; `facets` counts runs by what they can be filtered by."""
+    """Give a page of runs: `after` asks for the next, None at the end.
+
+    `facets` counts all that fit by what they can be filtered by, and `spent` sums them up, None where nobody asked for it.
+    """
 
     rows: tuple[RunRow, ...]
     total: int
     after: str | None
+    spent: Spent | None = None
     facets: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict[str, tuple[tuple[str, int], ...]])
 
 
@@ -257,11 +261,15 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RunTree:
-    """Show one run: its head, its nodes outer ones first, its limits the fullest first. `launch` is what was launched, None otherwise."""
+    """Show one run: its head, its nodes outer ones first, its limits the fullest first.
+
+    `limit_sums` are what was used in the scope of each limit, and `launch` is what was launched, None otherwise.
+    """
 
     run: RunRow
     nodes: tuple[Node, ...]
     limits: tuple[LimitReading, ...]
+    limit_sums: tuple[Sums, ...]
     notes: tuple[Note, ...]
     left_out: int
     launch: Json | None
@@ -269,7 +277,10 @@ class RunTree:
 
 @dataclass(frozen=True, slots=True)
 class CallView:
-    """Show one model call or tool call whole. Messages, arguments and result are None where they were not captured."""
+    """Show one model call or tool call whole. Messages, arguments and result are None where they were not captured.
+
+    Of its duration it `waited` so long for a person, None where nobody was asked.
+    """
 
     node: Node
     run: str
@@ -291,6 +302,7 @@ class CallView:
     retries: tuple[Json, ...]
     events: tuple[Json, ...]
     captured: bool
+    waited: int | None = None
     system: tuple[Json, ...] | None = None
     tools: tuple[Json, ...] | None = None
     messages: tuple[Json, ...] | None = None
@@ -301,7 +313,7 @@ class CallView:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Say where one limit stood over time: `points` are (time, used, held, limit), in its public unit."""
+    """Say where one limit stood over time: `points` are (time, used, held, limit), in its public unit, and `warn_at` where it warns."""
 
     scope: str
     scope_kind: str
@@ -311,6 +323,7 @@ class Curve:
     window: str | None
     counted_for: str | None
     points: tuple[tuple[int, float | None, float | None, float | None], ...]
+    warn_at: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -586,6 +599,8 @@ def reading_of(stored: Json) -> LimitReading | None:
         ratio=ratio,
         denied=max(0, int(float_in(stored.get("denied")) or 0)),
         events=tuple(each for each in told[:_MOST_NAMES] if isinstance(each, str)),
+        declared=float_in(stored.get("declared")),
+        set_by=_text(stored.get("set_by")),
     )
     per, window, by, counted_for = (_text(stored.get(key)) for key in ("per", "window", "by", "counted_for"))
     try:

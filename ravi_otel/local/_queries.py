@@ -40,6 +40,7 @@ from ravi_otel.local._answers import (
     consumed_in,
     duration_of,
     event_of,
+    float_in,
     json_in,
     list_in,
     note_of,
@@ -141,7 +142,13 @@ class Queries:
         rest = found if last is None else [row for row in found if _rank(row) < last]
         page = rest[:most]
         more = "{}~{}".format(*_rank(page[-1])) if page and len(rest) > most else None
-        return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, counted)
+        whole = self._spent_in(row["run"] for row in found) if facets else None
+        return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, whole, counted)
+
+    def _spent_in(self, runs: Iterable[str]) -> Spent:
+        """Sum up runs, none of which is in another."""
+        (row,) = self._rows(f"SELECT {ADDED} FROM runs WHERE run IN {_ONLY}", {"only": json.dumps(list(runs))})
+        return Spent.of(sums_in(row))
 
     def _heads(self, runs: Sequence[str], gone: str) -> tuple[RunRow, ...]:
         """Give runs by their ids, in this order."""
@@ -223,6 +230,7 @@ class Queries:
     def tree(self, run: str, *, most: int = 100_000) -> RunTree:
         """Give one run whole, up to so many nodes."""
         record, place = self._record(run, most), {"runs": json.dumps(self._inside(run))}
+        limits = record.limits()
         notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {IN_RUNS}", place)]
         notes += [
             Note(row["at"], "review", row["scope"], clean(row["tool"]), {name: row[name] for name in _REVIEW})
@@ -231,7 +239,8 @@ class Queries:
         return RunTree(
             run=record.head,
             nodes=tuple(nodes_of(record)),
-            limits=tuple(reading for _, reading in record.limits()),
+            limits=tuple(reading for _, reading in limits),
+            limit_sums=tuple(branch.sums for branch, _ in limits),
             notes=tuple(sorted(notes, key=lambda note: note.at)),
             left_out=sum(record.left_out.values()),
             launch=record.launch,
@@ -247,7 +256,10 @@ class Queries:
         for row in rows:
             found[tuple(row[name] for name in _CURVE)].append(row)
         points = {key: tuple((row["at"], row["used"], row["held"], row["value"]) for row in rows) for key, rows in found.items()}
-        return tuple(Curve(**dict(zip(_CURVE, key, strict=True)), points=each) for key, each in points.items())
+        return tuple(
+            Curve(**dict(zip(_CURVE, key, strict=True)), points=each, warn_at=float_in(found[key][-1]["warn_at"]))
+            for key, each in points.items()
+        )
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -285,8 +297,15 @@ class Queries:
             refusal=object_in(row["refusal"]),
             retries=objects_in(known.get("retries")),
             events=tuple(event_fields(event) for event in leaf.events),
+            waited=self._waited(row["run"], row["call"]),
             **self._content(row["call"]),
         )
+
+    def _waited(self, run: str, call: str) -> int | None:
+        """Return how long a call waited for a person: from each time that one was asked to what the gate decided next."""
+        rows = self._rows("SELECT at, decision FROM reviews WHERE run = ? AND call = ? ORDER BY at", (run, call))
+        waits = [later["at"] - asked["at"] for asked, later in pairwise(rows) if asked["decision"] == "escalate"]
+        return sum(waits) if waits else None
 
     def _content(self, call: str) -> dict[str, Any]:
         rows = self._rows("SELECT kind, messages, data FROM content WHERE item = ?", (call,))

@@ -656,7 +656,7 @@ class Recorder(Listener):
                 continue
             self._sampled[key] = (account, known[1], now)
             limit, facts, kind = account.limit, account.facts, account.limit.kind
-            amounts = (public_amount(kind, each) for each in (account.used, account.held, account.value))
+            amounts = *(public_amount(kind, each) for each in (account.used, account.held, account.value)), account.warn_at
             whose = (
                 facts.scope_id,
                 facts.kind.value,
@@ -807,6 +807,8 @@ def _stand(told: Mapping[str, Any], account: Any, used: int, held: int, denied: 
         "counted_for": account.counted_for,
         "origin": account.origin,
         "written": place_of(account.origin),
+        "declared": None if account.value == limit.value else public_amount(kind, limit.value),
+        "set_by": _text(account.setter),
         "refused": itself,
     }
 

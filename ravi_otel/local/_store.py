@@ -145,7 +145,7 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "samples": (
         *("at", "run", "scope", "scope_kind", "scope_name", "limit_label", "limit_kind", "window", "counted_for"),
-        *("used", "held", "value"),
+        *("used", "held", "value", "warn_at"),
     ),
     "reviews": (
         *("at", "scope", "call", *_FACTS, "tool", "decision", "reason", "args_sha256", "final", "executed_from", "human_approved"),
@@ -236,6 +236,7 @@ def limit_fields(facts: ScopeFacts, reading: LimitReading) -> dict[str, Any]:
         "denied": None if math.isnan(reading.used) and not reading.denied else reading.denied,
         "events": list(reading.events),
         **({"per": limit.per, "window": reading.window, "by": limit.by, "counted_for": reading.counted_for} if limit.renews else {}),
+        **({} if reading.declared is None else {"declared": finite(reading.declared), "set_by": reading.set_by}),
     }
 
 

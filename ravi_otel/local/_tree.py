@@ -586,10 +586,15 @@ def _budget(branch: Branch, reading: LimitReading) -> Budget:
         used=amount(limit.kind, reading.used),
         held=amount(limit.kind, reading.held),
         share=percent(reading.ratio),
-        events=", ".join(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)),
+        events=", ".join([*(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)), *_set_by(reading)]),
         denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
         tone=tone_of(reading),
     )
+
+
+def _set_by(reading: LimitReading) -> list[str]:
+    """Say that another value was set than the one that is written, and by whom."""
+    return [] if reading.declared is None else [f"set by {clean(reading.set_by, 20)}" if reading.set_by else "set anew"]
 
 
 def tone_of(reading: LimitReading) -> Tone:

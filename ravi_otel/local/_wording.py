@@ -128,7 +128,9 @@ def rate(per_s: float | None) -> str:
 
 
 def usd(amount: float | None, *, estimated: bool = False, partly: bool = False) -> str:
-    """Write dollars; `partly` when more was spent than is known."""
+    """Write dollars; `partly` when more was spent than is known, which is all that is known of nothing."""
+    if partly and not amount:
+        return UNKNOWN
     return ("≥" if partly else "") + money(None if amount is None else round(amount * NANO), estimated=estimated)
 
 

@@ -110,7 +110,9 @@ class EscalateAbove(Rule):
         number = case.number(self.field, self.least)
         if isinstance(number, Vote):
             return number
-        return Vote(DecisionKind.ESCALATE, self.reason or f"{self.field}_needs_a_person") if number > exact_limit(self.most) else None
+        if number <= exact_limit(self.most):
+            return None
+        return Vote(DecisionKind.ESCALATE, self.reason or f"{self.field}_above_{self.most:.15g}_needs_a_person")
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import RunRow, RunsPage
 from ravi_otel.local._wording import clean
 from ravi_otel.local.live import LimitState
@@ -39,7 +40,10 @@ class Session(Model):
 
 
 class Bar(Model):
-    """Be one limit. `used`, `held` and `warn` are percents of the bar's width; `kind` is the word that sets it."""
+    """Be one limit. `used`, `held` and `warn` are percents of the bar's width; `kind` is the word that sets it.
+
+    `since` says what it was where it is written, and who set what it is; "" where nobody did.
+    """
 
     kind: str
     title: str
@@ -53,6 +57,7 @@ class Bar(Model):
     refused: int
     watched: bool
     spec: str | None
+    since: str
 
     @classmethod
     def of(cls, limit: LimitState, title: str | None = None, tone: Tone | None = None) -> Bar:
@@ -72,6 +77,7 @@ class Bar(Model):
             refused=limit.refused,
             watched=limit.only_watched,
             spec=None if limit.spec is None else clean(limit.spec, _MOST_NAME),
+            since=limit.set_text,
         )
 
 
@@ -167,6 +173,40 @@ class BudgetChange(Model):
 
     id: str
     value: str | None = None
+
+
+class LimitAsk(Model):
+    """Ask what another value of a limit of an open scope would do."""
+
+    process: str
+    scope: str
+    kind: str
+    value: str
+
+
+class BudgetAsk(Model):
+    """Ask what another value of a shared budget would do."""
+
+    id: str
+    value: str
+
+
+class Tried(Model):
+    """Say what a value would do, as it was `typed`: why it is none, whether it is the one there is, or what it would refuse at once."""
+
+    typed: str
+    error: str = ""
+    is_same: bool = False
+    refuses: str = ""
+
+    @classmethod
+    def of(cls, limit: LimitState, typed: str) -> Tried:
+        """Try a value that was typed on a limit, and change nothing."""
+        try:
+            value = limit.read_amount(typed)
+        except ConfigurationError as error:
+            return cls(typed=typed, error=str(error))
+        return cls(typed=typed, is_same=value == limit.limit, refuses=limit.refuses_at(value))
 
 
 class Done(Model):
@@ -359,17 +399,17 @@ class Audit(Model):
 
 
 class Limit(Model):
-    """Be one limit that counts now, and whose it is; `written` is where, short and in full, and `since` what was set there before."""
+    """Be one limit that counts now, and whose it is, `run` the id of its run; `written` is where, short and in full."""
 
     key: str
     process: str
     scope: str
     whose: str
     of: str
+    run: str | None
     bar: Bar
     can: list[str]
     written: tuple[str, str] | None
-    since: str | None
 
 
 class Limits(Model):
@@ -553,9 +593,9 @@ class WhatIf(Model):
     """Be what past runs came to, as a histogram, and which of them a limit would have refused.
 
     `bins` are (percent of the tallest, whether it is past the limit). `at` is where the limit stands in percent of the width, `now` where
-    the one stands that counted last, and what it was; `spec` is the line to write down, and `suggested` the one that `suggest` would
-    write. `agents` are those that
-    can be asked for, with their names to be shown; `most` and `step` are those of a slider.
+    the one stands that counted last, and what it was: None where that is far from what any run came to; `spec` is the line to write down,
+    and `suggested` the one that `suggest` would write. `agents` are those that can be asked for, with their names to be shown; `most` and
+    `step` are those of a slider.
     """
 
     runs: int = 0
@@ -564,7 +604,7 @@ class WhatIf(Model):
     bins: list[tuple[float, bool]] = []
     ticks: list[tuple[float, str]] = []
     at: float | None = None
-    now: tuple[float, str] | None = None
+    now: tuple[float | None, str] | None = None
     spec: str | None = None
     suggested: str | None = None
     typical: list[tuple[str, str]] = []

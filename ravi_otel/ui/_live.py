@@ -17,7 +17,7 @@ from anyio import to_thread
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import _wording as wording
 from ravi_otel.local._wording import clean, count
-from ravi_otel.local.live import MOST_REFUSALS, LiveError, LiveEvent, ProcessState, Row, Watch, Watched, rows
+from ravi_otel.local.live import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, Row, RunState, Watch, Watched, rows
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
@@ -35,6 +35,7 @@ _MOST_BARS: Final = 8
 _MOST_REFUSALS: Final = 20
 _MOST_NAME: Final = 120
 _MOST_TEXT: Final = 300
+_LEAST_APART: Final = 8
 _TIMES: Final = {1: "once", 2: "twice"}
 _PAUSED: Final = ("paused", "paused above", "closed", "cancelled")
 
@@ -112,25 +113,28 @@ class Feed:
     def limits(self) -> api.Limits:
         """Return every limit that counts now, the fullest first."""
         found: list[tuple[float, api.Limit]] = []
-        for row in rows(self.look()):
+        seen = self.look()
+        apart_by = _apart([run for watched in seen for run in (() if watched.process is None else watched.process.runs)])
+        for row in rows(seen):
             if row.scope is None or row.run is None:
                 continue
             of = "" if row.scope.kind == "run" else clean(row.run.name, _MOST_NAME)
+            apart = apart_by[row.run.run_id]
             can = ["set_limit"] if row.watched.trouble is None else []
             for each in row.scope.limits:
                 key = f"{_key(row.watched, row.key)}/{each.kind}"
-                whose = f"{row.scope.kind} {clean(row.scope.name, _MOST_NAME)}"
-                bar = api.Bar.of(each)
+                name = clean(row.scope.name, _MOST_NAME)
+                whose = f"{row.scope.kind} {name}{'' if of else apart}"
                 known = api.Limit(
                     key=key,
                     process=_key(row.watched, row.watched.key),
                     scope=row.scope.scope_id,
                     whose=whose,
-                    of=of,
-                    bar=bar,
+                    of=of and of + apart,
+                    run=row.run.run_id,
+                    bar=api.Bar.of(each),
                     can=can,
                     written=None if each.source is None else place(each.source),
-                    since=None if each.declared is None else each.amount(each.declared),
                 )
                 found.append((each.urgency, known))
         found.sort(key=lambda each: -each[0])
@@ -145,10 +149,8 @@ class Feed:
         assert scope is not None  # `_row` finds scopes alone
         name = f"{scope.kind} {clean(scope.name, _MOST_NAME)}"
         if command.op == "set_limit":
-            limit = next((each for each in scope.limits if each.kind == command.kind), None)
-            if limit is None or command.value is None:
-                raise ConfigurationError(f"{name} has no limit {clean(command.kind, 40)!r}, or no value was given.")
-            value = limit.read_amount(command.value)
+            limit = _limit_of(row, command.kind)
+            value = limit.read_amount(command.value or "")
             session.set_limit(scope.scope_id, limit.kind, value, by=by)
             said = f"{limit.title} of {name} is {limit.amount(value)} now."
         elif command.op == "reprioritize":
@@ -162,11 +164,35 @@ class Feed:
             said = f"{name}: {command.op} is done."
         return api.Done(said=said)
 
-    def _row(self, command: api.Command) -> Row:
+    def tried(self, asked: api.LimitAsk) -> api.Tried:
+        """Return what another value of a limit would do; LiveError or ConfigurationError where it is not there any more."""
+        return api.Tried.of(_limit_of(self._row(asked), asked.kind), asked.value)
+
+    def _row(self, asked: api.Command | api.LimitAsk) -> Row:
         for row in rows(self.look()):
-            if row.scope is not None and row.scope.scope_id == command.scope and _key(row.watched, row.watched.key) == command.process:
+            if row.scope is not None and row.scope.scope_id == asked.scope and _key(row.watched, row.watched.key) == asked.process:
                 return row
         raise LiveError("That is not open any more.")
+
+
+def _limit_of(row: Row, kind: str | None) -> LimitState:
+    scope = row.scope
+    assert scope is not None  # `Feed._row` finds scopes alone
+    limit = next((each for each in scope.limits if each.kind == kind), None)
+    if limit is None:
+        raise ConfigurationError(f"{scope.kind} {clean(scope.name, _MOST_NAME)} has no limit {clean(kind, 40)!r}.")
+    return limit
+
+
+def _apart(runs: list[RunState]) -> dict[str | None, str]:
+    """Return for each run what tells it apart from others of its name: as much of its id as does, "" where nothing has to."""
+    found: dict[str | None, str] = {}
+    for run in runs:
+        others = [str(each.run_id) for each in runs if each.name == run.name and each.run_id != run.run_id]
+        own = str(run.run_id)
+        length = next((at for at in range(_LEAST_APART, len(own)) if not any(each[:at] == own[:at] for each in others)), len(own))
+        found[run.run_id] = f" ({clean(own[:length], _MOST_NAME)})" if others else ""
+    return found
 
 
 async def events(feed: Feed, inbox: Inbox) -> AsyncGenerator[str]:
@@ -322,7 +348,7 @@ def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
     if waits is not None or scope.waits_for == "approval":
         return "wait", "waits for approval"
     if scope.last_refusal is not None and scope.kind != "run":
-        return "refused", f"refused {_many(scope.refused, 'call')}"
+        return ("near", "limit raised, not tried yet") if scope.is_raised else ("refused", f"refused {_many(scope.refused, 'call')}")
     if scope.kind == "run":
         return "run", f"running {wording.age(scope.age_s)}"
     return "run", "waits" if row.state == "waiting" else clean(scope.last_event, 60) or "open"
@@ -353,7 +379,7 @@ def _note(row: Row, waits: api.Ask | None) -> api.Note | None:
         return None
     last = next((each for each in reversed(process.refusals) if each.scope_id == scope.scope_id), None)
     at, call = ("", None) if last is None else (_clock(last.at_unix_s), last.call_id)
-    return api.Note(tone="refused", at=at, text=clean(scope.last_refusal, _MOST_TEXT), call=call)
+    return api.Note(tone="near" if scope.is_raised else "refused", at=at, text=clean(scope.last_refusal, _MOST_TEXT), call=call)
 
 
 def _clock(unix_s: float) -> str:

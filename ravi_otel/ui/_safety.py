@@ -98,9 +98,12 @@ class Access:
     @property
     def url(self) -> str:
         """Return the URL to open, with the token."""
+        return f"{self._base}/?{urlencode({'token': self.token})}"
+
+    @property
+    def _base(self) -> str:
         host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else _bracketed(self.host)  # noqa: S104 - the same
-        base = self.public_url or f"http://{host}:{self.port}"
-        return f"{base.rstrip('/')}/?{urlencode({'token': self.token})}"
+        return (self.public_url or f"http://{host}:{self.port}").rstrip("/")
 
     @property
     def cookie_name(self) -> str:
@@ -111,9 +114,9 @@ class Access:
         """Return a secret made of the token for one purpose, which does not give the token away."""
         return hmac.new(self.token.encode(), purpose.encode(), hashlib.sha256).hexdigest()
 
-    def link(self, request_id: str, expires_at: float, seal: str) -> str | None:
-        """Return the URL that lets whoever has it decide one request, as it was shown; None where nobody outside reaches the page."""
-        return None if self.public_url is None else f"{self.public_url.rstrip('/')}{LINK}{self._signed(request_id, int(expires_at), seal)}"
+    def link(self, request_id: str, expires_at: float, seal: str) -> str:
+        """Return the URL that lets whoever has it decide one request, as it was shown: from here alone without `public_url`."""
+        return f"{self._base}{LINK}{self._signed(request_id, int(expires_at), seal)}"
 
     def is_link(self, given: str, seal: str) -> bool:
         """Whether it was made for exactly this request, and counts still."""
@@ -281,7 +284,7 @@ class Guard:
         arrived = self._by_token(scope)
         if arrived is not None:
             return arrived
-        by_link = self._access.public_url is not None and scope["path"].startswith(_LINK_PATHS)
+        by_link = scope["path"].startswith(_LINK_PATHS)
         if not by_link and not any(self._access.is_cookie(each) for each in _cookies(headers, self._access.cookie_name)):
             return _no(401, "This page needs the URL that `ravi-otel ui` printed when it started, with its token: open that one.")
         if scope["path"].startswith("/api/") and headers.get("sec-fetch-site") in _OTHER_SITES:

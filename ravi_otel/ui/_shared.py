@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -53,13 +54,15 @@ class SharedBudgets:
         budgets = [_budget(each) for each in shown[:_MOST]]
         return api.Budgets(where=clean(where, 200), error=None, budgets=budgets, more=len(shown) - len(budgets))
 
+    def tried(self, asked: api.BudgetAsk) -> api.Tried:
+        """Return what another value of a budget would do; ConfigurationError for one that is gone."""
+        with opened(self.url) as (store, _):
+            return api.Tried.of(_found(map(Shown, run_sync(store.list_accounts()).counters), asked.id).limit, asked.value)
+
     def set(self, asked: api.BudgetChange, by: str) -> api.Done:
         """Set another limit on a budget that is there, or close it; ConfigurationError for one that is gone, or a value that is none."""
         with opened(self.url) as (store, _):
-            counters = run_sync(store.list_accounts()).counters
-            shown = next((each for each in map(Shown, counters) if each.counter.id == asked.id and each.named is not None), None)
-            if shown is None:
-                raise ConfigurationError("That budget is not in the ledger any more.")
+            shown = _found(map(Shown, run_sync(store.list_accounts()).counters), asked.id)
             limit = shown.limit
             if asked.value is None:
                 done, value = bool(run_sync(store.close_scope([shown.counter]))), 0.0
@@ -76,6 +79,13 @@ class SharedBudgets:
         )
         closed = asked.value is None
         return api.Done(said=f"{shown.label} of {shown.where} is {'closed' if closed else f'{limit.amount(value)} now'}.")
+
+
+def _found(listed: Iterable[Shown], budget: str) -> Shown:
+    for shown in listed:
+        if shown.counter.id == budget and shown.named is not None:
+            return shown
+    raise ConfigurationError("That budget is not in the ledger any more.")
 
 
 def _budget(shown: Shown) -> api.Budget:

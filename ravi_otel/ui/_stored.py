@@ -21,7 +21,7 @@ from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._tree import tone_of
-from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, moment, money, percent
+from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, milliseconds, moment, money, percent
 from ravi_otel.local.live import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
@@ -45,6 +45,9 @@ _MOST_CURVES: Final = 8
 _MOST_SERIES: Final = 4
 _MOST_COLUMNS: Final = 400
 _BINS: Final = 48
+_FAR: Final = 4
+"""How many times what runs came to a limit may be, and still be drawn beside them."""
+
 _LEAST_LEARNT: Final = 5
 _FILTERED: Final = ("agent", "model", "user", "tenant")
 _CALLED: Final = {"launch": "program", "refused": "refused call"}
@@ -99,7 +102,11 @@ class Archive:
             where, most=_MORE_RUNS if asked.after else _FIRST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after
         )
         glances = self._ask.glances(page.rows)
-        return api.Runs(page=page, words=[_ending(row) for row in page.rows], glances=[_glance(each) for each in glances])
+        return api.Runs(
+            page=page,
+            words=[_ending(row) for row in page.rows],
+            glances=[_glance(each, row.spent) for each, row in zip(glances, page.rows, strict=True)],
+        )
 
     def run(self, run_id: str, *, most: int = MOST_NODES) -> api.Run:
         """Return one run with so many lines of its tree at most."""
@@ -121,7 +128,7 @@ class Archive:
             tone=tone,
             word=word,
             facts=_facts(head),
-            limits=[_bar(each) for each in tree.limits[:_MOST_CURVES]],
+            limits=[_bar(each, _stood(each, sums)) for each, sums in list(zip(tree.limits, tree.limit_sums, strict=True))[:_MOST_CURVES]],
             rows=rows,
             left_out=tree.left_out,
             length=max(1.0, (max(ends) - head.began) / _MS),
@@ -168,9 +175,8 @@ class Archive:
             return None
         node = view.node
         result = None if view.result is None else _text(view.result)
-        return api.Ran(
-            tone=_tone(node), says=f"{clean(node.title, _MOST_NAME)}: {node.status}, {node.ms_text} ms", call=node.id, result=result
-        )
+        took = ", ".join(f"{name} {text}" for name, text in _took(view))
+        return api.Ran(tone=_tone(node), says=f"{clean(node.title, _MOST_NAME)}: {node.status}, {took}", call=node.id, result=result)
 
     def spend(self, asked: api.SpendAsk) -> api.Spend:
         """Return who spent what between two times, by one or two things, and when."""
@@ -215,12 +221,16 @@ class Archive:
         worked = runs if agent is None else [each for each in agents if each.name == agent]
         told = [_came_to(each.sums, kind) for each in worked]
         known = sorted(value for value in told if value is not None)
-        now = None if counted is None else counted.limit.amount
-        at = None if limit is None else float(limit.amount)
-        most = max([public_amount(kind, known[-1] if known else 0), at or 0.0, now or 0.0]) * 1.05 or 1.0
-        heights = Counter(min(_BINS - 1, int(public_amount(kind, value) / most * _BINS)) for value in known)
+        last = None if counted is None else counted.limit
+        reached = known[-1] if known else 0
+        shown = [reached, *(each.value for each in (limit, last) if each is not None and (not known or each.value <= _FAR * reached))]
+        step = _round_step(max(shown))
+        top = max(1, -(-max(shown) // step)) * step
+        most = public_amount(kind, top)
+        heights = Counter(min(_BINS - 1, value * _BINS // top) for value in known)
+        tallest = max(heights.values(), default=1)
         bins = [
-            (_percent(heights[place], max(heights.values(), default=1)), at is not None and (place + 0.5) / _BINS * most > at)
+            (_percent(heights[place], tallest), limit is not None and (2 * place + 1) * top > 2 * _BINS * limit.value)
             for place in range(_BINS)
         ]
         names = Counter(each.name for each in agents if each.name)
@@ -229,9 +239,9 @@ class Archive:
             unknown=len(told) - len(known),
             says="" if refused is None else _would(refused, len(told), "runs" if agent is None else "times"),
             bins=bins,
-            ticks=[(share * 100.0, _written(kind, most * share)) for share in (0.0, 0.25, 0.5, 0.75, 1.0)],
-            at=None if at is None else _percent(at, most),
-            now=None if now is None else (_percent(now, most), amount(kind, now)),
+            ticks=[(_percent(each, top), amount(kind, public_amount(kind, each))) for each in range(0, top + 1, step)],
+            at=None if limit is None or limit.value > top else _percent(limit.value, top),
+            now=None if last is None else (_percent(last.value, top) if last.value <= top else None, amount(kind, last.amount)),
             spec=None if limit is None else _spec(limit, agent),
             suggested=_spec(Limit(kind=kind, value=_suggested(known)), agent)
             if len(known) >= _LEAST_LEARNT and _suggested(known)
@@ -272,9 +282,17 @@ def _in_jaeger(jaeger: str | None, trace: str | None, span: str | None) -> str |
     return f"{jaeger}/trace/{trace}" + (f"?uiFind={span}" if span and _HEX.fullmatch(span) else "")
 
 
+def _took(view: answers.CallView) -> list[tuple[str, str]]:
+    """Say how long a call took, apart from how long it waited for a person."""
+    if view.waited is None or view.node.duration is None:
+        return [("took", f"{view.node.ms_text} ms")]
+    ran = max(0, view.node.duration - view.waited)
+    return [("ran", f"{milliseconds(ran)} ms"), ("waited for a person", f"{amount(Kind.TIME, view.waited / NANO)}")]
+
+
 def _call(view: answers.CallView, jaeger: str | None) -> api.Call:
     node, refusal = view.node, view.refusal or {}
-    facts = [("began", time.strftime("%H:%M:%S", time.localtime(node.began / NANO))), ("took", f"{node.ms_text} ms")]
+    facts = [("began", time.strftime("%H:%M:%S", time.localtime(node.began / NANO))), *_took(view)]
     facts += [("in", node.in_text), ("out", node.out_text), ("cost", node.cost_text)]
     attributes = {**view.facts, **{f"usage.{name}": value for name, value in (view.usage or {}).items()}, **dict(view.tags)}
     attributes |= {"trace": view.trace, "span": view.span, "user": view.user, "tenant": view.tenant, "session": view.session}
@@ -332,10 +350,6 @@ def _came_to(sums: Sums, kind: Kind) -> int | None:
     return sums.turns if kind is Kind.TURNS else sums.requests
 
 
-def _written(kind: Kind, value: float) -> str:
-    return amount(kind, value if kind is Kind.COST else round(value))
-
-
 def _path(found: answers.Found) -> str:
     if found.kind in _FILTERED:
         return f"/runs?{found.kind}={quote(found.id, safe='')}"
@@ -365,9 +379,11 @@ def _ending(row: answers.RunRow) -> tuple[api.Tone, str]:
     return tone, clean(f"{row.status}: {row.stop_reason}" if row.status == "stopped" and row.stop_reason else row.status)
 
 
-def _glance(known: answers.Glance) -> api.Glance:
-    limit = known.limit
-    bar = None if limit is None else _bar(limit, f"{limit.title} {amount(limit.limit.kind, limit.limit.amount)}")
+def _glance(known: answers.Glance, spent: answers.Spent) -> api.Glance:
+    limit, bar = known.limit, None
+    if limit is not None:
+        state = LimitState.of(limit, unpriced=spent.unknown_cost, estimated=spent.estimated, assumed=spent.assumed > 0)
+        bar = _bar(limit, state, f"{limit.title} {amount(limit.limit.kind, limit.limit.amount)}")
     return api.Glance(spent=[round(share * 100, 1) for share in known.spent], limit=bar)
 
 
@@ -379,7 +395,7 @@ def _facts(row: answers.RunRow) -> list[tuple[str, str]]:
         ("tools", count(spent.tool_calls)),
         ("tokens", spent.tokens_text),
         ("refused", count(spent.refused) if spent.refused else None),
-        ("took", None if row.duration_text == UNKNOWN else f"{row.duration_text} s"),
+        ("took", None if row.duration_text == UNKNOWN else _long(row)),
         ("since", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row.began / NANO))),
         ("tenant", row.tenant),
         ("user", row.user),
@@ -389,14 +405,25 @@ def _facts(row: answers.RunRow) -> list[tuple[str, str]]:
     return [(clean(name), clean(value, _MOST_NAME)) for name, value in told if value]
 
 
+def _long(row: answers.RunRow) -> str:
+    """Say how long a run took, or has, of less than a second in milliseconds."""
+    is_short = row.duration is not None and row.duration < NANO
+    return f"{milliseconds(row.duration)} ms" if is_short else f"{row.duration_text} s"
+
+
 def _tone(node: answers.Node) -> api.Tone:
     return _TONES.get(node.status, "paused")
 
 
-def _bar(reading: LimitReading, title: str | None = None) -> api.Bar:
+def _bar(reading: LimitReading, state: LimitState, title: str | None = None) -> api.Bar:
     """Return where a limit stood at the end, in the tone of what it did until then."""
     whose = title or f"{reading.scope_name or reading.scope.value} · {reading.title}"
-    return api.Bar.of(LimitState.of(reading), whose, _LIMIT_TONES.get(tone_of(reading), "ok"))
+    return api.Bar.of(state, whose, _LIMIT_TONES.get(tone_of(reading), "ok"))
+
+
+def _stood(reading: LimitReading, sums: Sums) -> LimitState:
+    """Return a limit with the marks of what was used in its scope."""
+    return LimitState.of(reading, unpriced=sums.unpriced_calls, estimated=sums.estimated_calls, assumed=sums.assumed_calls > 0)
 
 
 def _percent(part: float | None, whole: float) -> float:
@@ -405,10 +432,10 @@ def _percent(part: float | None, whole: float) -> float:
 
 def _curve(curve: answers.Curve, began: int) -> api.Curve:
     points = [((at - began) / _MS, used / limit * 100) for at, used, _, limit in curve.points if used is not None and limit]
-    last = points[-1][1] if points else 0.0
-    tone: api.Tone = "refused" if last >= 100 else "near" if last >= 80 else "ok"  # noqa: PLR2004 - percents
+    last, warn = points[-1][1] if points else 0.0, None if curve.warn_at is None else round(curve.warn_at * 100, 1)
+    tone: api.Tone = "refused" if last >= 100 else "ok" if warn is None or last < warn else "near"  # noqa: PLR2004 - percents
     title = clean(f"{curve.limit_label} of {curve.scope_name or curve.scope_kind}", _MOST_NAME)
-    return api.Curve(title=title, tone=tone, share=percent(last / 100) if points else UNKNOWN, warn=80.0, points=points)
+    return api.Curve(title=title, tone=tone, share=percent(last / 100) if points else UNKNOWN, warn=warn, points=points)
 
 
 # -- one call -----------------------------------------------------------------------------------------------------
@@ -417,7 +444,17 @@ def _curve(curve: answers.Curve, began: int) -> api.Curve:
 def _link(link: Mapping[str, Any]) -> api.Link:
     kind, refused = str(link.get("kind")), bool(link.get("refused"))
     used, held, value = (link.get(name) or 0 for name in ("used", "held", "value"))
-    limit = LimitState(str(link.get("limit")), used, held, value, used / value if value else None, UNITS.get(kind, "1"))
+    declared, by = link.get("declared"), link.get("set_by")
+    limit = LimitState(
+        str(link.get("limit")),
+        used,
+        held,
+        value,
+        used / value if value else None,
+        UNITS.get(kind, "1"),
+        declared=declared if isinstance(declared, (int, float)) else None,
+        set_by=by if isinstance(by, str) else None,
+    )
     bar = api.Bar.of(limit, tone="refused" if refused else "ok")
     written = link.get("written") or link.get("origin")
     return api.Link(

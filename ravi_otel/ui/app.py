@@ -188,6 +188,18 @@ def limits(desk: At) -> api.Limits:
     return desk.feed.limits()
 
 
+@router.get("/api/limits/try")
+def try_limit(desk: At, asked: Annotated[api.LimitAsk, Query()]) -> api.Tried:
+    """Return what another value of a limit would do, and change nothing."""
+    return desk.feed.tried(asked)
+
+
+@router.get("/api/budgets/try")
+def try_budget(desk: At, asked: Annotated[api.BudgetAsk, Query()]) -> api.Tried:
+    """Return what another value of a shared budget would do, and change nothing."""
+    return desk.budgets.tried(asked)
+
+
 @router.get("/api/budgets")
 def budgets(desk: At) -> api.Budgets:
     """Return the budgets that programs share."""

@@ -121,6 +121,35 @@ def test_a_run_is_told_as_in_the_terminal_and_how_it_ended_once(inside, served):
     }
 
 
+def stood(kind, used, of, **more):
+    """Write where a limit of the run stood when it ended."""
+    known = {"limit": kind, "scope": "run", "threshold": of, "used": used, "held": 0, "remaining": of - used, "ratio": used / of}
+    return {**known, "scope_name": "rough", "denied": 0, "events": [], **more}
+
+
+@pytest.mark.parametrize(("run", "mark"), [("rough", "~"), ("partly", "≥"), ("sure", "")])
+def test_a_limit_that_is_kept_carries_the_marks_of_what_was_used_of_it_and_names_who_set_it(inside, served, run, mark):
+    shelf = kept(served)
+    limits = [stood("cost", 0.04, 0.05, declared=0.02, set_by="ann")]
+    shelf.execute("UPDATE scopes SET limits = ? WHERE kind = 'run' AND run = ?", (json.dumps(limits), run))
+    (bar,) = json.loads(inside(f"/api/runs/{run}")[2])["limits"]
+    assert (bar["text"], bar["since"]) == (f"{mark}$0.04 of $0.05", "$0.02 there, set since by ann")
+    page = json.loads(inside("/api/runs")[2])
+    glance = next(glance for row, glance in zip(page["page"]["rows"], page["glances"], strict=True) if row["run"] == run)
+    assert glance["limit"]["text"] == bar["text"]
+    assert "set by ann" in terminal(served, "show", run)
+
+
+def test_all_runs_that_fit_are_summed_up_with_the_marks_of_their_parts(inside, served):
+    kept(served)
+    told = json.loads(inside("/api/runs?user=anna")[2])["page"]["spent"]
+    assert (told["requests"], told["cost_text"], told["tokens_text"], told["refused"]) == (3, "$0.001500", "360", 1)
+    told = json.loads(inside("/api/runs")[2])["page"]["spent"]
+    assert told["cost_text"].startswith("≥~$")
+    assert told["requests"] == sum(row["spent"]["requests"] for row in json.loads(inside("/api/runs")[2])["page"]["rows"])
+    assert json.loads(inside("/api/runs?after=9~z")[2])["page"]["spent"] is None
+
+
 def refusal(number, agent):
     return LiveEvent("refused", 1_000.0 + number, "r1", "r1", agent, "chat m-1", "refused", "No more.", f"c{agent}{number}", "requests")
 

@@ -73,7 +73,6 @@ def test_nothing_is_shown_without_the_token(client):
         "/api/now",
         "/api/session",
         "/api/events",
-        "/assets/app.js",
         "/api/approvals",
         "/openapi.json",
         "/docs",
@@ -291,15 +290,6 @@ def linked(served, amount=1200, *, link=True, **changes):
     return asked, url.removeprefix("http://127.0.0.1:" + str(served.port))
 
 
-@pytest.fixture
-def outside(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with serving(tmp_path, port=port, public_url=f"http://127.0.0.1:{port}") as served:
-        yield served
-
-
 def test_a_link_shows_one_request_and_looking_changes_nothing(outside):
     asked, path = linked(outside)
     stranger = Client(outside)
@@ -415,13 +405,21 @@ def test_a_name_of_a_proxy_decides_as_that_name_alone(tmp_path):
         assert (stored.state, stored.who, stored.identity, stored.login) == ("approved", "anna", "sign-in:anna", login())
 
 
-def test_without_a_public_url_there_are_no_links(inside, served):
-    at = desk(served.queue, time.time)
-    asked = requested(requested_at=time.time(), expires_at=time.time() + 600)
-    at.enter(asked, rows.seal_of(asked))
-    assert json.loads(inside(f"/api/approvals/{asked.id}")[2])["link"] is None
-    assert Client(served)("/api/links/x~1~y")[0] == 401
-    assert Client(served)("/a/x~1~y")[0] == 401
+def test_without_a_public_url_a_link_is_one_of_this_machine_and_opens_that_request_alone(inside, served):
+    asked, path = linked(served)
+    assert json.loads(inside(f"/api/approvals/{asked.id}")[2])["link"] == served.origin + path
+    stranger = Client(served)
+    assert json.loads(stranger(path.replace("/a/", "/api/links/"))[2])["asked"]["ask"]["id"] == asked.id
+    assert stranger("/api/links/x~1~y")[0] == 400
+    assert stranger(f"/api/approvals/{asked.id}")[0] == 401
+
+
+def test_what_was_decided_by_a_link_is_said_to_be_and_names_no_user_of_this_machine(inside, served):
+    asked, path = linked(served)
+    answer = {"seal": rows.seal_of(asked), "approved": False}
+    assert Client(served)(path.replace("/a/", "/api/links/"), "POST", answer, origin=served.origin, **JSON)[0] == 200
+    word = json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]["word"]
+    assert word == "rejected by whoever has the link"
 
 
 # -- the command --------------------------------------------------------------------------------------------------

@@ -112,6 +112,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/budgets/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Try Budget
+         * @description Return what another value of a shared budget would do, and change nothing.
+         */
+        get: operations["try_budget_api_budgets_try_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/calls/{call_id}": {
         parameters: {
             query?: never;
@@ -224,6 +244,26 @@ export interface paths {
          * @description Return every limit that counts now.
          */
         get: operations["limits_api_limits_get"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/limits/try": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Try Limit
+         * @description Return what another value of a limit would do, and change nothing.
+         */
+        get: operations["try_limit_api_limits_try_get"];
         put?: never;
         post?: never;
         delete?: never;
@@ -572,6 +612,8 @@ export interface components {
         /**
          * Bar
          * @description Be one limit. `used`, `held` and `warn` are percents of the bar's width; `kind` is the word that sets it.
+         *
+         *     `since` says what it was where it is written, and who set what it is; "" where nobody did.
          */
         Bar: {
             /** Held */
@@ -582,6 +624,8 @@ export interface components {
             refused: number;
             /** Share */
             share: string;
+            /** Since */
+            since: string;
             /** Spec */
             spec: string | null;
             /** Text */
@@ -904,7 +948,7 @@ export interface components {
         };
         /**
          * Limit
-         * @description Be one limit that counts now, and whose it is; `written` is where, short and in full, and `since` what was set there before.
+         * @description Be one limit that counts now, and whose it is, `run` the id of its run; `written` is where, short and in full.
          */
         Limit: {
             bar: components["schemas"]["Bar"];
@@ -916,10 +960,10 @@ export interface components {
             of: string;
             /** Process */
             process: string;
+            /** Run */
+            run: string | null;
             /** Scope */
             scope: string;
-            /** Since */
-            since: string | null;
             /** Whose */
             whose: string;
             /** Written */
@@ -1260,7 +1304,9 @@ export interface components {
         };
         /**
          * RunsPage
-         * @description Give a page of runs: `after` asks for the next, None at the end; `facets` counts runs by what they can be filtered by.
+         * @description Give a page of runs: `after` asks for the next, None at the end.
+         *
+         *     `facets` counts all that fit by what they can be filtered by, and `spent` sums them up, None where nobody asked for it.
          */
         RunsPage: {
             /** After */
@@ -1274,6 +1320,7 @@ export interface components {
             };
             /** Rows */
             rows: components["schemas"]["RunRow"][];
+            spent?: components["schemas"]["Spent"] | null;
             /** Total */
             total: number;
         };
@@ -1441,6 +1488,29 @@ export interface components {
             /** Unsplit Tokens */
             unsplit_tokens: number;
         };
+        /**
+         * Tried
+         * @description Say what a value would do, as it was `typed`: why it is none, whether it is the one there is, or what it would refuse at once.
+         */
+        Tried: {
+            /**
+             * Error
+             * @default
+             */
+            error: string;
+            /**
+             * Is Same
+             * @default false
+             */
+            is_same: boolean;
+            /**
+             * Refuses
+             * @default
+             */
+            refuses: string;
+            /** Typed */
+            typed: string;
+        };
         /** ValidationError */
         ValidationError: {
             /** Context */
@@ -1459,9 +1529,9 @@ export interface components {
          * @description Be what past runs came to, as a histogram, and which of them a limit would have refused.
          *
          *     `bins` are (percent of the tallest, whether it is past the limit). `at` is where the limit stands in percent of the width, `now` where
-         *     the one stands that counted last, and what it was; `spec` is the line to write down, and `suggested` the one that `suggest` would
-         *     write. `agents` are those that
-         *     can be asked for, with their names to be shown; `most` and `step` are those of a slider.
+         *     the one stands that counted last, and what it was: None where that is far from what any run came to; `spec` is the line to write down,
+         *     and `suggested` the one that `suggest` would write. `agents` are those that can be asked for, with their names to be shown; `most` and
+         *     `step` are those of a slider.
          */
         WhatIf: {
             /**
@@ -1489,7 +1559,7 @@ export interface components {
             most: number;
             /** Now */
             now?: [
-                number,
+                number | null,
                 string
             ] | null;
             /**
@@ -1751,6 +1821,38 @@ export interface operations {
             };
         };
     };
+    try_budget_api_budgets_try_get: {
+        parameters: {
+            query: {
+                id: string;
+                value: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tried"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
+                };
+            };
+        };
+    };
     call_api_calls__call_id__get: {
         parameters: {
             query?: never;
@@ -1912,6 +2014,40 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Limits"];
+                };
+            };
+        };
+    };
+    try_limit_api_limits_try_get: {
+        parameters: {
+            query: {
+                process: string;
+                scope: string;
+                kind: string;
+                value: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Successful Response */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Tried"];
+                };
+            };
+            /** @description Validation Error */
+            422: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["HTTPValidationError"];
                 };
             };
         };

@@ -200,7 +200,7 @@ class Account:
     Two numbers say beforehand what needs no closer look. Nothing is crossed while used is below `quiet_until`. An operation is
     granted whole, and crosses nothing, as long as used, held and wanted together make no more than `open_to` (-1: look at each).
     `shared` says whether other processes count in it too, once its ledger was asked; `row` is where a file keeps it.
-    `changes` grows whenever its limit or one of its flags is written.
+    `changes` grows whenever its limit or one of its flags is written. `set_by` is the value that was set here last, and by whom.
     """
 
     __slots__ = (
@@ -235,6 +235,7 @@ class Account:
         "roll_ns",
         "rolled",
         "row",
+        "set_by",
         "shared",
         "strict",
         "told",
@@ -281,6 +282,7 @@ class Account:
         self.buckets: dict[int, int] = {}
         self.rolled = self.told = 0
         self.declared = limit.value  # the smallest value that it came with, whatever was set since
+        self.set_by: tuple[int, str] | None = None
         self.revalue(limit.value)
         self.events: tuple[str, ...] = ()
         self.waiters: list[object] = []  # who waits for it, in their order
@@ -317,6 +319,11 @@ class Account:
     def rank(self) -> tuple[bool, bool, float]:
         """Order accounts of one counter: the first judges for all of them where it is asked once, as the strictest would."""
         return self.nature is not Nature.HELD, not self.kept_back, self.warn_at
+
+    @property
+    def setter(self) -> str | None:
+        """Return who set the value that it has now, None where that was not done here."""
+        return None if self.set_by is None or self.set_by[0] != self.newest.value else self.set_by[1]
 
     def revalue(self, value: int) -> None:
         """Write the limit, and what goes with it: the warning level, and what is kept back."""

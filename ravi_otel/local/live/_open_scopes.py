@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.store_ledger import refresh
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.errors import RaviError
+from ravi_otel.errors import BudgetError, RaviError
 from ravi_otel.hooks._events import (
     CallRecord,
     LimitEvent,
@@ -54,7 +54,7 @@ from ravi_otel.local.live._protocol import (
     is_number,
     state_line,
 )
-from ravi_otel.policy._limits import NANO, SPENDS, Kind, ScopeKind, format_public_amount, place_of, public_amount
+from ravi_otel.policy._limits import NANO, ScopeKind, format_public_amount, place_of, public_amount
 from ravi_otel.policy._runs import ScopeFacts
 
 WINDOW_S: Final = 10
@@ -131,7 +131,7 @@ class Follower:
 class _Open:
     """One open scope: what was heard of it last, its calls in flight, and the ended ones that the rate is made of."""
 
-    __slots__ = ("assumed", "ended", "flying", "heard", "heard_ns", "refusal", "refused_ns", "refused_tool", "scope")
+    __slots__ = ("assumed", "ended", "flying", "heard", "heard_ns", "refusal", "refused_by", "refused_ns", "refused_tool", "scope")
 
     def __init__(self, scope: Scope) -> None:
         self.scope = weakref.ref(scope)
@@ -141,6 +141,8 @@ class _Open:
         """The sentence of the last refusal, until such a call goes through that began after it."""
         self.refused_ns = 0
         self.refused_tool: str | None = None
+        self.refused_by: tuple[object, object, object] | None = None
+        """Kind, scope and value of the limit that refused it, where one did."""
         self.flying: dict[str, None] = {}
         self.assumed = False
         """Whether something of its cost is by the prices of a provider that is only assumed."""
@@ -150,9 +152,23 @@ class _Open:
         """Note what happened; it is put into words when somebody asks."""
         self.heard, self.heard_ns = words, time.monotonic_ns()
 
-    def refuse(self, sentence: str | None, tool: str | None) -> None:
+    def refuse(self, sentence: str | None, tool: str | None, error: BaseException | None) -> None:
         """Note the refusal of a tool, None for a call of a model."""
         self.refusal, self.refused_ns, self.refused_tool = sentence, time.monotonic_ns(), tool
+        self.refused_by = (error.limit_kind, error.scope, error.threshold) if isinstance(error, BudgetError) else None
+
+    def is_raised(self, scope: Scope) -> bool:
+        """Whether the limit that refused last has a higher value now, which nothing was tried on yet."""
+        if self.refusal is None or self.refused_by is None:
+            return False
+        kind, of, threshold = self.refused_by
+        values = (
+            public_amount(each.limit.kind, each.value)
+            for owner in scope.upwards()
+            for each in owner.counters()
+            if (each.limit.kind, owner.facts.kind.value) == (kind, of)
+        )
+        return isinstance(threshold, (int, float)) and max(values, default=threshold) > threshold
 
     def let_through(self, tool: str | None, duration_ns: int) -> None:
         """Forget the last refusal where what went through is alike and began after it."""
@@ -250,7 +266,8 @@ class OpenScopes(Listener):
         call = record.call
         known = self._open.get(record.facts.scope_id)
         if known is not None:
-            known.flying[record.op_id] = None
+            if call.generative:
+                known.flying[record.op_id] = None
             known.hear("calls", call.model)
         if self._followers:
             self._emit("llm_start", record.facts, call=(call.operation, call.model), call_id=record.op_id)
@@ -311,7 +328,7 @@ class OpenScopes(Listener):
             told["sentence"] = cut(record.error, MOST_SENTENCE) if isinstance(record.error, RaviError) else record.limit_reason
             tool = record.name if isinstance(record, ToolRecord) else None
             if known is not None:
-                known.refuse(told["sentence"], tool)
+                known.refuse(told["sentence"], tool, record.error)
             whole = call if tool is None else ("tool", tool)
             self._refusals.append(("refused", time.time_ns(), record.facts, {**told, "call": whole}))
         if self._followers:
@@ -382,13 +399,15 @@ class OpenScopes(Listener):
         """Read all that is open, at most so many scopes, the oldest first."""
         alive = [(known, scope) for known in list(self._open.values()) if (scope := known.scope()) is not None and not scope.abandoned]
         kept = [(known, scope) for known, scope in alive if scope.clock.ended_ns is None]
-        rates = _rates(kept)
+        rates, flying = _rates(kept), _flying(kept)
         runs: dict[str | None, list[tuple[Scope, ScopeState]]] = {}
         for known, scope in kept[:most]:
             run_id = scope.facts.run_id
             if run_id in runs or len(runs) < MOST_RUNS:
                 try:
-                    runs.setdefault(run_id, []).append((scope, self._state(known, scope, rates.get(scope.facts.scope_id))))
+                    runs.setdefault(run_id, []).append(
+                        (scope, self._state(known, scope, rates.get(scope.facts.scope_id), flying[scope.facts.scope_id]))
+                    )
                 except Exception as error:  # noqa: BLE001 - one unreadable scope must not hide the others
                     swallow("live.state", error)
         told = tuple(_run(run_id, members) for run_id, members in runs.items() if members)
@@ -396,7 +415,7 @@ class OpenScopes(Listener):
         refusals = tuple(LiveEvent(**_told(each)) for each in tuple(self._refusals))
         return ProcessState(os.getpid(), _program(), began(os.getpid()) or _LOADED, told, max(0, left_out), refusals)
 
-    def _state(self, known: _Open, scope: Scope, rate: float | None) -> ScopeState:
+    def _state(self, known: _Open, scope: Scope, rate: float | None, flying: int) -> ScopeState:
         facts, spend = scope.facts, scope.spend()
         least = None if spend.unreported_calls or spend.unsplit_tokens else 0
         heard, heard_ns = known.heard, known.heard_ns
@@ -427,8 +446,9 @@ class OpenScopes(Listener):
             limits=limits,
             refused=max(0, spend.refused),
             last_refusal=known.refusal,
+            is_raised=known.is_raised(scope),
             waits_for=cut(next(iter(scope.waits_for), None)),
-            uncosted=max(0, spend.unpriced_calls + spend.unreported_calls),
+            uncosted=max(0, spend.unpriced_calls + spend.unreported_calls) + flying,
             estimated=max(0, spend.estimated_calls),
             assumed=known.assumed,
             pauses=None if lease is None or lease.is_root else scope.rules.waits,
@@ -458,6 +478,15 @@ def _rates(kept: Iterable[tuple[_Open, Scope]]) -> dict[str, float]:
             if known.flying:
                 silent.add(scope_id)
     return {scope_id: tokens / WINDOW_S for scope_id, tokens in made.items() if tokens or scope_id not in silent}
+
+
+def _flying(kept: Iterable[tuple[_Open, Scope]]) -> Counter[str]:
+    """Count the calls in flight by scope, as what they cost is charged."""
+    found = Counter[str]()
+    for known, scope in kept:
+        number = len(known.flying)
+        found.update({payer.facts.scope_id: number for payer in scope.charged()} if number else {})
+    return found
 
 
 def _share(call: tuple[int, int, int], since_ns: int) -> float:
@@ -499,15 +528,14 @@ def _limits(scope: Scope, spend: Spend, *, assumed: bool) -> tuple[tuple[LimitSt
 def _limit(reading: LimitReading, account: Account, spend: Spend, *, assumed: bool) -> LimitState | None:
     if not all(is_number(each) for each in (reading.used, reading.held, reading.limit.amount, reading.ratio if reading.limit.value else 0)):
         return None
-    is_of_cost = reading.limit.kind == Kind.COST
     return LimitState.of(
         reading,
+        unpriced=spend.unpriced_calls,
+        estimated=spend.estimated_calls,
+        assumed=assumed,
         warn_at=account.warn_at,
         only_watched=account.observe,
         source=cut(place_of(account.origin) or account.origin) if account.origin else None,
-        declared=None if account.value == account.limit.value else public_amount(account.limit.kind, account.limit.value),
-        at_least=is_of_cost and spend.unpriced_calls > 0,
-        estimated=reading.limit.kind in SPENDS and (spend.estimated_calls > 0 or (is_of_cost and assumed)),
     )
 
 

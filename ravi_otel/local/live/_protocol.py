@@ -23,7 +23,7 @@ from ravi_otel.local._store import read_json
 from ravi_otel.local._wording import UNKNOWN, amount, clean, percent
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
-from ravi_otel.policy._limits import UNITS, Kind, format_limit
+from ravi_otel.policy._limits import SPENDS, UNITS, Kind, format_limit
 from ravi_otel.policy._runs import Priority
 
 T = TypeVar("T")
@@ -78,11 +78,12 @@ class CommandError(LiveError):
 class LimitState:
     """A copy of a limit; `kind` is the word that `set_limit` takes, and `title` says of which window and whose it is, too.
 
-    Amounts are in the kind's public unit (tokens, USD, seconds, count); `unit` names it as UCUM writes it. `ratio` is used of the
-    limit, None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written,
-    `source` where that was done as far as is known, `declared` what was written there where another amount was set since, `refused`
-    how often it refused. `only_watched` ones refuse nothing. `at_least` says that more is used than is known: calls without a price
-    were let through; `estimated`, that some of what is used was counted by us, or priced at an assumed provider's rates.
+    Amounts are in the kind's public unit (tokens, USD, seconds, count); `unit` names it as UCUM writes it. `ratio` is used of the limit,
+    None where a limit of 0 was passed. `warn_at` is the share at which it is told to be near, `spec` how the limit is written, `source`
+    where that was done as far as is known, `declared` what was written there where another amount was set since, `set_by` by whom where
+    that is known, `refused` how often it refused. `only_watched` ones refuse nothing. `at_least` says that more is used than is known:
+    calls without a price were let through; `estimated`, that some of what is used was counted by us, or priced at an assumed provider's
+    rates.
     """
 
     kind: Text
@@ -98,13 +99,18 @@ class LimitState:
     source: Text | None = None
     refused: int = 0
     declared: float | None = None
+    set_by: Text | None = None
     at_least: bool = False
     estimated: bool = False
 
     @classmethod
-    def of(cls, reading: LimitReading, **more: Any) -> LimitState:
-        """Return the copy of a reading, with what only `more` can say: when it warns, where it was written."""
+    def of(cls, reading: LimitReading, *, unpriced: int = 0, estimated: int = 0, assumed: bool = False, **more: Any) -> LimitState:
+        """Return the copy of a reading, with what only `more` can say: when it warns, where it was written.
+
+        In its scope so many calls are `unpriced` and so many `estimated`, and some of the cost may be at an `assumed` provider's rates.
+        """
         limit = reading.limit
+        is_of_cost = limit.kind == Kind.COST
         return cls(
             kind=limit.label[:MOST_TEXT],
             used=reading.used,
@@ -115,6 +121,10 @@ class LimitState:
             title=cut(reading.title),
             spec=cut(format_limit(limit)),
             refused=max(0, reading.denied),
+            declared=reading.declared,
+            set_by=cut(reading.set_by),
+            at_least=is_of_cost and unpriced > 0,
+            estimated=limit.kind in SPENDS and (estimated > 0 or (is_of_cost and assumed)),
             **more,
         )
 
@@ -129,9 +139,14 @@ class LimitState:
         return 0.0 if self.is_unknown else math.inf if self.ratio is None else self.ratio
 
     @property
+    def counts_living(self) -> bool:
+        """Whether it counts what is in use only while it lives, such as slots."""
+        return self.kind.partition(":")[0] in _LIVE
+
+    @property
     def is_of_living(self) -> bool:
-        """Whether it counts what is in use only while it lives, such as slots, and may well be full."""
-        return self.fullness <= SPENT and self.kind.partition(":")[0] in _LIVE
+        """Whether it counts what is in use only while it lives, and may well be full."""
+        return self.fullness <= SPENT and self.counts_living
 
     @property
     def urgency(self) -> float:
@@ -177,6 +192,13 @@ class LimitState:
         return f"{self.used_text}{held} of {self.amount(self.limit)}"
 
     @property
+    def set_text(self) -> str:
+        """Write what it was where it is written, and who set what it is: `$0.40 there, set since by ann`; "" where nobody did."""
+        if self.declared is None:
+            return ""
+        return f"{self.amount(self.declared)} there, set since" + ("" if self.set_by is None else f" by {clean(self.set_by, 60)}")
+
+    @property
     def used_text(self) -> str:
         """Write how much of it is used, with what is to be doubted of it: `≥~$0.30`."""
         return ("≥" if self.at_least else "") + ("~" if self.estimated and self.used > 0 else "") + self.amount(self.used)
@@ -194,6 +216,15 @@ class LimitState:
         """Write an amount of it in its unit: `$0.50`, `90 s`, `2,000`."""
         return amount(_KINDS.get(self.unit, self.kind), value)
 
+    def refuses_at(self, value: float) -> str:
+        """Say that with another value it would refuse at once, and why; "" where it would not, or nobody knows."""
+        if self.only_watched or self.is_unknown or value > self.used + self.held or value == self.limit:
+            return ""
+        if self.counts_living:
+            return f"{self.used_text} are there now: no other is let in until it is fewer than {self.amount(value)}."
+        held = f", and {self.amount(self.held)} held" if self.held > 0 else ""
+        return f"{self.used_text} is used already{held}: with {self.amount(value)} every call is refused from now on."
+
     def read_amount(self, text: str) -> float:
         """Read what was typed as its new value, in its unit; ConfigurationError when it is none."""
         kind = _KINDS.get(self.unit, Kind.REQUESTS)
@@ -210,15 +241,15 @@ class LimitState:
 class ScopeState:
     """A copy of an open run, agent, handoff or block.
 
-    `parent_id` is the scope around it in this answer, None for the outermost. Counts follow the rules of charging: an agent's are
-    its own, a run's are everybody's in it. `cost_usd` and `tokens_per_s` (output, over the last 10 s, of calls that have ended) are
-    None where nobody knows. `last_event` is a few words, None before the first. `depth` is that of agents below the run's first.
-    `limits` are the fullest ones, at most 50; `limits_left_out` says how many more there are. What is "closed" or "cancelled" was
-    told to end, and its code goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses`
-    says what a pause does: True has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and
-    tools, and `last_refusal` is the sentence of the last one, None once such a call went through again. `uncosted` calls are not in
-    `cost_usd`: nobody knows what they cost. `estimated` calls are in the sums as we count them, and `assumed` says that some of the
-    cost is at an assumed provider's rates.
+    `parent_id` is the scope around it in this answer, None for the outermost. Counts follow the rules of charging: an agent's are its own,
+    a run's are everybody's in it. `cost_usd` and `tokens_per_s` (output, over the last 10 s, of calls that have ended) are None where
+    nobody knows. `last_event` is a few words, None before the first. `depth` is that of agents below the run's first. `limits` are the
+    fullest ones, at most 50; `limits_left_out` says how many more there are. What is "closed" or "cancelled" was told to end, and its code
+    goes on still. One that is "waiting" `waits_for` what the program calls it, such as "approval". `pauses` says what a pause does: True
+    has its next call wait, False ends the agent there; None cannot be paused. `refused` counts calls and tools, and `last_refusal` is the
+    sentence of the last one, None once such a call went through again; it `is_raised` where its limit has a higher value since. `uncosted`
+    calls are not in `cost_usd`: nobody knows what they cost, or not yet, while they are in flight. `estimated` calls are in the sums as we
+    count them, and `assumed` says that some of the cost is at an assumed provider's rates.
     """
 
     scope_id: Text
@@ -242,6 +273,7 @@ class ScopeState:
     limits: Annotated[tuple[LimitState, ...], MOST_LIMITS] = ()
     refused: int = 0
     last_refusal: Sentence | None = None
+    is_raised: bool = False
     waits_for: Text | None = None
     pauses: bool | None = None
     uncosted: int = 0

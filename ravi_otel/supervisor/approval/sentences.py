@@ -17,7 +17,12 @@ def moment(at: float | None) -> str:
 
 
 def by(stored: StoredRequest) -> str:
-    """Write who answered: the name that was given, and the system's own for who gave it where that is another."""
+    """Write who answered: the name that was given, and the system's own for who gave it where that is another.
+
+    Who has a link is no user of this system: the login is only that of the page which took the answer.
+    """
+    if stored.identity == approvers.LINK:
+        return approvers.HOLDER
     who, login = frozen.reading(stored.who or "", 60), frozen.reading(stored.login or "", 60)
     if not who:
         return login or "somebody"

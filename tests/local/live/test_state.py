@@ -13,6 +13,7 @@ import ravi_otel
 from ravi_otel import Priority, SpawnBudget
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
+from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._listeners import Listeners
 from ravi_otel.local.live import _open_scopes
 from ravi_otel.local.live._server import Live
@@ -151,6 +152,47 @@ def test_the_rate_is_unknown_while_the_first_call_is_in_flight(ask_it, live):
             held.release()
             call.join(20)
     assert (scope.tokens_per_s, scope.last_event) == (None, "calls gpt-4o-mini")
+
+
+def test_while_a_call_is_in_flight_what_is_known_is_the_least_of_a_cost_of_all_that_pay_for_it(ask_it, live):
+    asked = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
+    with (
+        ScriptedLLM(lambda _: Text("ok", usage=(100, 50))) as held,
+        OpenAI(base_url=held.base_url, api_key="any", max_retries=0, timeout=20) as client,
+        ravi_otel.run("r"),
+        ravi_otel.agent("boss"),
+    ):
+        context = contextvars.copy_context()
+        client.chat.completions.create(**asked)
+        before = ask_it().state().runs[0].scopes
+        held.hold()
+        call = threading.Thread(target=context.run, args=(lambda: client.chat.completions.create(**asked),))
+        call.start()
+        held.wait_for(2)
+        during = ask_it().state().runs[0].scopes
+        held.release()
+        call.join(20)
+        after = ask_it().state().runs[0].scopes
+    told = [[scope.is_cost_partial for scope in scopes] for scopes in (before, during, after)]
+    assert told == [[False, False], [True, True], [False, False]]
+
+
+def test_a_limit_tells_who_set_it_and_a_refusal_that_its_limit_was_raised_and_not_tried_yet(client, ask_it):
+    def told(name):
+        return next(scope for scope in ask_it().state().runs[0].scopes if scope.name == name)
+
+    with ravi_otel.run("r", limits=["requests=40"]) as run, ravi_otel.agent("a", limits=["requests=1"]) as agent:
+        client()
+        with pytest.raises(BudgetExhaustedError):
+            client()
+        assert (told("a").last_refusal is None, told("a").is_raised) == (False, False)
+        run.set_limit("requests", 50)
+        assert not told("a").is_raised  # another limit than the one that said no
+        agent.set_limit("requests", 3)
+        assert told("a").is_raised
+        assert [limit.set_text for limit in told("a").limits] == ["1 there, set since by the program"]
+        client()
+        assert (told("a").last_refusal, told("a").is_raised) == (None, False)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 
 import pytest
 from approval_desk import Asked, desk, requested
 from live_actors import run
-from page_stage import HOSTILE, Looking, serving
+from page_stage import HOSTILE, Looking, free_port, serving
 from playwright.sync_api import expect
 from stored_runs import Shelf
 
@@ -189,9 +188,7 @@ def test_a_damaged_queue_is_told_in_one_sentence(served, looking):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_link_is_opened_on_a_phone_decides_once_and_shows_what_was_decided(tmp_path, browser, theme):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with serving(tmp_path, port=port, public_url=f"http://127.0.0.1:{port}") as served:
         asked = ask(served)
         link = served.access.link(asked.id, asked.expires_at, rows.seal_of(asked))
@@ -258,3 +255,21 @@ def test_a_notice_says_that_something_waits_and_not_what(served, looking):
     ask(served)
     expect(page.get_by_text("1 request for you")).to_be_visible()
     assert page.evaluate("heard") == [["ravi", {"body": "1 request for your approval", "tag": "ravi-approvals"}]]
+
+
+@pytest.mark.parametrize("looking", [{"width": 390, "height": 844}, {"theme": "dark"}], ids=["phone", "dark"], indirect=True)
+def test_a_signed_link_to_a_request_is_copied_and_said_to_be_one_of_this_machine(served, looking, request):
+    asked = ask(served)
+    looking.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=served.origin)
+    page = looking.open(f"/approvals/{asked.id}")
+    expect(page.get_by_text("A signed link for one other person", exact=False)).to_contain_text("It opens on this machine alone")
+    looking.picture(f"copy-link-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    assert looking.fits()
+    page.get_by_role("button", name="Copy link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link == served.access.link(asked.id, asked.expires_at, rows.seal_of(asked))
+    looking.context.clear_cookies()
+    page.goto(link)
+    expect(page.get_by_text("as whoever has the link", exact=True)).to_be_visible()

@@ -104,6 +104,70 @@ def test_every_dialog_can_be_read_by_everybody_and_left_by_escape(filled, lookin
     assert {name: faults for name, faults in found.items() if faults} == {}
 
 
+STEERED = {"pause": {"pauses": True}, "stop": {"pauses": False}, "resume": {"status": "paused", "pauses": True}, "close": {"kind": "block"}}
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_every_dialog_that_steers_can_be_read_by_everybody(served, looking):
+    served.actor(run("r1", *(scope(name, "r1", **how) for name, how in STEERED.items())))
+    page = opened(looking, "/", PAGES["/"])
+    found = {}
+    for name in STEERED:
+        page.get_by_role("row").filter(has_text=name).first.click()
+        page.get_by_role("button", name=f"{name.capitalize()}…").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text(f"{name.capitalize()} {'block' if name == 'close' else 'agent'} {name}?")
+        found[name] = looking.accessible()
+        assert looking.fits()
+        looking.picture(f"{name}-{looking.page.viewport_size['width']}")
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+    assert {name: faults for name, faults in found.items() if faults} == {}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_page_of_a_link_can_be_read_by_everybody_before_and_after_it_was_decided(served, browser, theme, width):
+    asked = requested({"order": 881, "why": LONG}, requested_at=time.time(), expires_at=time.time() + 600)
+    desk(served.queue, time.time).enter(asked, rows.seal_of(asked))
+    looking = Looking(browser, served, theme=theme, width=width)
+    page = looking.page
+    page.goto(served.access.link(asked.id, asked.expires_at, rows.seal_of(asked)))
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    assert looking.accessible() == []
+    assert looking.fits()
+    page.get_by_role("button", name="Reject…").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    assert looking.accessible() == []
+    page.get_by_role("button", name="Reject it").click()
+    expect(page.get_by_text("rejected by whoever has the link", exact=True)).to_be_visible()
+    assert looking.accessible() == []
+    looking.context.close()
+    assert looking.wrong == []
+
+
+PHONES = [WIDE[2], WIDE[3]]
+OUTSIDE = """() => [...document.querySelectorAll('button, .item .title .l > *')]
+    .filter(each => each.offsetParent && (each.getBoundingClientRect().right > innerWidth || each.scrollWidth > each.clientWidth + 1))
+    .map(each => each.textContent || each.getAttribute('aria-label'))"""
+
+
+@pytest.mark.parametrize("looking", PHONES, ids=NAMES[2:], indirect=True)
+def test_no_button_of_spend_and_no_head_of_a_call_is_cut_on_a_phone(filled, looking, request):
+    page = opened(looking, "/spend?since=30d", "td")
+    for name in ("Today", "Yesterday", "7 days", "30 days", "From, to…"):
+        box = page.get_by_role("button", name=name).bounding_box()
+        assert box["x"] >= 0, name
+        assert box["x"] + box["width"] <= 390, name
+    looking.picture(f"spend-{request.node.callspec.id}")
+    page = opened(looking, "/runs/kept", ".span")
+    page.locator(".span.call").first.click()
+    expect(page.get_by_role("button", name="Copy it as JSON")).to_be_visible()
+    assert page.evaluate(OUTSIDE) == []
+    page.locator(".item").scroll_into_view_if_needed()
+    looking.picture(f"call-{request.node.callspec.id}")
+
+
 @pytest.mark.parametrize("looking", WIDE[:2], ids=NAMES[:2], indirect=True)
 def test_what_has_the_focus_is_seen_and_marked(filled, looking):
     wrong = []

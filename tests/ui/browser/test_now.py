@@ -149,7 +149,67 @@ def test_a_limit_is_raised_by_key_and_the_process_hears_who(served, looking):
     dialog.get_by_role("button", name="Set cost to 1.50").click()
     expect(dialog).to_have_count(0)
     assert [(each["op"], each["kind"], each["value"], each["by"]) for each in actor.heard] == [("set_limit", "cost", 1.5, login())]
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_a_value_is_judged_as_it_is_typed(served, looking, request):
+    actor = served.actor(run("r1", limits=(limit("cost", 0.412, 0.5, held=0.02),)))
+    page = looking.open("/limits")
+    page.get_by_role("button", name="Set cost of run r1").click()
+    dialog = page.get_by_role("dialog")
+    value, button = dialog.get_by_label("New value"), dialog.get_by_role("button", name="Set cost to")
+    expect(button).to_be_disabled()
+    value.fill("0.50")
+    expect(dialog.get_by_text("That is what it is now.")).to_be_visible()
+    expect(button).to_be_disabled()
+    value.fill("much")
+    expect(dialog.get_by_role("alert")).to_contain_text("'much' is no value for cost")
+    expect(button).to_be_disabled()
+    value.fill("0.43")
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    said = "$0.412 is used already, and $0.02 held: with $0.43 every call is refused from now on."
+    expect(dialog.get_by_role("status")).to_have_text(said)
+    expect(button).to_be_enabled()
+    looking.picture(f"set-limit-{request.node.callspec.id}")
+    assert looking.accessible() == []
+    value.fill("0.60")
+    expect(dialog.get_by_role("status")).to_have_count(0)
+    assert actor.heard == []
+
+
+def test_a_value_that_is_entered_at_once_counts_when_the_server_has_judged_it(served, looking):
+    actor = served.actor(run("r1", limits=(limit("cost", 0.412, 0.5),)))
+    page = looking.open("/limits")
+    page.get_by_role("button", name="Set cost of run r1").click()
+    page.get_by_label("New value").fill("0.75")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert [each["value"] for each in actor.heard] == [0.75]
+
+
+def test_what_a_process_refused_is_forgotten_with_the_next_value(served, looking):
+    actor = served.actor(run("r1", limits=(limit("cost", 0.412, 0.5),)))
+    actor.refusal = "no more today"
+    page = looking.open("/limits")
+    page.get_by_role("button", name="Set cost of run r1").click()
+    page.get_by_label("New value").fill("0.75")
+    page.get_by_role("button", name="Set cost to 0.75").click()
+    expect(page.get_by_role("alert")).to_have_text("no more today")
+    page.get_by_label("New value").fill("0.8")
+    expect(page.get_by_role("alert")).to_have_count(0)
     looking.is_refused()
+
+
+def test_an_agent_whose_limit_was_raised_is_not_shown_as_refused_until_it_has_tried(served, looking):
+    sentence = "Turn limit exceeded: 20 + 1 > 20 in agent 'researcher' of run 'r1'."
+    refused = scope("researcher", "r1", refused=3, last_refusal=sentence, is_raised=True, limits=(limit("turns", 20, 40, declared=20),))
+    served.actor(run("r1", refused))
+    page = looking.open()
+    row = page.get_by_role("row").filter(has_text="researcher").first
+    expect(row).to_contain_text("limit raised, not tried yet")
+    expect(row).not_to_contain_text("refused 3 calls")
+    expect(page.locator(".note.near")).to_contain_text(sentence)
+    assert looking.accessible() == []
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
 import shlex
 import time
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from live_actors import limit, run, scope
@@ -28,7 +31,7 @@ CHAIN = [
     {"scope": "run", "name": "triage-42", "limit": "cost", "kind": "cost", "value": 0.5, "used": 0.38, "held": 0.02, "refused": False},
     {
         "scope": "agent", "scope_id": "researcher", "name": "researcher", "limit": "turns", "kind": "turns", "value": 20, "used": 20,
-        "held": 0, "written": "/srv/desk/agents.py:31", "refused": True,
+        "held": 0, "written": "/srv/desk/agents.py:31", "refused": True, "declared": 10, "set_by": "ann",
     },
 ]  # fmt: skip
 LIMITS = [
@@ -45,6 +48,8 @@ LIMITS = [
         "ratio": 0.824,
         "denied": 0,
         "events": ["limit_nearing"],
+        "declared": 0.4,
+        "set_by": "ann",
     }
 ]
 
@@ -73,7 +78,7 @@ def kept(served):
     for at in range(20):
         shelf.put(
             "samples", at=began + at * 3 * SECOND, run=run, scope=run, scope_kind="run", scope_name="triage-42", limit_kind="cost",
-            limit_label="cost", value=0.5, used=0.02 * at, held=0.01,
+            limit_label="cost", value=0.5, used=0.02 * at, held=0.01, warn_at=0.6,
         )  # fmt: skip
     shelf.run("faq", user="u17", tenant="globex")
     shelf.call("faq", (100, 20), None, model="local/llama-3.3-70b")
@@ -159,6 +164,10 @@ def test_a_run_is_shown_whole_with_the_refused_call_its_chain_and_its_last_promp
     expect(panel.get_by_text(REFUSED)).to_be_visible()
     expect(panel.get_by_text("researcher · turns · said no")).to_be_visible()
     expect(panel.get_by_text(f"Ticket 4417: {HOSTILE} charged twice")).to_be_visible()
+    expect(panel.get_by_text("written agents.py:31, 10 there, set since by ann")).to_be_visible()
+    expect(page.locator(".runlimits")).to_contain_text("$0.40 there, set since by ann")
+    if request.node.callspec.id in NAMES[:2]:
+        expect(page.get_by_text("Share of each limit over time, dotted where it warns: 60 %")).to_be_visible()
     looking.picture(f"run-{request.node.callspec.id}")
     assert looking.accessible() == []
     assert looking.fits()
@@ -405,6 +414,84 @@ def test_a_limit_is_tried_on_past_runs(served, looking, request):
     looking.picture(f"what-if-{request.node.callspec.id}")
     assert looking.accessible() == []
     assert looking.fits()
+
+
+def test_a_limit_is_drawn_where_runs_came_to_and_nothing_where_none_did(served, looking):
+    shelf = Shelf(served.store)
+    for at in range(9):
+        shelf.run(f"run-{at}")
+        shelf.call(f"run-{at}", (100, 20), 0.001 * (at + 1))
+    page = looking.open("/limits")
+    ticks = page.locator(".hist .x")
+    expect(ticks).to_have_text(["$0", "$0.002", "$0.004", "$0.006", "$0.008", "$0.01"])
+    page.get_by_label("Value", exact=True).fill("0.0045")
+    expect(page.locator(".hist .cut-at")).to_have_count(1)
+    expect(page.locator(".hist .h-in")).to_have_count(4)
+    expect(page.locator(".hist .h-out")).to_have_count(5)
+    page.get_by_label("Value", exact=True).fill("5")
+    expect(page.get_by_text("0 of 9 runs would have been refused, 0 %.", exact=False)).to_contain_text("It lies beyond what is drawn")
+    expect(page.locator(".hist .cut-at, .hist .h-out")).to_have_count(0)
+    expect(ticks).to_have_count(6)
+
+
+@pytest.mark.parametrize("looking", WIDE[:2], ids=NAMES[:2], indirect=True)
+@pytest.mark.parametrize(("ms", "ticks"), [(8, ["0", "2 ms", "4 ms", "6 ms"]), (3_000, ["0", "0.5 s", "1.0 s", "1.5 s", "2.0 s", "2.5 s"])])
+def test_the_limits_of_a_short_run_are_read_by_its_own_units_and_points(served, looking, request, ms, ticks):
+    shelf = Shelf(served.store)
+    run = shelf.run("short", ended=shelf._now + ms * SECOND // 1000)
+    shelf.call(run, duration=ms * SECOND // 2000)
+    for at, used in enumerate((2, 8, 10)):
+        shelf.put(
+            "samples", at=shelf._now + at * ms * SECOND // 4000, run=run, scope=run, scope_kind="run", scope_name="short",
+            limit_kind="turns", limit_label="turns", value=10, used=used, held=0, warn_at=0.5,
+        )  # fmt: skip
+    page = looking.open("/runs/short")
+    expect(page.locator(".axis span")).to_have_text(ticks)
+    expect(page.locator(".curves .point")).to_have_count(3)
+    expect(page.locator(".curves .point.c-near, .curves .point.c-refused")).to_have_count(2)
+    line = page.locator(".curves .c-line").last.get_attribute("d")
+    assert line.endswith("H100"), "a limit stands where it stood until its run ends"
+    looking.picture(f"short-{request.node.callspec.id}")
+    assert looking.accessible() == []
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_all_runs_that_fit_are_summed_up_and_saved_as_csv(served, looking, request):
+    shelf = kept(served)
+    for at in range(120):
+        shelf.run(f"=run-{at}", tenant="globex")
+    page = looking.open("/runs")
+    head = page.locator(".head")
+    expect(head).to_contain_text("124 runs")
+    expect(head).to_contain_text("cost ≥$0.0918")
+    expect(head).to_contain_text("1 refused")
+    looking.picture(f"runs-{request.node.callspec.id}")
+    assert looking.fits()
+    with page.expect_download() as download:
+        page.get_by_role("button", name="CSV").click()
+    told, *lines = csv.reader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig")))
+    assert (told[1], told[7], len(lines)) == ("run", "cost", 124)
+    found = {line[1]: dict(zip(told, line, strict=True)) for line in lines}
+    assert found["triage-42"]["how it ended"] == "stopped: max_turns"
+    assert found["triage-42"]["cost"] == "$0.091800"
+    assert found["faq"]["cost"] == "?"
+    assert "'=run-7" in found
+
+
+@pytest.mark.parametrize("looking", WIDE[:3], ids=NAMES[:3], indirect=True)
+def test_how_long_a_tool_waited_for_a_person_stands_apart_from_how_long_it_ran(served, looking, request):
+    shelf = Shelf(served.store)
+    run = shelf.run("desk", ended=shelf._now + 60 * SECOND)
+    began = shelf._now
+    call = shelf.tool(run, "refund", began=began, duration=54_517_000_000)
+    for at, decision in ((1, "escalate"), (54, "approve")):
+        shelf.put("reviews", at=began + at * SECOND, run=run, call=call, tool="refund", decision=decision, reason="large", final=at > 1)
+    page = looking.open(f"/runs/desk?item={call}")
+    panel = page.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text("waited for a person 53 s")).to_be_visible()
+    expect(panel.get_by_text("ran 1,517 ms")).to_be_visible()
+    expect(panel.get_by_text("54,517")).to_have_count(0)
+    looking.picture(f"waited-{request.node.callspec.id}")
 
 
 def test_the_id_of_a_call_leads_to_it_in_its_run(served, looking):

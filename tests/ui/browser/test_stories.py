@@ -17,6 +17,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from approval_desk import until
+from page_stage import free_port
 from playwright.sync_api import expect
 from stored_runs import Shelf
 
@@ -358,10 +360,8 @@ def jaeger(tmp_path_factory) -> Iterator[tuple[str, str]]:
     )
     try:
         origin = f"http://127.0.0.1:{ports['ui']}"
-        until = time.monotonic() + 60
-        while not asked(f"{origin}/api/services"):
-            assert started.poll() is None, "Jaeger ended"
-            assert time.monotonic() < until, "Jaeger did not start"
+        until(lambda: started.poll() is not None or asked(f"{origin}/api/services"), 60)
+        assert started.poll() is None, "Jaeger ended"
         yield f"http://127.0.0.1:{ports['otlp']}", origin
     finally:
         started.terminate()
@@ -374,7 +374,6 @@ def asked(url: str) -> bytes:
         with urllib.request.urlopen(url, timeout=2) as answer:
             return answer.read()
     except OSError:
-        time.sleep(0.05)
         return b""
 
 
@@ -409,9 +408,7 @@ def test_an_error_and_grafanas_table_lead_to_the_run_and_the_run_to_jaeger(serve
         page.get_by_role("link", name="Jaeger ↗").first.click()
     there = opened.value  # its own page, or in its place where it was built without one
     expect(there).to_have_url(re.compile(rf"^{re.escape(served.desk.jaeger)}/trace/{trace}\?uiFind=[0-9a-f]{{16}}$"))
-    until = time.monotonic() + 20
-    while not (found := asked(f"{served.desk.jaeger}/api/traces/{trace}")) and time.monotonic() < until:
-        time.sleep(0.05)
+    found = until(lambda: asked(f"{served.desk.jaeger}/api/traces/{trace}"))
     spans = {span["spanID"] for each in json.loads(found)["data"] for span in each["spans"]}
     assert there.url.rpartition("=")[2] in spans
     there.close()
@@ -450,11 +447,7 @@ def test_a_run_is_exported_as_one_file_that_opens_anywhere_and_asks_nobody(serve
 
 
 def test_the_command_prints_the_url_and_serves_the_page(tmp_path: Path, browser):
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     started = subprocess.Popen(
         [sys.executable, "-m", "ravi_otel", "ui", "--port", str(port), "--store", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -465,14 +458,8 @@ def test_the_command_prints_the_url_and_serves_the_page(tmp_path: Path, browser)
         url = started.stdout.readline().partition("Open ")[2].strip()
         context = browser.new_context()
         page = context.new_page()
-        end = time.monotonic() + 20
-        while True:
-            try:
-                page.goto(url)
-                break
-            except Exception:
-                assert time.monotonic() < end
-                time.sleep(0.05)
+        until(lambda: asked(url))
+        page.goto(url)
         expect(page.get_by_text("ravi-otel demo")).to_be_visible()
         assert "token" not in page.url
         context.close()

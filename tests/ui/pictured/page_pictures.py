@@ -11,13 +11,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from approval_desk import until
 from page_stage import Looking, Served, serving
 from PIL import Image
 from played import REFUNDS, SCENES, environment, playing
@@ -144,13 +144,7 @@ def past(served: Served) -> None:
 
 
 def _one_that_waits(served: Served) -> str:
-    end = time.monotonic() + 30
-    while time.monotonic() < end:
-        waiting = served.desk.inbox.waiting()
-        if waiting:
-            return waiting[0].id
-        time.sleep(0.05)
-    raise SystemExit("nothing waits for a person")
+    return until(served.desk.inbox.waiting, 30)[0].id
 
 
 @contextlib.contextmanager

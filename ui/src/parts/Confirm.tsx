@@ -11,10 +11,12 @@ interface Asking {
   onAct: () => Promise<unknown>;
   onClose: () => void;
   ready?: boolean;
+  pending?: boolean;
 }
 
-/** A dialog that says what will come of it; both buttons are verbs, and what is refused is said where it was asked. */
-export function Confirm({ title, act, leave, children, onAct, onClose, ready = true }: Asking) {
+/** A dialog that says what will come of it; both buttons are verbs, and what is refused is said where it was asked. Enter while it is
+ * `pending` whether it is `ready` counts when that is known. */
+export function Confirm({ title, act, leave, children, onAct, onClose, ready = true, pending = false }: Asking) {
   const dialog = useRef<HTMLDialogElement>(null);
   const name = useId();
   const [busy, setBusy] = useState(false);
@@ -22,8 +24,15 @@ export function Confirm({ title, act, leave, children, onAct, onClose, ready = t
   useEffect(() => {
     dialog.current?.showModal();
   }, []);
-  const send = async (event: Event) => {
-    event.preventDefault();
+  const [waits, setWaits] = useState(false);
+  useEffect(() => {
+    if (!waits || pending) return;
+    setWaits(false);
+    void send();
+  }, [waits, pending]);
+  const send = async (event?: Event) => {
+    event?.preventDefault();
+    if (pending) setWaits(true);
     if (busy || !ready) return;
     setBusy(true);
     try {
@@ -36,7 +45,7 @@ export function Confirm({ title, act, leave, children, onAct, onClose, ready = t
   };
   return (
     <dialog ref={dialog} aria-labelledby={name} onClose={onClose}>
-      <form onSubmit={send}>
+      <form onSubmit={send} onInput={() => setError(null)}>
         <div class="in">
           <h2 id={name}>{title}</h2>
           {children}
@@ -50,7 +59,7 @@ export function Confirm({ title, act, leave, children, onAct, onClose, ready = t
           <button type="button" class="btn tall" onClick={onClose}>
             {leave}
           </button>
-          <button type="submit" class="btn tall main-act" disabled={busy || !ready}>
+          <button type="submit" class="btn tall main-act" disabled={busy || !(ready || pending)}>
             {act}
           </button>
         </div>

@@ -230,9 +230,12 @@ export function Request({ asked, path, linked = true, onDone }: RequestProps) {
           <p>
             <button type="button" class="btn" onClick={() => navigator.clipboard.writeText(asked.link ?? "").then(() => setCopied(true))}>
               <Icon name="link" />
-              <span aria-live="polite">{copied ? "Copied" : "Link for one other person"}</span>
+              <span aria-live="polite">{copied ? "Copied" : "Copy link"}</span>
             </button>{" "}
-            <span class="dim">Whoever has it may decide this request, until it expires.</span>
+            <span class="dim">
+              A signed link for one other person: whoever has it may decide this one request, once, without signing in here, until it expires.
+              {HERE.test(asked.link) && " It opens on this machine alone: ravi-otel ui --public-url makes it one for others."}
+            </span>
           </p>
         )}
         {isOpen && session.value?.user && (
@@ -246,6 +249,8 @@ export function Request({ asked, path, linked = true, onDone }: RequestProps) {
     </>
   );
 }
+
+const HERE = /^http:\/\/(127\.0\.0\.1|localhost|\[::1\])[:/]/;
 
 /** Keep a draft only while it says something else than was asked. */
 function drafted(drafts: Drafts, argument: Argument, value: string): Drafts {

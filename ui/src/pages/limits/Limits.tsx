@@ -1,4 +1,5 @@
 import { useState } from "preact/hooks";
+import { Link } from "wouter-preact";
 import type { Limit, Limits } from "../../api.ts";
 import { useGet, useKeys } from "../../hooks.ts";
 import { now } from "../../live.ts";
@@ -106,7 +107,7 @@ export function LimitsPage() {
                     {limit.bar.spec ?? limit.bar.title}
                   </td>
                   <td role="cell" class="l-whose" title={`${limit.whose}${limit.of && ` of ${limit.of}`}`}>
-                    {limit.whose} {limit.of && <span class="dim">of {limit.of}</span>}
+                    {limit.run === null ? limit.whose : <Link class="row" href={`/runs/${encodeURIComponent(limit.run)}`}>{limit.whose}</Link>} {limit.of && <span class="dim">of {limit.of}</span>}
                   </td>
                   <td role="cell" class="has-bar">
                     <Meter bar={limit.bar} />
@@ -123,7 +124,7 @@ export function LimitsPage() {
                   </td>
                   <td role="cell" class="mono l-where" title={limit.written?.[1]}>
                     {limit.written?.[0] ?? <span class="dim">?</span>}
-                    {limit.since !== null && <span class="dim"> {limit.since} there, set since</span>}
+                    {limit.bar.since && <span class="dim"> {limit.bar.since}</span>}
                   </td>
                   <td role="cell" class="act">
                     {limit.can.includes("set_limit") && (

@@ -22,6 +22,7 @@ export function WhatIf() {
   }, [typed]);
   const { runs = 0, unknown = 0, says = "", bins = [], ticks = [], at = null, now = null } = data ?? {};
   const { spec = null, suggested = null, typical = [], agents = [], most = 0, step = 1 } = data ?? {};
+  const nowAt = now?.[0] ?? null;
   if (runs === 0 && agent === "") return null;
   const things = agent === "" ? (runs === 1 ? "run" : "runs") : `times that ${agent} worked`;
   const change = (set: (to: string) => void) => (event: Event & { currentTarget: HTMLSelectElement }) => {
@@ -66,7 +67,7 @@ export function WhatIf() {
           value={Number.parseFloat(value) || 0}
           onInput={(event) => setTyped(String(Number(event.currentTarget.valueAsNumber.toPrecision(3))))}
         />
-        {error !== null ? <Failed error={error} /> : says && <p aria-live="polite">{says}</p>}
+        {error !== null ? <Failed error={error} /> : says && <p aria-live="polite">{says}{at === null && " It lies beyond what is drawn: no run came near it."}</p>}
         {error === null && spec && <Typed line={spec} />}
         {unknown > 0 && <p class="dim">{unknown.toLocaleString("en-US")} {unknown === 1 ? "is" : "are"} left out: what {unknown === 1 ? "it" : "they"} came to is not known.</p>}
       </div>
@@ -76,14 +77,17 @@ export function WhatIf() {
           <Link href={`/runs?since=30d&order=${kind === "turns" ? "requests" : kind}${agent && `&agent=${encodeURIComponent(agent)}`}`}>See them, the fullest first</Link>
         </p>
         <div class="hist" role="img" aria-label={typical.map(([name, text]) => `${name} came to at most ${text}`).join(", ")}>
-          {bins.map(([height, past], place) => (
-            <i key={place} class={past ? "h-out" : "h-in"} style={{ left: `${(place / bins.length) * 100}%`, width: `${90 / bins.length}%`, height: `${height}%` }} />
-          ))}
-          {now !== null && (
+          {bins.map(
+            ([height, past], place) =>
+              height > 0 && (
+                <i key={place} class={past ? "h-out" : "h-in"} style={{ left: `${(place / bins.length) * 100}%`, width: `${90 / bins.length}%`, height: `${height}%` }} />
+              ),
+          )}
+          {nowAt !== null && (
             <>
-              <i class="now-at" style={{ left: `${now[0]}%` }} />
-              <span class={now[0] > 80 ? "said onleft" : "said"} style={{ left: `${now[0]}%` }}>
-                last {now[1]}
+              <i class="now-at" style={{ left: `${nowAt}%` }} />
+              <span class={nowAt > 80 ? "said onleft" : "said"} style={{ left: `${nowAt}%` }}>
+                last {now?.[1]}
               </span>
             </>
           )}

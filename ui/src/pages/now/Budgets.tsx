@@ -5,6 +5,7 @@ import { useGet, useSeconds } from "../../hooks.ts";
 import { Confirm } from "../../parts/Confirm.tsx";
 import { Failed } from "../../parts/Empty.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
+import { useTried, Would } from "../../parts/Trying.tsx";
 
 type Known = components["schemas"]["Budgets"];
 type Budget = components["schemas"]["Budget"];
@@ -61,12 +62,14 @@ export function Budgets() {
 function Change({ budget, closing, onClose }: { budget: Budget; closing: boolean; onClose: () => void }) {
   const { bar } = budget;
   const [value, setValue] = useState(bar.value);
+  const { ready, pending, tried } = useTried(closing ? null : "/api/budgets/try", { id: budget.id, value }, bar.value);
   return (
     <Confirm
       title={closing ? `Close ${bar.title}?` : `Set ${bar.title}`}
       act={closing ? "Close it" : `Set it to ${value || "…"}`}
       leave={closing ? "Leave it open" : `Leave it at ${bar.value}`}
-      ready={closing || value.trim() !== ""}
+      ready={closing || ready}
+      pending={pending}
       onAct={() => post("/api/budgets", closing ? { id: budget.id } : { id: budget.id, value })}
       onClose={onClose}
     >
@@ -82,6 +85,7 @@ function Change({ budget, closing, onClose }: { budget: Budget; closing: boolean
           <input class="field" value={value} autoFocus onInput={(event) => setValue(event.currentTarget.value)} />
         </label>
       )}
+      <Would tried={tried} />
       <p>
         {closing
           ? "Every program that counts in it, on every machine, is refused from its next call on. What is in flight is settled. Setting a higher limit opens it again."

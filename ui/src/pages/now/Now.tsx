@@ -186,7 +186,7 @@ const SAMPLE: Bar = {
   value: "0.5",
   refused: 0,
   watched: false,
-  spec: null,
+  spec: null, since: "",
 };
 
 /** What the parts of a bar are, and where programs are looked for. */

@@ -2,6 +2,7 @@ import { useState } from "preact/hooks";
 import { type Bar, type Command, type NowRow, post } from "../../api.ts";
 import { Confirm } from "../../parts/Confirm.tsx";
 import { Meter } from "../../parts/LimitBar.tsx";
+import { useTried, Would } from "../../parts/Trying.tsx";
 
 export interface Asked {
   op: "cancel" | "close" | "pause" | "stop" | "resume" | "set_limit" | "reprioritize";
@@ -52,12 +53,14 @@ export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void
   };
   const setting = op === "set_limit" && bar !== undefined;
   const ranking = op === "reprioritize";
+  const { ready, pending, tried } = useTried(setting ? "/api/limits/try" : null, { process: row.process, scope: row.scope ?? "", kind: bar?.kind ?? "", value }, bar?.value ?? "");
   return (
     <Confirm
       title={ranking ? `Set priority of ${whose}` : setting ? `Set ${bar.title} of ${whose}` : `${words.act.replace(" it", "")} ${whose}?`}
       act={ranking ? `Set it to ${priority}` : setting ? `Set ${bar.title} to ${value || "…"}` : words.act}
       leave={ranking ? `Leave it at ${row.priority}` : setting ? `Leave it at ${bar.value}` : words.leave}
-      ready={!setting || value.trim() !== ""}
+      ready={setting ? ready : !ranking || priority !== row.priority}
+      pending={pending}
       onAct={send}
       onClose={onClose}
     >
@@ -92,6 +95,7 @@ export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void
             New value
             <input class="field" value={value} autoFocus onInput={(event) => setValue(event.currentTarget.value)} />
           </label>
+          <Would tried={tried} />
         </>
       )}
       {ranking && (

@@ -106,7 +106,9 @@ function CallItem({ id, row, onAsk }: { id: string; row: TreeRow; onAsk: (asked:
           <h2 class="cut" title={data.title}>
             {data.title}
           </h2>
-          <span class="dim">{data.agent}</span>
+          <span class="dim cut" title={data.agent}>
+            {data.agent}
+          </span>
           <span class="grow" />
           {data.curl !== null && (
             <button type="button" class="btn bare" aria-label="Copy it as curl" onClick={() => copy("curl", data.curl ?? "")}>
@@ -145,6 +147,7 @@ function CallItem({ id, row, onAsk }: { id: string; row: TreeRow; onAsk: (asked:
               {refused?.written && (
                 <span>
                   written <code title={refused.written[1]}>{refused.written[0]}</code>
+                  {refused.bar.since && `, ${refused.bar.since}`}
                 </span>
               )}
               <span class="grow" />
@@ -169,7 +172,7 @@ function CallItem({ id, row, onAsk }: { id: string; row: TreeRow; onAsk: (asked:
                 <span class="scope">{link.scope}</span>
                 <div>
                   <p class="who">
-                    <span class="cut" title={[link.name, link.written?.[1]].filter(Boolean).join(", written ")}>
+                    <span class="cut" title={[[link.name, link.written?.[1]].filter(Boolean).join(", written "), link.bar.since].filter(Boolean).join(", ")}>
                       {[link.name, link.bar.title].filter(Boolean).join(" · ")}
                       {link.refused && " · said no"}
                     </span>

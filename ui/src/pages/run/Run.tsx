@@ -101,15 +101,22 @@ function followed(lines: readonly Line[]): Uint16Array {
 const MOST_STEPS = 12;
 const guideOf = (depth: number, mask: number): boolean[] => Array.from({ length: Math.min(depth, MOST_STEPS) }, (_, at) => (mask & (2 << at)) !== 0);
 
-const STEPS_S = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+const STEPS_S = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
 const MOST_TICKS = 6;
+
+/** One time on an axis: in milliseconds along a run of less than a second, else in seconds, from a minute on as a clock has it. */
+function timeText(at: number, step: number, seconds: number): string {
+  if (at === 0) return "0";
+  if (seconds < 1) return `${Math.round(at * 1000)} ms`;
+  return seconds < 60 ? `${at.toFixed(step < 0.1 ? 2 : step < 1 ? 1 : 0)} s` : span(at);
+}
 
 /** Round times along a run of that many milliseconds: where each stands, in percent, and what it says. */
 function ticksOf(length: number): (readonly [number, string])[] {
   const seconds = length / 1000;
   const step = STEPS_S.find((each) => seconds / each <= MOST_TICKS) ?? Math.ceil(seconds / MOST_TICKS);
   const number = Math.floor((seconds * 0.95) / step);
-  return Array.from({ length: number + 1 }, (_, at) => [((at * step) / seconds) * 100, at === 0 ? "0" : step < 1 ? `${(at * step).toFixed(step < 0.1 ? 2 : 1)} s` : seconds < 60 ? `${at * step} s` : span(at * step)]);
+  return Array.from({ length: number + 1 }, (_, at) => [((at * step) / seconds) * 100, timeText(at * step, step, seconds)]);
 }
 
 const MOST_LIMITS = 4;
@@ -326,9 +333,10 @@ function Whole({ data, name, open = [], isReading = false }: WholeProps) {
                 {bar.title}
               </span>
               <Meter bar={bar} />
-              <span class="what cut">
+              <span class="what cut" title={[bar.text, bar.since].filter(Boolean).join(", ")}>
                 {bar.text}
                 {bar.refused > 0 && `, ${bar.refused} refused`}
+                {bar.since && `, ${bar.since}`}
               </span>
               <Share bar={bar} />
             </span>

@@ -9,6 +9,7 @@ import { type Key, Page } from "../../parts/Frame.tsx";
 import { State } from "../../parts/Icon.tsx";
 import { Meter, Share } from "../../parts/LimitBar.tsx";
 import { useVirtual } from "../../virtual.ts";
+import { save } from "../../csv.ts";
 import { command, moment, visible } from "../../words.ts";
 import "../../parts/Table.css";
 import "./runs.css";
@@ -32,6 +33,7 @@ interface Known {
   glances: Runs["glances"];
   total: number;
   after: string | null;
+  spent: Runs["page"]["spent"];
   facets: NonNullable<Runs["page"]["facets"]>;
 }
 
@@ -46,7 +48,7 @@ function useRuns(search: string, mark: string) {
     get<Runs>(`/api/runs${search && `?${search}`}`, abort.signal)
       .then(
         ({ page, words, glances }) => {
-          setKnown({ rows: page.rows, words, glances, total: page.total, after: page.after, facets: page.facets ?? {} });
+          setKnown({ rows: page.rows, words, glances, total: page.total, after: page.after, spent: page.spent, facets: page.facets ?? {} });
           setError(null);
         },
         (failed: unknown) => {
@@ -102,7 +104,13 @@ export function RunsPage() {
             <span>
               <span class="fig">{known.total.toLocaleString("en-US")}</span> {known.total === 1 ? "run" : "runs"}
             </span>
+            {known.spent && <Totals spent={known.spent} />}
           </p>
+        )}
+        {known && known.total > 0 && (
+          <div class="acts">
+            <Csv known={known} search={search} />
+          </div>
         )}
       </div>
       {error !== null && <Failed error={error} />}
@@ -118,6 +126,69 @@ export function RunsPage() {
         </>
       )}
     </Page>
+  );
+}
+
+type Spent = NonNullable<Runs["page"]["spent"]>;
+
+/** What all runs that fit came to, as the server adds it up. */
+function Totals({ spent }: { spent: Spent }) {
+  return (
+    <>
+      <span>
+        cost <span class="fig">{spent.cost_text}</span>
+      </span>
+      <span>
+        <span class="fig">{spent.requests.toLocaleString("en-US")}</span> {spent.requests === 1 ? "call" : "calls"}
+      </span>
+      <span>
+        <span class="fig">{spent.tokens_text}</span> tokens
+      </span>
+      {spent.refused > 0 && (
+        <span>
+          <span class="fig">{spent.refused.toLocaleString("en-US")}</span> refused
+        </span>
+      )}
+    </>
+  );
+}
+
+const CSV = ["started", "run", "name", "how it ended", "took, s", "calls", "tokens", "cost", "refused", "user", "tenant"];
+
+/** All runs that fit, also those that were not scrolled to. */
+function Csv({ known, search }: { known: Known; search: string }) {
+  const [busy, setBusy] = useState(false);
+  const [error, setError] = useState<string | null>(null);
+  const gather = async () => {
+    setBusy(true);
+    setError(null);
+    try {
+      const lines: string[][] = [];
+      for (let after: string | null = ""; after !== null; ) {
+        const asked = new URLSearchParams(search);
+        if (after) asked.set("after", after);
+        const { page, words }: Runs = await get<Runs>(`/api/runs?${asked}`);
+        page.rows.forEach((row, at) => {
+          const { spent } = row;
+          const told = [row.duration_text, String(spent.requests), spent.tokens_text, spent.cost_text, String(spent.refused)];
+          lines.push([new Date(row.began / 1e6).toISOString(), row.run, row.name ?? "", words[at]?.[1] ?? "", ...told, row.user_text ?? "", row.tenant_text ?? ""]);
+        });
+        after = page.after;
+      }
+      save("runs.csv", [CSV, ...lines]);
+    } catch (failed) {
+      setError(sentence(failed));
+    } finally {
+      setBusy(false);
+    }
+  };
+  return (
+    <>
+      {error !== null && <span class="said-no" role="alert">{error}</span>}
+      <button type="button" class="btn" disabled={busy} onClick={gather} title={`All ${known.total.toLocaleString("en-US")} that fit`}>
+        {busy ? "Gathering…" : "CSV"}
+      </button>
+    </>
   );
 }
 

@@ -6,6 +6,7 @@ import { Empty, Failed } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { State } from "../../parts/Icon.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
+import { save } from "../../csv.ts";
 import { command } from "../../words.ts";
 import "../../parts/Table.css";
 import "./spend.css";
@@ -154,25 +155,16 @@ export function SpendPage() {
   );
 }
 
-/** What is shown as a file that a spreadsheet opens; no cell of it can be taken for a formula. */
 function Csv({ data }: { data: Spend }) {
-  const save = () => {
-    const cell = (text: string) => `"${(/^\s*[=+\-@＝＋－＠]/.test(text) ? `'${text}` : text).replaceAll('"', '""')}"`;
-    const line = (outer: SpendRow, inner: SpendRow | null) => {
-      const row = inner ?? outer;
-      const inside = inner === null ? "" : (inner.key ?? "none");
-      return [outer.key ?? "none", inside, row.cost, row.calls, row.input, row.output, String(row.refused)].map(cell).join(",");
-    };
-    const lines = data.rows.flatMap((row) => [line(row, null), ...row.inside.map((each) => line(row, each))]);
-    const head = [data.by[0] ?? "", data.by[1] ?? "", "cost", "calls", "input", "output", "refused"].map(cell).join(",");
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob(["\ufeff", [head, ...lines].join("\r\n"), "\r\n"], { type: "text/csv" }));
-    link.download = "spend.csv";
-    link.click();
-    URL.revokeObjectURL(link.href);
+  const line = (outer: SpendRow, inner: SpendRow | null) => {
+    const row = inner ?? outer;
+    const inside = inner === null ? "" : (inner.key ?? "none");
+    return [outer.key ?? "none", inside, row.cost, row.calls, row.input, row.output, String(row.refused)];
   };
+  const lines = () => data.rows.flatMap((row) => [line(row, null), ...row.inside.map((each) => line(row, each))]);
+  const head = [data.by[0] ?? "", data.by[1] ?? "", "cost", "calls", "input", "output", "refused"];
   return (
-    <button type="button" class="btn" onClick={save}>
+    <button type="button" class="btn" onClick={() => save("spend.csv", [head, ...lines()])}>
       CSV
     </button>
   );
