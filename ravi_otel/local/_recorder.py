@@ -18,7 +18,7 @@ from datetime import datetime
 from hashlib import blake2b
 from operator import add, attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
@@ -173,15 +173,6 @@ class _Cache(dict[_K, _V]):
             del self[next(iter(self))]
 
 
-class _InFlight(NamedTuple):
-    """Be a call in flight that has a row, with what it was counted by until it ends."""
-
-    began: int
-    known: _Facts
-    place: tuple[str, str, str]
-    sums: _Sums
-
-
 class Recorder(Listener):
     """Put what happens into the store by way of `writer`; with `content` also what programs and guardrails say."""
 
@@ -209,12 +200,13 @@ class Recorder(Listener):
         self._agents = Counter[str]()
         self._touched: dict[int, Any] = {}
         self._batched: set[int] = set()  # messages that are in this batch already
-        self._shown = _Cache[str, _InFlight]()  # calls in flight that have a row
+        self._shown = _Cache[str, tuple[int, Any]]()
+        self._in_flight = defaultdict[Any, int](int)  # by group, how many calls more than at the last commit, or fewer
 
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
         self._runs = _Cache[str, None]()
-        self._shown = _Cache[str, _InFlight]()
+        self._shown = _Cache[str, tuple[int, Any]]()  # calls in flight that have a row: when they began, and by what they count
 
     def retire(self) -> None:
         """Write what waits, and let go of the file: the process goes on without it."""
@@ -411,10 +403,9 @@ class Recorder(Listener):
 
     def _add_call(self, batch: Batch, told: tuple[int, _Refusal | None, tuple[Any, ...]]) -> None:
         now, refusal, fields = told
-        shown = self._shown.pop(fields[_OP_ID], None)
-        if shown is not None and shown.sums is not _NO_SUMS:
-            self._count(shown.known, shown.began, shown.place, 0, tuple(-each for each in shown.sums), calls=0)
-        began = now - fields[_DURATION] if shown is None else shown.began
+        began, group = self._shown.pop(fields[_OP_ID], None) or (now - fields[_DURATION], None)
+        if group is not None:
+            self._in_flight[group] -= 1
         row, sums, known, place = self._call_row(batch, fields, refusal, began)
         batch.add(_CALL, row)
         if any(sums) or fields[_OF_CALL].generative:
@@ -595,7 +586,7 @@ class Recorder(Listener):
     # -- sums ---------------------------------------------------------------------------------------------------------
 
     def _count(self, known: _Facts, at: int, place: tuple[str, str, str], duration: int, sums: _Sums, *, calls: int = 1) -> None:
-        key = (known[0], at - at % _HOUR_NS, *place, known[2] or "", known[4] or "", known[5] or "")
+        key = _group(known, at, place)
         self._groups[key] = tuple(map(add, self._groups[key], (calls, duration, *sums)))
 
     def _complete(self, batch: Batch) -> bool:
@@ -616,6 +607,10 @@ class Recorder(Listener):
 
     def _sum_up(self, batch: Batch) -> None:
         groups, self._groups = self._groups, _counts()
+        in_flight, self._in_flight = self._in_flight, defaultdict(int)
+        for key, number in in_flight.items():
+            if number:
+                groups[key] = tuple(map(add, groups[key], (0, 0, *(number * each for each in _UNKNOWN_YET))))
         agents, self._agents = self._agents, Counter[str]()
         runs, hours, entered = _counts(), _counts(), Counter[str]()
         for (run, *place), counted in groups.items():
@@ -635,14 +630,13 @@ class Recorder(Listener):
     def _show(self, batch: Batch, record: CallRecord, began: int) -> None:
         """Add the row of a call that is in flight: what it uses nobody knows yet, and if its process dies nobody ever will."""
         call, model, known = record.call, _text(record.call.model), self._facts(batch, record.facts, began)
-        shown = self._shown[record.op_id] = _InFlight(
-            began, known, (call.provider, model or "", ""), _UNKNOWN_YET if call.generative else _NO_SUMS
-        )
-        if call.generative:
-            self._count(known, began, shown.place, 0, shown.sums, calls=0)
+        group = _group(known, began, (call.provider, model or "", "")) if call.generative else None
+        self._shown[record.op_id] = (began, group)
+        if group is not None:
+            self._in_flight[group] += 1
         place = (call.operation, call.endpoint, call.provider, model, model, int(call.stream))
-        whose = (*known, *_ids(record.span))
-        batch.add(_IN_FLIGHT, (record.op_id, record.facts.scope_id, *whose, *place, began, "open", record.decision, 0, *shown.sums))
+        whose, sums = (*known, *_ids(record.span)), _NO_SUMS if group is None else _UNKNOWN_YET
+        batch.add(_IN_FLIGHT, (record.op_id, record.facts.scope_id, *whose, *place, began, "open", record.decision, 0, *sums))
 
     def _sample(self, batch: Batch, now: int) -> None:
         """Add where the limits stand that were in use since the last time."""
@@ -677,6 +671,11 @@ def _whose(facts: ScopeFacts) -> tuple[str | None, str | None, str | None, str |
     """Return user, tenant, session and tags of a scope, as columns have them."""
     tags = _json(dict(facts.tags)) if facts.tags else None
     return _text(facts.user_id), _text(facts.tenant_id), _text(facts.session_id), tags
+
+
+def _group(known: _Facts, at: int, place: tuple[str, str, str]) -> tuple[Any, ...]:
+    """Return by what something counts: its run, hour, provider, model and tool, and its agent, user and tenant."""
+    return (known[0], at - at % _HOUR_NS, *place, known[2] or "", known[4] or "", known[5] or "")
 
 
 def _counts() -> defaultdict[Any, _Sums]:
