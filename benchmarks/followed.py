@@ -20,14 +20,15 @@ from pathlib import Path
 
 import ravi_otel
 from ravi_otel.hooks._events import Notice
-from ravi_otel.local.live import entries
+from ravi_otel.local.live._client import entries
 from ravi_otel.local.live._open_scopes import OpenScopes
 from ravi_otel.local.live._server import Live
 
 FOLLOWER = """
 import json, sys, time
 from pathlib import Path
-from ravi_otel.local.live import Happened, LiveError, Session
+from ravi_otel.local.live._client import Session
+from ravi_otel.local.live._protocol import Happened, LiveError
 late = []
 try:
     for told in Session(Path(sys.argv[1]), int(sys.argv[2])).follow():

@@ -31,7 +31,8 @@ from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._store import Store
 from ravi_otel.local._tree import left_out, nodes_of
 from ravi_otel.local._wording import clean, moment
-from ravi_otel.local.live import LiveError, Row, ScopeState, Watch, rows
+from ravi_otel.local.live._client import Row, Watch, rows
+from ravi_otel.local.live._protocol import LiveError, ScopeState
 from ravi_otel.supervisor.approval.opening import RequestStore, open_store
 from ravi_otel.supervisor.approval.place import place as queue_place
 

@@ -20,7 +20,8 @@ from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._answers import CallView, Found, Group, Hit, Json, Node, RunRow, Spent, objects_of
 from ravi_otel.local._shared_budgets import Shown
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, money, percent, short_usd
-from ravi_otel.local.live import LimitState, Row
+from ravi_otel.local.live._client import Row
+from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._limits import NANO
 from ravi_otel.supervisor.approval import frozen
 from ravi_otel.supervisor.approval.rows import StoredRequest

@@ -17,7 +17,8 @@ from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import DIRECTORY, LiveError, Watch, Watched, as_fields, check_directory, entries, rows
+from ravi_otel.local.live._client import DIRECTORY, Watch, Watched, check_directory, entries, rows
+from ravi_otel.local.live._protocol import LiveError, as_fields
 
 _PATIENCE_S: Final = 2.0
 _MOST_LINES: Final = 2_000

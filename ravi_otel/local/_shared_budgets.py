@@ -12,7 +12,7 @@ from ravi_otel._enforcement.ledger.operators import Counter, Named, Operated, na
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import UNKNOWN, clean
-from ravi_otel.local.live import LimitState
+from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._limits import UNITS, ScopeKind, public_amount
 
 MOST_NAME: Final = 40

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import RunRow, RunsPage
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import LimitState
+from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.supervisor.audit_entries import Entry
 
 _MOST_NAME: Final = 120

@@ -17,7 +17,8 @@ from anyio import to_thread
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import _wording as wording
 from ravi_otel.local._wording import clean, count
-from ravi_otel.local.live import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, Row, RunState, Watch, Watched, rows
+from ravi_otel.local.live._client import Row, Watch, Watched, rows
+from ravi_otel.local.live._protocol import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, RunState
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox

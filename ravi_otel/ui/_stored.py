@@ -22,7 +22,7 @@ from ravi_otel.local import _queries as queries
 from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._tree import tone_of
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, milliseconds, moment, money, percent
-from ravi_otel.local.live import LimitState
+from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
 from ravi_otel.supervisor.approval.contract import ApprovalRequest

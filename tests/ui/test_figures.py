@@ -15,7 +15,7 @@ from page_client import Client
 from stored_runs import Shelf
 
 from ravi_otel.cli.entry import commands
-from ravi_otel.local.live import MOST_REFUSALS, LiveEvent
+from ravi_otel.local.live._protocol import MOST_REFUSALS, LiveEvent
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from textual.widgets.option_list import Option
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
-from ravi_otel.local.live import LimitState
+from ravi_otel.local.live._protocol import LimitState
 
 _BOX: Final = """
     align: center middle;

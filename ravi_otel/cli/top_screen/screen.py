@@ -26,7 +26,8 @@ from ravi_otel.cli.top_view.drawing import Layout, details, process_facts, proce
 from ravi_otel.cli.top_view.steering import lets_go_on, raised
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, plain
-from ravi_otel.local.live import LimitState, LiveError, Row, ScopeState, Session, Watch, Watched, rows
+from ravi_otel.local.live._client import Row, Session, Watch, Watched, rows
+from ravi_otel.local.live._protocol import LimitState, LiveError, ScopeState
 
 EVERY_S: Final = 0.5
 PATIENCE_S: Final = 0.4

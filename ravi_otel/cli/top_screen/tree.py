@@ -19,7 +19,7 @@ from textual.strip import Strip
 
 from ravi_otel.cli.top_view.drawing import Layout
 from ravi_otel.local._render import console
-from ravi_otel.local.live import Row
+from ravi_otel.local.live._client import Row
 
 _MARK: Final = 2
 _SELECTED: Final = Style(reverse=True)

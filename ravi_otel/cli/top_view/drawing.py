@@ -16,7 +16,8 @@ from rich.text import Text
 
 from ravi_otel.local import _wording as wording
 from ravi_otel.local._wording import NONE, clean, plain
-from ravi_otel.local.live import LimitState, Row, ScopeState
+from ravi_otel.local.live._client import Row
+from ravi_otel.local.live._protocol import LimitState, ScopeState
 
 _LEAST_NAME: Final = 26
 _GAP: Final = 2

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, Priority, SpawnBudget
-from ravi_otel.local.live import CommandError, _server
+from ravi_otel.local.live import _server
 from ravi_otel.local.live._client import Peer
-from ravi_otel.local.live._protocol import MOST_REQUEST
+from ravi_otel.local.live._protocol import MOST_REQUEST, CommandError
 from ravi_otel.supervisor.audit import AuditLog
 from ravi_otel.supervisor.audit_entries import entries
 from ravi_otel.supervisor.audit_verify import verify_all

@@ -15,8 +15,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, SpawnBudget
-from ravi_otel.local.live import Happened, LiveError, ProcessState, Session, Watch, _server
+from ravi_otel.local.live import _server
+from ravi_otel.local.live._client import Session, Watch
 from ravi_otel.local.live._open_scopes import OpenScopes
+from ravi_otel.local.live._protocol import Happened, LiveError, ProcessState
 from ravi_otel.policy._limits import place_of
 
 
