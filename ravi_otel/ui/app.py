@@ -35,9 +35,8 @@ from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.rows import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox, audit
-from ravi_otel.ui._live import Feed, events
+from ravi_otel.ui._live import Feed, SharedBudgets, events
 from ravi_otel.ui._safety import Access, Guard, is_site, peer_of
-from ravi_otel.ui._shared import SharedBudgets
 from ravi_otel.ui._stored import MOST_NODES, Archive, names
 
 _FILES: Final = ("index.html", "app.js", "style.css")
