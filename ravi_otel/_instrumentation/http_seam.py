@@ -409,8 +409,13 @@ class HttpCall:
         )
 
     def note_headers(self, live: ModelCall, status: int, headers: Any) -> None:
-        """Read of an answer's headers which request it was, and how much is left; `headers` has them as `raw` pairs of bytes."""
+        """Read of an answer's headers which request it was, how much is left, and what of it they alone tell.
+
+        `headers` has them as `raw` pairs of bytes.
+        """
         record = live.record
+        with Guarded("answer"):
+            self.format = self.format.informed(headers.raw)
         if STATE.options.full or record.retries or status >= ERRORS:
             with Guarded("answer"):  # our own bug never keeps an answer from its caller
                 record.request_id, record.rate_limits = read_headers(headers)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from binascii import Error, a2b_base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
@@ -377,17 +377,37 @@ class Invoked(Hosted, _OfBedrock):
         """See `WireFormat.collector`."""
         return InvokedCollector(self.inner.collector(call))
 
-    def usage_in(self, headers: Mapping[str, str]) -> Usage | None:
-        """See `WireFormat.usage_in`; of what the headers leave out, the body of most families tells more."""
-        given, made = (_number(headers.get(f"x-amzn-bedrock-{name}-token-count")) for name in ("input", "output"))
+    def informed(self, headers: Iterable[tuple[bytes, bytes]]) -> WireFormat:
+        """See `WireFormat.informed`; some families tell what they used in headers alone."""
+        told = {name: _number(value) for raw, value in headers if (name := raw.lower()).startswith(_COUNTED)}
+        given, made = told.get(_COUNTED + b"input-token-count"), told.get(_COUNTED + b"output-token-count")
         if given is None:
-            return None
-        cached, written = (_number(headers.get(f"x-amzn-bedrock-cache-{name}-input-token-count")) or 0 for name in ("read", "write"))
-        return Usage(given + cached + written, made or 0, cached_input_tokens=cached, cache_write_tokens=written)
+            return self
+        cached, written = (told.get(_COUNTED + name + b"-input-token-count") or 0 for name in (b"cache-read", b"cache-write"))
+        if given + cached + written > MOST:
+            return self
+        return _Informed(self.inner, Usage(given + cached + written, made or 0, cached_input_tokens=cached, cache_write_tokens=written))
 
 
-def _number(told: str | None) -> int | None:
-    return int(told) if told is not None and told.isdecimal() and len(told) < 16 else None  # noqa: PLR2004 - digits of 2^53
+_COUNTED: Final = b"x-amzn-bedrock-"
+
+
+def _number(told: bytes) -> int | None:
+    return int(told) if told.isdigit() and len(told) < 16 else None  # noqa: PLR2004 - digits of 2^53
+
+
+class _Informed(Invoked):
+    """Read an answer whose headers told what was used; what its body tells goes before."""
+
+    def __init__(self, inner: WireFormat, told: Usage) -> None:
+        super().__init__(inner)
+        self._told = told
+
+    def reply(self, result: Any) -> Reply:
+        """See `WireFormat.reply`."""
+        reply = super().reply(result)
+        reply.usage = reply.usage or self._told
+        return reply
 
 
 _METRICS: Final = "amazon-bedrock-invocationMetrics"
@@ -495,7 +515,7 @@ class TextModels(WireFormat):
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
         answers = _completions(result)
-        reasons = (_stop(next((told for name in _REASONS if (told := text(one, name))), None)) for one in answers)
+        reasons = map(_reason_of, answers)
         return Reply(
             id=text(result, "generation_id"),
             usage=_text_usage(result),
@@ -514,11 +534,7 @@ class TextModels(WireFormat):
 
     def answered(self, result: Any) -> Sequence[Message]:
         """See `WireFormat.answered`."""
-        found: list[Message] = []
-        for one in _completions(result):
-            reason = _stop(next((told for name in _REASONS if (told := text(one, name))), None))
-            found.append(message_of("assistant", [words(_said(one))], reason))
-        return found
+        return [message_of("assistant", [words(_said(one))], _reason_of(one)) for one in _completions(result)]
 
     def bound(self, request: Request, call: Call) -> None:
         """See `WireFormat.bound`; only a text alone has one."""
@@ -573,18 +589,28 @@ def _said(answer: Any) -> str:
     return next((said for name in _TEXTS if (said := text(answer, name))), "")
 
 
+def _reason_of(answer: Any) -> str | None:
+    return _stop(next((reason for name in _REASONS if (reason := text(answer, name))), None))
+
+
+def _count_of(told: Any, names: Sequence[str]) -> int | None:
+    return next((found for name in names if (found := count(get(told, name))) is not None), None)
+
+
 def _text_usage(told: Any) -> Usage | None:
     """Read the counts of a family that tells some in its body; Mistral's tell them in headers alone."""
-    given = next((found for name in ("prompt_token_count", "inputTextTokenCount") if (found := count(get(told, name))) is not None), None)
-    made = next((found for name in _MADE if (found := count(get(told, name))) is not None), None)
+    given, made = _count_of(told, _GIVEN), _count_of(told, _MADE)
     if made is None:
         counted = [count(get(one, "tokenCount")) for one in items(told, "results")]
         made = sum(filter(None, counted)) if counted and None not in counted else None
+    if made is None and get(told, "embedding") is not None:  # of a model that embeds, whose name an ARN hides
+        made = 0
     if given is None or made is None or made > MOST:
         return chat.usage(get(told, "usage"))
     return Usage(given, made)
 
 
+_GIVEN: Final = ("prompt_token_count", "inputTextTokenCount")
 _MADE: Final = ("generation_token_count", "totalOutputTextTokenCount")
 
 
@@ -599,15 +625,14 @@ class TextModelsCollector(AnswerCollector):
 
     def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
-        quiet, told = False, get(event, "prompt_token_count")
-        self._given = count(told) if told is not None else self._given  # Llama tells it with the first event alone
+        quiet = False
+        self._given = _count_of(event, _GIVEN) or self._given  # told with the first event alone
         for at, one in enumerate(_completions(event)):
             quiet = self.say(_said(one), index=at)
-            reason = next((told for name in _REASONS if (told := text(one, name))), None)
-            self.finish(_stop(reason), at)
-        found = _text_usage({"prompt_token_count": self._given, **as_mapping(event)} if told is None else event)
-        if found is not None and self._reasons:
-            self.usage, self.ended = found, True
+            self.finish(_reason_of(one), at)
+        found = _text_usage({**as_mapping(event), _GIVEN[0]: self._given})
+        if found is not None:  # so far: each event tells it anew
+            self.usage, self.ended = found, bool(self._reasons)
         return quiet and not self.ended
 
 

@@ -267,9 +267,9 @@ class WireFormat(ABC):
         """Return the fields of the body, each whole, that hold each of its answers to so many tokens."""
         return {}
 
-    def usage_in(self, headers: Mapping[str, str]) -> Usage | None:  # noqa: ARG002 - for the formats that read it
-        """Return what an answer's headers, by their names in lower case, say was used, where its body may not say it."""
-        return None
+    def informed(self, headers: Iterable[tuple[bytes, bytes]]) -> WireFormat:  # noqa: ARG002 - for the formats that read it
+        """Return what reads an answer that came with these headers: this format, unless they tell of it what its body may not."""
+        return self
 
     def error_code(self, body: Any) -> str | None:
         """Return what the body of an error calls it, as code or type; None where it says nothing of the kind."""

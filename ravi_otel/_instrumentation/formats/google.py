@@ -134,6 +134,7 @@ class GenerateContent(WireFormat):
             model=text(result, "modelVersion"),
             usage=usage(get(result, "usageMetadata")),
             finish_reasons=tuple(filter(None, [*(_reason(one) for one in candidates), _blocked(result)])),
+            service_tier=text(get(result, "usageMetadata"), "serviceTier"),
             answers=len(candidates),
         )
 
@@ -259,7 +260,9 @@ class ContentCollector(AnswerCollector):
         """See `Collector.add`."""
         self.id = text(event, "responseId") or self.id
         self.model = text(event, "modelVersion") or self.model
-        self.usage = usage(get(event, "usageMetadata")) or self.usage
+        used = get(event, "usageMetadata")
+        self.usage = usage(used) or self.usage
+        self.service_tier = text(used, "serviceTier") or self.service_tier
         if (failed := get(event, "error")) is not None:
             self.error_type = text(failed, "status") or "error"
         quiet = False

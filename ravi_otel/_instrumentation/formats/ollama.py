@@ -198,9 +198,9 @@ class Embed(WireFormat):
 
 
 def usage(told: Any) -> Usage | None:
-    """Read the counts of a last line; the prompt's is left out where nothing of it had to be read again."""
+    """Read the counts of a last line; None where one is left out, as older versions do with the prompt's when they had read it before."""
     given, made = count(get(told, "prompt_eval_count")), count(get(told, "eval_count"))
-    return None if made is None else Usage(given or 0, made)
+    return None if given is None or made is None else Usage(given, made)
 
 
 class LinesCollector(AnswerCollector):
@@ -226,7 +226,10 @@ class LinesCollector(AnswerCollector):
         if get(event, "done") is True:
             reason = text(event, "done_reason")
             self.finish(None if reason is None else _STOPS.get(reason, reason))
+            made = count(get(event, "eval_count"))
             self.usage, self.ended, quiet = usage(event), True, False
+            if self.usage is None and made is not None:
+                self.usage = Usage(self._call.input_estimate, made, source="estimated")
         return quiet
 
 

@@ -755,13 +755,25 @@ def test_the_body_of_an_error_names_it(dialect: Dialect, path: str, body: Any, c
     assert found.error_code(body) == code
 
 
-def test_headers_tell_what_an_invoked_model_used() -> None:
+@pytest.mark.parametrize(
+    ("headers", "usage"),
+    [
+        ({b"X-Amzn-Bedrock-Input-Token-Count": b"7", b"x-amzn-bedrock-output-token-count": b"2"}, Usage(7, 2)),
+        (
+            {b"x-amzn-bedrock-input-token-count": b"7", b"x-amzn-bedrock-cache-read-input-token-count": b"3"},
+            Usage(10, 0, cached_input_tokens=3),
+        ),
+        ({b"x-amzn-bedrock-input-token-count": b"many"}, None),
+        ({b"x-amzn-bedrock-input-token-count": b"9" * 400}, None),
+        ({}, None),
+    ],
+)
+def test_headers_tell_what_an_invoked_model_used_whose_body_does_not(headers: dict[bytes, bytes], usage: Usage | None) -> None:
     found = format_for_request("bedrock", "POST", INVOKE, {"prompt": "Hi"})
     assert found is not None
-    told = {"x-amzn-bedrock-input-token-count": "7", "x-amzn-bedrock-output-token-count": "2"}
-    assert found.usage_in(told) == Usage(7, 2)
-    assert found.usage_in({**told, "x-amzn-bedrock-cache-read-input-token-count": "3"}) == Usage(10, 2, cached_input_tokens=3)
-    assert found.usage_in({"x-amzn-bedrock-input-token-count": "many"}) is None
+    informed = found.informed(headers.items())
+    assert informed.reply({"outputs": [{"text": "Hello"}]}).usage == usage
+    assert informed.reply({"generation": "Hello", "prompt_token_count": 70, "generation_token_count": 20}).usage == Usage(70, 20)
 
 
 @pytest.mark.parametrize(
