@@ -16,8 +16,8 @@ import os
 import sys
 import time
 
-_AWAITED = ("openai", "anthropic", "groq", "ravi_otel")
-"""The clients, and us: a program may have limited tools and agents without any client of ours."""
+_AWAITED = ("openai", "anthropic", "groq", "ravi_otel", "mcp.client.session")
+"""The clients, and us: a program may have limited tools and agents without any client of ours, and tools that servers run over MCP."""
 
 _OVER_HTTP = ("google.genai", "mistralai.sdk", "mistralai.client.sdk", "cohere", "ollama", "litellm")
 """Clients whose requests are read in the HTTP library below them; they tell the hosts that they are made for."""
