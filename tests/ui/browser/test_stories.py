@@ -458,7 +458,7 @@ def test_the_command_prints_the_url_and_serves_the_page(tmp_path: Path, browser)
         url = started.stdout.readline().partition("Open ")[2].strip()
         context = browser.new_context()
         page = context.new_page()
-        until(lambda: asked(url))
+        until(lambda: asked(f"http://127.0.0.1:{port}/assets/app.js"))
         page.goto(url)
         expect(page.get_by_text("ravi-otel demo")).to_be_visible()
         assert "token" not in page.url

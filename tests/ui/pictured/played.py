@@ -14,9 +14,10 @@ REFUNDS = "refunds"
 
 
 def environment(store: Path) -> dict[str, str]:
-    """Return what has a program keep its runs in the store, with what was said."""
+    """Return what has a program keep its runs in the store, with what was said, at the prices of the provider that the script plays."""
     known = {name: value for name, value in os.environ.items() if name != "RAVI_RAISE_BUGS"}
-    return known | {"RAVI_STORE": str(store.absolute()), "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
+    ours = {"RAVI_STORE": str(store.absolute()), "RAVI_PROVIDERS": "127.0.0.1=openai"}
+    return known | ours | {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "true"}
 
 
 @contextlib.contextmanager
