@@ -37,7 +37,6 @@ from ravi_otel._instrumentation.streams import UNREAD as UNREAD_STREAMS
 from ravi_otel._instrumentation.streams import FollowedStream
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall, SendFailure
-from ravi_otel._runtime.patching import Block
 from ravi_otel._runtime.state import STATE, Options
 from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, drain, later, stoppable, why_over
 from ravi_otel._telemetry.content import is_redacting
@@ -148,10 +147,17 @@ class Outgoing:
     encoded: bool = False
     """Whether the body is compressed."""
 
+    def __post_init__(self) -> None:
+        """Have text and buffers as the bytes that they are sent as, which other layers are given."""
+        if isinstance(self.content, str):
+            self.content = self.content.encode("utf-8", "surrogatepass")
+        elif isinstance(self.content, bytearray):
+            self.content = bytes(self.content)
+
     def body(self) -> Mapping[str, Any] | None:
         """Return the JSON object of the body, None where there is none."""
         found = self.content
-        if isinstance(found, (bytes, bytearray, str)) and not self.encoded:
+        if isinstance(found, bytes) and not self.encoded:
             with suppress(ValueError, RecursionError):
                 found = json.loads(found)
         return cast("Mapping[str, Any]", found) if isinstance(found, dict) else None
@@ -264,7 +270,9 @@ class HttpCall:
 
     def carries(self, content: object) -> bool:
         """Whether a request with this content may be one of this call's: another body is another call, one nobody can see is not."""
-        return content is None or self.out.content is None or content in (self.out.content, self.written)
+        if content is None or self.out.content is None or content in (self.out.content, self.written):
+            return True
+        return isinstance(content, dict) and content == self.out.body()  # which the library below writes once more
 
     # -- sending --------------------------------------------------------------------------------------------------------
 
@@ -690,11 +698,3 @@ class TappedBody(FollowedBody):
         """Settle it because its reader came to the end, or failed with `error`; return what the reader is to raise."""
         self._feed.ended = error is None
         return self.end_reading(error, self._settle)
-
-
-def passing(layer: str) -> Block | None:
-    """Return nothing to go around a request; note that it passes, where it is one of a call that is on its way."""
-    call = HTTP_CALL.get()
-    if call is not None and call.sends:
-        call.pass_down(layer)
-    return None

@@ -13,7 +13,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Final
 
-from ravi_otel._instrumentation.client_seam import RAW_REQUESTS
+from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, SENDING
 from ravi_otel._instrumentation.formats.fields import class_of, count, get
 from ravi_otel._instrumentation.http_library import shut_down_request
 from ravi_otel._instrumentation.http_seam import ERRORS, HTTP_CALL, MODEL_HOSTS, BodyFeed, FollowedBody, HttpCall, ModelHost, Outgoing
@@ -138,8 +138,11 @@ class HttpxSeam:
 
     def _begin(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> HttpCall | None:
         request = args[0] if args else kwargs.get("request")
+        above = SENDING.get()
+        if not self._active or (above is not None and above.sends_itself(request)):
+            return None
         url = getattr(request, "url", None)
-        if not self._active or url is None:  # what is no request is the library's to refuse
+        if url is None:  # what is no request is the library's to refuse
             return None
         try:
             to = MODEL_HOSTS.at(url.host, url.port or _PORTS.get(url.scheme))

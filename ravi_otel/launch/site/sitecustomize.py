@@ -136,14 +136,13 @@ class _Doors:
                 opens = False
             return getattr(owner, name) if opens and in_place else original
 
-        def door(*args, **kwargs):
+        def plain(*args, **kwargs):
             return behind(*args, **kwargs)(*args, **kwargs)
 
-        if original.__code__.co_flags & _COROUTINE:
+        async def awaited(*args, **kwargs):
+            return await behind(*args, **kwargs)(*args, **kwargs)
 
-            async def door(*args, **kwargs):
-                return await behind(*args, **kwargs)(*args, **kwargs)
-
+        door = awaited if original.__code__.co_flags & _COROUTINE else plain
         setattr(owner, name, _alike(door, original))
 
     def _is_known(self, host, port):
