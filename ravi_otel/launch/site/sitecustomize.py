@@ -125,7 +125,7 @@ class _Doors:
         def behind(*args, **kwargs):
             if self._opened:
                 return original
-            in_place = owner.__dict__.get(name) is door
+            in_place = getattr(owner.__dict__.get(name), "__wrapped__", None) is original
             try:
                 opens = asks_model(*args, **kwargs)
                 if opens:
