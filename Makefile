@@ -11,7 +11,7 @@ unexport PYTHONHOME
 unexport PYTHONPATH
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-test redis-faults spawn-guards coexistence mcp frameworks pythons house coverage mutants names dashboards pictures clean FORCE
+.PHONY: help demo test check format lint types mypy pyright layers fmt setup recordings programs servers test-stack boards ui ui-test redis-faults spawn-guards coexistence mcp frameworks providers newest pythons house coverage mutants names dashboards pictures clean FORCE
 .DEFAULT_GOAL := help
 
 help:  ## list the commands
@@ -111,13 +111,19 @@ mcp: $(READY)  ## call tools over the official MCP SDK in its versions before 2,
 frameworks: $(READY)  ## run agents of other frameworks under the launcher, and print what was sent, allowed and counted
 	@sh scripts/frameworks.sh
 
+providers: $(READY)  ## hold the real google-genai, boto3, mistralai, cohere, ollama and LiteLLM to limits, and print what was seen of each
+	@sh scripts/providers.sh
+
+newest: $(READY)  ## the same with the newest release of each of them; what fails is printed, and stops nothing
+	-@NEWEST=1 sh scripts/providers.sh
+
 pythons:  ## the tests on CPython 3.13 and 3.14 with Redis 8, in root folders made of Debian's packages (as root, SUITES=trixie or sid for one)
 	@sh scripts/pythons.sh $(SUITES)
 
 setup: $(READY)  ## make .venv, nothing more
 
 clean:  ## remove all that was made here
-	rm -rf mutants .venv .venv-oldest .venv-coexistence .venv-mcp .venv-frameworks dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
+	rm -rf mutants .venv .venv-oldest .venv-coexistence .venv-mcp .venv-frameworks .venv-providers .venv-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage .coverage.*
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # An environment that was moved here with its tree, or whose Python has gone, is made anew.
