@@ -6,8 +6,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # as the modules beside the tests have it
 
-from libraries import CASES
-from table import TABLE
+from provider_libraries import CASES
+from provider_table import TABLE
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -17,8 +17,8 @@ if not os.environ.get("RAVI_TEST_PROVIDERS"):
 sys.path.insert(0, str(Path(__file__).parent))  # as the modules beside the tests have it
 sys.path.insert(0, str(Path(__file__).parents[1] / "launch"))
 from launched import Desk
-from libraries import CASES
-from table import TABLE
+from provider_libraries import CASES
+from provider_table import TABLE
 
 import ravi_otel
 from ravi_otel._instrumentation.formats.dialects import format_for_request

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from libraries import CASES
+from provider_libraries import CASES
 
 chosen = next(each for each in CASES if each.name == sys.argv[1])
 client = chosen.make(os.environ["OPENAI_BASE_URL"].removesuffix("/v1"))
