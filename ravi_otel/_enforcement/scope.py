@@ -390,13 +390,14 @@ class Scope(LimitedScope):
             self._end_charge(op_id, error)
             raise
 
-    def charge_waiting(self, lines: Sequence[Line], at: ToolRecord) -> Flow[None]:
-        """Charge counted kinds for the tool call `at`, and wait while others hold what is left of them; raise when that does not help."""
+    def charge_waiting(self, lines: Sequence[Line], at: ToolRecord) -> Flow[str | None]:
+        """Do as `charge_lines` for the tool call `at`, and wait while others hold what is left; raise when that does not help."""
+        if not lines:
+            return None
         op_id, patience_s = at.op_id, self.patience_s(blocking=False)
         try:
             answer = yield from self.engine.ledger.reserve(Reservation(op_id, lines, owner=owner(), around=around(), patience_s=patience_s))
-            self._accept_charge(answer, at)
-            self.engine.settle(op_id, None, at)
+            return self._accept_charge(answer, at).op_id
         except BaseException as error:
             self._end_charge(op_id, error)
             raise

@@ -566,9 +566,10 @@ class ToolCall(UnderWay):
 
     def _charge_waiting(self) -> Flow[None]:
         """Charge a call without a gate that a server is to run: what is left may be lent to the servers of others, and come back."""
-        lines = self._scope.plan.tool_lines(self.name)
-        if lines:
-            yield from self._scope.charge_waiting(lines, self._record)
+        charging: Flow[str | None] = self._scope.charge_waiting(self._scope.plan.tool_lines(self.name), self._record)
+        paid = yield from charging
+        if paid is not None:
+            self._engine.settle(paid, None, self._record)
         add_counts(self._scope.tallies, tool_calls=1)
         self._record.decision = self._record.decision or "admitted"
         self._started = True
@@ -579,7 +580,12 @@ class ToolCall(UnderWay):
         op_id = record.op_id  # known before it is charged: whatever interrupts that
         try:
             lines = () if self._within is not None else scope.plan.tool_lines(self.name)
-            paid = scope.charge_lines(lines, record, op_id)
+            paid: str | None
+            if record.remote is None:
+                paid = scope.charge_lines(lines, record, op_id)
+            else:
+                charging: Flow[str | None] = scope.charge_waiting(lines, record)
+                paid = yield from charging
             execution = yield from review.admit()
             self._started = True
             if paid is not None:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import ravi_otel
 from ravi_otel._runtime.mcp_sessions import McpServer
 from ravi_otel.carrier import lending, telling
+from ravi_otel.supervisor import Decision
 from ravi_otel.testing import ScriptedLLM, Text
 
 pytestmark = pytest.mark.anyio
@@ -152,6 +153,24 @@ async def test_three_of_eight_run_at_once_where_each_has_a_loan(listed):
     async with listed.connect() as session:
         with ravi_otel.run("desk", limits=["tool_calls=3"]) as run:
             calls = [session.call_tool("search", {"query": "q"}) for _ in range(8)]
+            await asyncio.gather(*calls, return_exceptions=True)
+        assert run.limits[0].used == 3
+    assert len(listed.log) == 3
+
+
+class Agreeable:
+    """Let everything through."""
+
+    read_only = ()
+
+    def review(self, action, state, policy):
+        return Decision("approve", "fine")
+
+
+async def test_three_of_eight_run_at_once_behind_a_gate_too(listed):
+    async with listed.connect() as session:
+        with ravi_otel.instrument_tools("mcp:notes", supervisor=Agreeable()), ravi_otel.run("desk", limits=["tool_calls=3"]) as run:
+            calls = [session.call_tool("search", {"query": f"q{number}"}) for number in range(8)]
             await asyncio.gather(*calls, return_exceptions=True)
         assert run.limits[0].used == 3
     assert len(listed.log) == 3
