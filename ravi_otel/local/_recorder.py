@@ -201,7 +201,7 @@ class Recorder(Listener):
         self._touched: dict[int, Any] = {}
         self._batched: set[int] = set()  # messages that are in this batch already
         self._shown = _Cache[str, tuple[int, Any]]()
-        self._in_flight = defaultdict[Any, int](int)  # by group, how many calls more than at the last commit, or fewer
+        self._in_flight: defaultdict[Any, int] = defaultdict(int)  # by group, how many calls more than at the last commit, or fewer
 
     def _forget(self) -> None:
         """Know nothing of what is in the file: it is new."""
@@ -607,7 +607,7 @@ class Recorder(Listener):
 
     def _sum_up(self, batch: Batch) -> None:
         groups, self._groups = self._groups, _counts()
-        in_flight, self._in_flight = self._in_flight, defaultdict(int)
+        in_flight, self._in_flight = self._in_flight, defaultdict[Any, int](int)
         for key, number in in_flight.items():
             if number:
                 groups[key] = tuple(map(add, groups[key], (0, 0, *(number * each for each in _UNKNOWN_YET))))
