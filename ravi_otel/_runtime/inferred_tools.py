@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol, cast
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.usage_counters import add_counts
+from ravi_otel._flow import run_sync
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel.errors import BudgetError
 from ravi_otel.hooks._events import CallRecord, ToolRecord
@@ -53,7 +54,21 @@ class Asked:
     """One tool that an answer asked for; times are the engine's monotonic clock's, and one of the wall clock."""
 
     __slots__ = (
-        *("agent", "answer", "asked_ns", "asked_unix_ns", "began_ns", "call_id", "key", "name", "owed", "passed", "run", "serial"),
+        *(
+            "agent",
+            "answer",
+            "asked_ns",
+            "asked_unix_ns",
+            "began_ns",
+            "call_id",
+            "key",
+            "name",
+            "owed",
+            "passed",
+            "refused",
+            "run",
+            "serial",
+        ),
     )
 
     def __init__(self, serial: int, run: str, use: ToolUse, record: CallRecord, asked_ns: int, ago_ns: int) -> None:
@@ -69,6 +84,7 @@ class Asked:
         self.asked_unix_ns = time.time_ns() - ago_ns
         self.passed = False  # it was told and charged, and did not fit
         self.owed = False  # it was told, and could not be charged
+        self.refused = False  # it was refused where it was to run, and did not
 
 
 class _Run:
@@ -172,6 +188,23 @@ class Inferring:
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's tool
             swallow("inferring", error)
 
+    def refused(self, scope: Scope, name: str) -> None:
+        """Have the request refused that brings a result of this tool, which was refused where it was to run; never raises.
+
+        For a framework that makes a text for its model of whatever a tool raises, and would go on. It is so until there is room.
+        """
+        try:
+            with self._lock:
+                for run in (run for known in self._runs_around(scope) if (run := self.runs.get(known)) is not None):
+                    asked = [one for many in run.asked.values() for one in many if one.name == name and not one.passed]
+                    if asked:
+                        one = max(asked, key=lambda each: each.serial)
+                        one.passed = one.refused = True
+                        _was_seen(run, one)  # it was noted as one that ran, and stands for no other
+                        return
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's tool
+            swallow("inferring", error)
+
     def take(self, scope: Scope, results: Sequence[str]) -> list[Asked]:
         """Return what the results of these call ids answer and nobody saw run, in the order it was asked for; each once.
 
@@ -268,10 +301,22 @@ class Inferring:
     def _again(self, scope: Scope, one: Asked, record: ToolRecord) -> BudgetError | None:
         if scope.wrapping is not None:
             return None
+        if one.refused:
+            return self._still_refused(scope, one, record)
         refused = scope.charge_done(scope.plan.passed_lines(one.name), record, refuses=True)
         if refused is None:
             self.release(one)
         return refused
+
+    def _still_refused(self, scope: Scope, one: Asked, record: ToolRecord) -> BudgetError | None:
+        """Return what would refuse a tool now that was refused before; it is charged for nothing, since it did not run."""
+        try:
+            scope.charge_lines(scope.plan.tool_lines(one.name), record, record.op_id)
+        except BudgetError as refused:
+            return refused
+        run_sync(scope.engine.ledger.release(record.op_id))
+        self.release(one)
+        return None
 
     def _charge(self, scope: Scope, one: Asked, record: ToolRecord, *, refuses: bool) -> BudgetError | None:
         """Charge one that was told; BudgetError where that cannot be done, and it is owed."""

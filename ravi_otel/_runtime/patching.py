@@ -294,6 +294,7 @@ class Imports:
     def __init__(self) -> None:
         self._watched: dict[str, tuple[OnImport, ...]] = {}
         self._finding = threading.local()
+        self._begun: tuple[tuple[ModuleType, OnImport], ...] = ()
 
     def watch(self, name: str, act: OnImport) -> None:
         """Call `act` with the module of that name after every import of it from now on; asked for again it changes nothing."""
@@ -303,8 +304,23 @@ class Imports:
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
+    def watch_begun(self, module: ModuleType, act: OnImport) -> None:
+        """Call `act` once a module is whole whose import began before anybody watched: at the next import after that."""
+        if (module, act) not in self._begun:
+            self._begun = (*self._begun, (module, act))
+
+    def _finish_begun(self) -> None:
+        begun, self._begun = self._begun, ()
+        for module, act in begun:
+            if is_partial(module):
+                self.watch_begun(module, act)
+            else:
+                with Guarded("import"):
+                    act(module)
+
     def forget(self, name: str, act: OnImport) -> None:
         """Call `act` no more for that name."""
+        self._begun = tuple(each for each in self._begun if each[1] != act)
         rest = tuple(one for one in self._watched.pop(name, ()) if one != act)
         if rest:
             self._watched[name] = rest
@@ -314,6 +330,8 @@ class Imports:
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Find a module that is watched as the other finders do, and have it loaded with what is called afterwards."""
+        if self._begun:
+            self._finish_begun()
         if name not in self._watched:
             return None
         finding: set[str] = self._finding.__dict__.setdefault("names", set())
@@ -337,6 +355,11 @@ class Imports:
         for act in self._watched.get(module.__name__, ()):
             with Guarded("import"):  # the program's import succeeds whatever is wrong with us
                 act(module)
+
+
+def is_partial(module: ModuleType) -> bool:
+    """Whether the import of a module is still under way."""
+    return bool(getattr(module.__spec__, "_initializing", False))
 
 
 class _Loading:
@@ -426,7 +449,10 @@ class Package:
             installed.install()
         except (AttributeError, KeyError) as error:
             installed.remove()
-            _log.error(self._unusable, repr(str(error)))
+            if is_partial(module):
+                IMPORTS.watch_begun(module, self._wrap)
+            else:
+                _log.error(self._unusable, repr(str(error)))
             return
         if not self.holds(module):
             self._wrapped.append(module)

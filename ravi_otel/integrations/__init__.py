@@ -51,5 +51,14 @@ ADAPTERS: Final = (
     FrameworkPackage("pydantic-ai", "pydantic_ai.tool_manager", "_pydantic_ai", "Tools"),
     FrameworkPackage("smolagents", "smolagents.agents", "_smolagents", "Agents"),
     FrameworkPackage("smolagents", "smolagents.tools", "_smolagents", "Tools"),
+    FrameworkPackage("crewai", "crewai.agent.core", "_crewai", "Agents"),
+    FrameworkPackage("crewai", "crewai.tools.base_tool", "_crewai", "Tools"),
+    FrameworkPackage("crewai", "crewai.tools.structured_tool", "_crewai", "StructuredTools"),
+    FrameworkPackage("llama-index", "llama_index.core.agent.workflow.base_agent", "_llama_index", "Agents"),
+    FrameworkPackage("llama-index", "llama_index.core.agent.workflow.multi_agent_workflow", "_llama_index", "Workflows"),
+    *(
+        FrameworkPackage("llama-index", f"llama_index.core.agent.workflow.{kind}_agent", "_llama_index", "Steps")
+        for kind in ("function", "react", "codeact")
+    ),
 )
 """One of each for ever, as their wrappers are."""

@@ -49,7 +49,7 @@ class Adapter(ABC):
         """Say by `agents`, `tools` and `around` what to wrap."""
 
     def agents(self, owner: Any, method: str, named: Reader) -> None:
-        """Have each call of a method be an agent's turn, of any kind of method; `named` reads the agent's name."""
+        """Have each call of a method be an agent's turn, of any kind of method; `named` reads what tells the agent's name."""
         self.around(owner, method, named, _agent_runner(owner.__dict__[method]))
 
     def tools(self, owner: Any, method: str, read: Callable[[Any, tuple[Any, ...], dict[str, Any]], FrameworkTool | None]) -> None:

@@ -1,6 +1,7 @@
 """Run every program as it is, under the launcher, and under each kind of limit; each in a directory and with a model of its own."""
 
 import contextlib
+import importlib.util
 import json
 import math
 import sqlite3
@@ -28,7 +29,8 @@ class Program:
     """Say what a program does when nothing stops it: so many conversations at once, each of which may begin with a handover.
 
     `tells_results` says that the results of its tools go back to the model as such, and not as text; `follows` that an adapter sees its
-    tools run, and `agents` are those that it works with, by name.
+    tools run, and `agents` are those that it works with, by name. Its `tries` are how often it begins anew after
+    an error.
     """
 
     name: str
@@ -36,6 +38,8 @@ class Program:
     hands_over: bool = False
     tells_results: bool = True
     follows: bool = False
+    handoff: str = HANDOFF
+    tries: int = 1
     agents: tuple[str, ...] = ()
 
     @property
@@ -51,7 +55,7 @@ class Program:
         if not self.knows_tools:
             return Counter()
         every = dict.fromkeys(TOOLS, ROUNDS * self.conversations)
-        return Counter(every | ({HANDOFF: 1} if self.hands_over else {}))
+        return Counter(every | ({self.handoff: 1} if self.hands_over else {}))
 
     def may_send(self, kind):
         """Give the most requests under a limit: whatever is used up by the answers so far refuses the next one.
@@ -64,12 +68,12 @@ class Program:
         if kind == "tool_calls":
             if not self.knows_tools:
                 return self.requests
-            return self.conversations + (LIMITS[kind] - self.hands_over) // len(TOOLS) + self.hands_over
+            return self.conversations + (LIMITS[kind] - self.hands_over) // len(TOOLS) + self.hands_over + self.tries - 1
         each = TOKENS if kind == "tokens" else COST
         return math.ceil(round(LIMITS[kind] / each, 6)) + self.conversations - 1
 
 
-ALL = [
+OF_ALL = [
     Program("pydantic_ai_agent", follows=True, agents=("clerk",)),
     Program("openai_agents_responses", hands_over=True, follows=True, agents=("desk", "clerk")),
     Program("openai_agents_chat", follows=True, agents=("clerk",)),
@@ -81,7 +85,16 @@ ALL = [
     Program("plain_responses", conversations=2),
     Program("plain_workers", conversations=2),
 ]
-HERE = ["langchain", "openai-agents", "pydantic-ai", "smolagents"]
+OF_OPENAI_2 = [
+    Program("crewai_crew", follows=True, tries=3, agents=("clerk",)),
+    Program("llama_index_agent", follows=True, agents=("clerk",)),
+    Program("llama_index_workflow", hands_over=True, follows=True, handoff="handoff", agents=("desk", "clerk")),
+]
+"""Frameworks that do not work with the client's newest version, in an environment of their own."""
+
+OLDER = importlib.util.find_spec("crewai") is not None
+ALL = OF_OPENAI_2 if OLDER else OF_ALL
+HERE = ["crewai", "llama-index"] if OLDER else ["langchain", "openai-agents", "pydantic-ai", "smolagents"]
 """The frameworks of this environment that are followed."""
 
 LIMITS = {"requests": 3, "tokens": 3000, "cost": 0.0012, "tool_calls": 3, "agent": 3}

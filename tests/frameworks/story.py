@@ -28,6 +28,8 @@ class Story:
         offered = {tool.get("name") or tool["function"]["name"] for tool in body.get("tools", ())}
         if HANDOFF in offered:
             return ToolCalls([(HANDOFF, {})], usage=USAGE)
+        if "handoff" in offered:  # how LlamaIndex has an agent hand over
+            return ToolCalls([("handoff", {"to_agent": "clerk", "reason": "parcels"})], usage=USAGE)
         done = self._before(body) + rounds(body)
         with self._lock:
             self._rounds[f"resp_{request.index + 1}"] = done

@@ -8,7 +8,7 @@ if not os.environ.get("RAVI_TEST_FRAMEWORKS"):
     pytest.skip("make frameworks runs these, in an environment of their own", allow_module_level=True)
 
 from framework_programs import ALL, EVERYTHING, LIMITS, TOKENS
-from story import COST, HANDOFF, TOOLS, USAGE
+from story import COST, TOOLS, USAGE
 
 # All of them are started at the first test, and it waits for one of them.
 pytestmark = pytest.mark.timeout(600)
@@ -87,7 +87,7 @@ def test_its_agents_are_in_the_tree_by_name_with_what_each_used(program, launche
 def test_a_tool_that_is_seen_to_run_is_not_inferred_besides(program, launched):
     assert launched.tools == program.tools
     inferred = {name for name, said in launched.spans if said.get("ravi.tool.inferred") is True}
-    assert inferred <= {f"execute_tool {HANDOFF}"}
+    assert inferred <= {f"execute_tool {program.handoff}"}
 
 
 @only(conversations=1)  # several at once are told in the order in which they happened
@@ -97,7 +97,7 @@ def test_the_tools_of_one_conversation_stand_between_its_calls(program, launched
     between = "|".join(names).strip("|").split("call")
     steps = [sorted(filter(None, each.split("|"))) for each in between][1:-1]
     every = [sorted(TOOLS)] * (len(steps) - program.hands_over) if program.knows_tools else [[]] * len(steps)
-    assert steps == ([["transfer_to_clerk"]] if program.hands_over else []) + every
+    assert steps == ([[program.handoff]] if program.hands_over else []) + every
 
 
 @pytest.mark.parametrize(("program", "kind"), HOLDS, ids=lambda each: getattr(each, "name", each))
@@ -127,7 +127,8 @@ def test_every_tool_that_ran_is_counted_also_past_the_limit(program):
 def test_a_tool_that_is_followed_does_not_run_past_its_limit(program):
     limited = EVERYTHING.of(program, "tool_calls")
     assert limited.limit["used"] == limited.root["tool_calls"] == LIMITS["tool_calls"]
-    assert limited.tools.total() - limited.limit["used"] == limited.root["refused"] >= 1
+    assert limited.tools.total() > limited.limit["used"]
+    assert limited.root["refused"] >= 1
 
 
 @pytest.mark.parametrize(("kind", "each"), [("requests", 1), ("tokens", TOKENS), ("cost", COST)])

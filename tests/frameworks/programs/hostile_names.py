@@ -83,7 +83,9 @@ def llama_index(name):
     from llama_index.core.tools import FunctionTool
     from llama_index.llms.openai import OpenAI
 
-    clerk = FunctionAgent(tools=[FunctionTool.from_defaults(each) for each in FUNCTIONS], llm=OpenAI(model=MODEL))
+    clerk = FunctionAgent(
+        tools=[FunctionTool.from_defaults(each) for each in FUNCTIONS], llm=OpenAI(model=MODEL, api_base=os.environ["OPENAI_BASE_URL"])
+    )
     object.__setattr__(clerk, "name", name)
 
     async def ask():
