@@ -19,7 +19,9 @@ ALLOWED = {
     ("foreign.py", "gen_ai.usage."),
     ("model_call.py", "ravi.limit_exceeded"),
 }
-LOOKS_LIKE_A_NAME = re.compile(r"(gen_ai|openai|server|error|exception|http|user|session|mcp|network)\.[a-z_.]+|ravi\.(?!otel)[a-z_.]+(?:sha256)?")
+LOOKS_LIKE_A_NAME = re.compile(
+    r"(gen_ai|openai|server|error|exception|http|user|session|mcp|network)\.[a-z_.]+|ravi\.(?!otel)[a-z_.]+(?:sha256)?"
+)
 
 
 def _literals(path: Path) -> list[str]:
