@@ -80,7 +80,7 @@ class FollowedContent(TappedBody):
     def pass_on(self, content: Any, data: bytes) -> None:
         """Take in what was read just now; what was cut raises its refusal where it is read on."""
         with Guarded("stream"):  # the bytes are the program's whatever we make of them
-            if self.came(data, decoded=True) and self.cut is not None:
+            if self.came(data, decoded=True, is_rest=content.at_eof()) and self.cut is not None:
                 self._end_with(content)
             elif content.at_eof():
                 self.settle()

@@ -215,7 +215,7 @@ class HttpCall:
             return None
         if STATE.options.clients or (out.method in _ASKING and not asks_model(out.method, out.target)):
             return None
-        if is_handed_on(lambda url: _leads_to(url, out.to.host), out.content) or _is_handed_on(cls.layer, out):
+        if is_handed_on(lambda url: _leads_to(url, out.to.host), out.content):
             return None
         made = make()
         return made if made.read_request() else None
@@ -496,12 +496,6 @@ def is_sent_for(is_there: Callable[[str, int | None], bool]) -> bool:
     return False
 
 
-def _is_handed_on(layer: str, out: Outgoing) -> bool:
-    """Whether it is the request of a call of another layer, which hands it on to this one from another thread."""
-    others = [call for call in list(_ON_THEIR_WAY) if call.layer != layer and not call.seen_leaving]
-    return any(call.out.to.host is out.to.host and out.content in (call.out.content, call.written) for call in others)
-
-
 def _leads_to(url: str, host: Host) -> bool:
     authority = url.partition("://")[2].partition("/")[0].rpartition("@")[2].lower()
     return authority in (host.address, f"{host.address}:{host.port}")
@@ -520,7 +514,7 @@ class BodyFeed:
     `lossy` says that not all of it could be read: then what it used is known only if it said so.
     """
 
-    __slots__ = ("_inflate", "_kept", "_parser", "_plain", "_size", "ended")
+    __slots__ = ("_inflate", "_kept", "_missed", "_parser", "_plain", "_size", "ended")
 
     def __init__(self, framing: Framing | None, encoding: str | None = None) -> None:
         self._parser: Any = None if framing is None else framing.parser()
@@ -529,6 +523,7 @@ class BodyFeed:
         self._plain = encoding in (None, "", "identity")
         if not self._plain and encoding is not None and (window := _WINDOWS.get(encoding.strip().lower())) is not None:
             self._inflate = zlib.decompressobj(window)
+        self._missed = False  # some of it came in an encoding that nobody here can undo
         self._size = 0
         self.ended = False
 
@@ -538,9 +533,14 @@ class BodyFeed:
         return self._parser is not None
 
     @property
+    def decodes(self) -> bool:
+        """Whether it can be read as it was sent."""
+        return self._plain or self._inflate is not None
+
+    @property
     def lossy(self) -> bool:
         """See the class."""
-        return (self._parser is not None and self._parser.lossy) or not (self._plain or self._inflate is not None)
+        return self._missed or (self._parser is not None and self._parser.lossy)
 
     def add(self, data: bytes, *, decoded: bool = False) -> list[Any]:
         """Take some bytes, as they were sent unless they are `decoded`; return the events that are whole with them."""
@@ -578,12 +578,14 @@ class BodyFeed:
                 data = self._inflate.unconsumed_tail
             except zlib.error:
                 self._inflate = None
-                return
+                break
             size += len(plain)
             if size > MOST_KEPT:
                 self._inflate = None
-                return
+                break
             yield plain
+        if self._inflate is None:
+            self._missed = True
 
 
 class FollowedBody(FollowedStream):
@@ -607,9 +609,11 @@ class FollowedBody(FollowedStream):
     def _keep(self, body: Any, data: bytes) -> bool:
         return self.came(data) if body is self._feed else super()._keep(body, data)
 
-    def came(self, data: bytes, *, decoded: bool = False) -> bool:
-        """Take in some bytes; True when they are the last before a cut."""
+    def came(self, data: bytes, *, decoded: bool = False, is_rest: bool = False) -> bool:
+        """Take in some bytes; True when they are the last before a cut. The rest of an answer is had, and no limit cuts it any more."""
         try:
+            if is_rest:
+                self._limits = None
             self._heard_ns = self._now()
             is_last = False
             if not self._over:
@@ -631,11 +635,13 @@ class FollowedBody(FollowedStream):
             if body is None and not feed.streamed:
                 return read_body(self._format, feed.content, call)
             events = [] if body is None else feed.add(body.content(), decoded=True)  # read whole
+            lossy = feed.lossy  # of what is cut in the middle of an event, that one is no loss
             for event in (*events, *feed.rest()):
                 self._collector.add(event)
             reply = read_events(self._collector, call)
             told = reply.usage is not None and reply.usage.source == "reported"
-            return replace(reply, usage=None) if feed.lossy and not told else reply
+            ended = feed.ended or body is not None
+            return replace(reply, usage=None) if (feed.lossy if ended else lossy) and not told else reply
         except Exception as error:  # noqa: BLE001 - a bug in reading is ours alone
             swallow("stream", error)
             return Reply()

@@ -91,7 +91,7 @@ class HttpxCall(HttpCall):
         if result.is_closed:
             return self.read_whole(live, content_type, lambda: result.content)
         feed = BodyFeed(self.framing_of(content_type), headers.get("content-encoding"))
-        FollowedBody(live, self.format, BodyFeed(None) if feed.lossy else feed).follow_response(result)
+        FollowedBody(live, self.format, feed if feed.decodes else BodyFeed(None)).follow_response(result)
         return None
 
 

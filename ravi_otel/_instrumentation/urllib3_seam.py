@@ -91,11 +91,12 @@ class FollowedResponse(TappedBody):
         if self.cut is not None:
             raise self.cut
         data = self._next(partial(wrapped, *args, **kwargs))
-        if data:
-            self.came(data, decoded=self._is_decoded(args, kwargs, response.decode_content))
         amount = args[0] if args else kwargs.get("amt")
         everything = not at_once and (amount is None or amount < 0)
-        if self.cut is None and (everything or (amount != 0 and not data) or _is_drained(response)):
+        ends = everything or (amount != 0 and not data) or _is_drained(response)
+        if data:
+            self.came(data, decoded=self._is_decoded(args, kwargs, response.decode_content), is_rest=ends)
+        if self.cut is None and ends:
             self._raise_instead(None)
         return data
 
