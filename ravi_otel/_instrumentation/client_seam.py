@@ -50,7 +50,7 @@ from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, later, stopp
 from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import RetryRecord
-from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
+from ravi_otel.hooks._listeners import Guarded, raise_from_signal, swallow
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._usage import Call, Reply
 
@@ -149,10 +149,8 @@ class ClientSeam:
             client_call.has_post_parser = callable(options.post_parser)
             if stream:
                 client_call.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
-        except Exception as error:
-            if from_signal(error):
-                raise
-            swallow("prepare", error)  # our own bug never reaches the user's call
+        except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("prepare", error)
             client_call = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
         return client_call
 
@@ -591,7 +589,8 @@ class ClientCall:
         """Return the JSON of the answer that a post-parser has rejected; None where no whole answer came."""
         try:
             return None if self.answer is None else json.loads(self.answer.content)
-        except Exception:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
+        except Exception as error:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
+            raise_from_signal(error)
             return None
 
     def _note_rejected_answer(self) -> None:

@@ -29,6 +29,7 @@ from ravi_otel._instrumentation.formats.fields import class_of, count, get
 from ravi_otel._instrumentation.formats.sse import events_of
 from ravi_otel._runtime.model_call import SendFailure
 from ravi_otel._runtime.patching import Block, awaited_in, called_in
+from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Reply
 
 # -- what became of an attempt: what the client's exception says was sent and billed ----------------------------------
@@ -295,7 +296,8 @@ def content_of(response: Any) -> BodyCopy | None:
     """Return a body its user has read whole, and the HTTP library keeps; None of one that was not."""
     try:
         return BodyCopy(response).put(response.content)
-    except Exception:  # noqa: BLE001 - not read
+    except Exception as error:  # noqa: BLE001 - not read
+        raise_from_signal(error)
         return None
 
 

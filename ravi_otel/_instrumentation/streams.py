@@ -48,7 +48,7 @@ from ravi_otel._runtime.patching import Block, Wraps, ignore
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import ABANDONED, drain, follow_streams, later, look_soon, opened, why_over
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._listeners import Guarded, swallow
+from ravi_otel.hooks._listeners import Guarded, raise_from_signal, swallow
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._usage import Reply, ToolUse
 
@@ -796,8 +796,8 @@ def hide_usage(chunk: Any) -> bool:
         if chunk.usage is None:
             chunk.__pydantic_fields_set__.discard("usage")
             return False
-    except Exception:  # noqa: BLE001, S110 - of another kind: looked at with care below
-        pass
+    except Exception as error:  # noqa: BLE001 - of another kind: looked at with care below
+        raise_from_signal(error)
     return _hide(chunk)
 
 

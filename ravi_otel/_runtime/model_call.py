@@ -185,10 +185,8 @@ class ModelCall(UnderWay):
                 started._infer_tools()
             if not scoped and call.generative:
                 scope.engine.listeners.counted(_UNSCOPED)
-        except Exception as bug:
-            if from_signal(bug):
-                raise
-            swallow("begin", bug)  # our own bug never reaches the user's call
+        except Exception as bug:  # noqa: BLE001 - our own bug never reaches the user's call
+            swallow("begin", bug)
             return None
         return started
 

@@ -67,9 +67,10 @@ _BUGS: Final = OnceAMinute()
 def swallow(place: str, error: Exception) -> None:
     """Count `error`, log it at most once a minute per `place`, and let the program go on.
 
-    With `RAVI_RAISE_BUGS` in the environment (our own tests set it) the error is raised instead.
+    What a signal handler of the program has raised is no bug, and raised again. With `RAVI_RAISE_BUGS` in the environment (our own
+    tests set it) any error is.
     """
-    if os.environ.get("RAVI_RAISE_BUGS"):
+    if os.environ.get("RAVI_RAISE_BUGS") or from_signal(error):
         raise error
     count = _BUGS.due(place)
     if count:
@@ -78,10 +79,7 @@ def swallow(place: str, error: Exception) -> None:
 
 
 class Guarded:
-    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant.
-
-    A block that lets some pass lets pass what a signal's handler raises in it, too: it may keep a call from being made.
-    """
+    """Keep what goes wrong in a block of ours away from the program, as `swallow` does; errors of the classes in `passing` are meant."""
 
     __slots__ = ("_passing", "_place")
 
@@ -93,7 +91,7 @@ class Guarded:
         """Begin to keep it away."""
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, self._passing) or (self._passing and from_signal(error)):
+        if not isinstance(error, Exception) or isinstance(error, self._passing) or from_signal(error):
             return False
         swallow(self._place, error)
         return True
@@ -101,13 +99,21 @@ class Guarded:
 
 def from_signal(error: BaseException) -> bool:
     """Whether a signal handler of the program raised `error` while our code was running: then it is not our bug."""
-    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in map(signal.getsignal, signal.valid_signals())}
     trace = error.__traceback__
+    if trace is None or trace.tb_next is None:  # from the very frame that has caught it: no handler's
+        return False
+    codes = {getattr(getattr(handler, "__func__", handler), "__code__", None) for handler in map(signal.getsignal, signal.valid_signals())}
     while trace is not None:
         if trace.tb_frame.f_code in codes:
             return True
         trace = trace.tb_next
     return False
+
+
+def raise_from_signal(error: BaseException) -> None:
+    """Raise `error` again where a signal handler of the program has raised it: whoever takes any error for an answer calls this first."""
+    if from_signal(error):
+        raise error
 
 
 class Listener:

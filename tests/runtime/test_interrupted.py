@@ -10,6 +10,7 @@ import linecache
 import signal
 import sys
 import threading
+from collections import deque
 from pathlib import Path
 
 import openai
@@ -18,6 +19,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import _flow
+from ravi_otel._instrumentation.client_seam import ClientCall
+from ravi_otel._instrumentation.formats.format import read_events, read_result
+from ravi_otel._instrumentation.streams import FollowedStream
 from ravi_otel._runtime import tool_call
 from ravi_otel._runtime.charging import Attempts
 from ravi_otel._runtime.model_call import ModelCall
@@ -33,9 +37,6 @@ CALL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}]}
 
 
 def test_an_exception_from_a_signal_handler_ends_the_wait_in_line_and_nothing_is_sent(stage):
-    class SoftTimeLimitError(Exception):
-        pass
-
     def handler(_signum, _frame):
         raise SoftTimeLimitError
 
@@ -60,9 +61,6 @@ def test_an_exception_from_a_signal_handler_ends_the_wait_in_line_and_nothing_is
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_an_exception_from_a_signal_handler_while_a_request_is_read_keeps_it_from_being_sent(stage, monkeypatch, raw):
-    class SoftTimeLimitError(Exception):
-        pass
-
     def handler(_signum, _frame):
         raise SoftTimeLimitError
 
@@ -104,6 +102,77 @@ def test_an_exception_from_a_signal_handler_while_a_request_is_read_keeps_it_fro
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert 20 < number < 100, "each of the lines was interrupted"
+
+
+class SoftTimeLimitError(Exception):
+    """Be what a worker's soft time limit raises: an ordinary error, from a signal handler."""
+
+
+class Signalled:
+    """Have a signal come at the first line that runs inside one of these functions of ours and is not in `seen`; `line` is which."""
+
+    def __init__(self, inside, seen):
+        self.line = None
+        self._inside = inside
+        self._seen = seen
+
+    def __enter__(self):
+        sys.settrace(self._begin)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def _begin(self, frame, _event, _arg):
+        if not frame.f_code.co_filename.startswith(OURS):
+            return None
+        around = frame
+        while around is not None and around.f_code not in self._inside:
+            around = around.f_back
+        return None if around is None else self._trace
+
+    def _trace(self, frame, event, _arg):
+        place = (frame.f_code.co_filename, frame.f_lineno)
+        # Entering a `try` or a `with` block are told as lines of their own, where no signal is ever handled.
+        if event == "line" and place not in self._seen and not linecache.getline(*place).lstrip().startswith(("with ", "try:")):
+            self._seen.add(place)
+            self.line = place
+            signal.raise_signal(signal.SIGUSR1)
+        return self._trace
+
+
+@pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
+@pytest.mark.parametrize("error", [SoftTimeLimitError, KeyboardInterrupt])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_what_a_signal_handler_raises_while_an_answer_is_read_reaches_the_program(stage, monkeypatch, stream, error):
+    def handler(_signum, _frame):
+        raise error
+
+    monkeypatch.delenv("RAVI_RAISE_BUGS", raising=False)  # with it even what is swallowed is raised
+    stage.answer = Text("hello", usage=(10, 10))
+    followed = (FollowedStream._add_event, FollowedStream._check_limits, FollowedStream._reply)
+    reading = {each.__code__ for each in (ClientCall.read, read_result, read_events, *followed)}
+    seen, reached = set(), False
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with stage.client() as client, ravi_otel.instrument():
+            while not seen or reached:
+                reached = False
+                with ravi_otel.run("r", limits=["tokens=1000000", "requests=999"]) as run, Signalled(reading, seen) as signalled:
+                    try:
+                        answer = client.chat.completions.create(**CALL, **({"stream": True} if stream else {}))
+                        if stream:
+                            deque(answer, maxlen=0)
+                    except error:
+                        reached = True
+                sys.settrace(None)
+                gc.collect()
+                assert reached or signalled.line is None, f"swallowed: {signalled.line}"
+                assert run.stats().requests == 1, signalled.line
+                assert [each.held for each in run.limits] == [0, 0], signalled.line
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert len(seen) > 20, "each of the lines was interrupted"
 
 
 def test_one_tracker_holds_over_scopes_that_left_calls_behind(stage):

@@ -41,6 +41,7 @@ from ravi_otel._instrumentation.formats.fields import (
     weight_of,
 )
 from ravi_otel._instrumentation.formats.format import HEAVIEST, MOST_TEXT, Request, Settings, TextCollector, WireFormat
+from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
 _PER_MESSAGE: Final = 4
@@ -316,8 +317,8 @@ class ChatCollector(TextCollector):
                     return True
                 if self._waits:
                     return self._wait(content) or self._add_text(content)
-        except Exception:  # noqa: BLE001, S110 - none of those: read with care below
-            pass
+        except Exception as error:  # noqa: BLE001 - none of those: read with care below
+            raise_from_signal(error)
         self._add(as_mapping(event))
         return None
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from ravi_otel.hooks._listeners import swallow
+from ravi_otel.hooks._listeners import raise_from_signal, swallow
 from ravi_otel.policy._usage import Usage
 
 MOST = 2**53
@@ -55,7 +55,8 @@ def get(value: Any, name: str) -> Any:
         return value.get(name)
     try:
         return getattr(value, name, None)
-    except Exception:  # noqa: BLE001 - a property of somebody's object may raise anything
+    except Exception as error:  # noqa: BLE001 - a property of somebody's object may raise anything
+        raise_from_signal(error)
         return None
 
 
@@ -74,13 +75,15 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
         return cast("Mapping[str, Any]", value)
     try:
         own: dict[str, Any] = value.__dict__
-    except Exception:  # noqa: BLE001 - nothing that holds fields
+    except Exception as error:  # noqa: BLE001 - nothing that holds fields
+        raise_from_signal(error)
         return _NOTHING
     if not isinstance(own, dict):  # pyright: ignore[reportUnnecessaryIsInstance]  # somebody's own attribute of that name
         return _NOTHING
     try:
         extra = value.__pydantic_extra__
-    except Exception:  # noqa: BLE001 - no such model
+    except Exception as error:  # noqa: BLE001 - no such model
+        raise_from_signal(error)
         return own
     return {**own, **cast("dict[str, Any]", extra)} if extra and isinstance(extra, dict) else own
 

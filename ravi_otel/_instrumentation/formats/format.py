@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, text, tokens_in, tokens_of_weight, weight_of
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel._instrumentation.model_hosts import seller_at
+from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
@@ -517,7 +518,8 @@ def read_body(wire_format: WireFormat, content: Callable[[], bytes], call: Call)
     """Return what a body says; one that is not what it should be, not whole, too large or gone is unknown."""
     try:
         found = json.loads(content())
-    except Exception:  # noqa: BLE001 - a server sends what it likes
+    except Exception as error:  # noqa: BLE001 - a server sends what it likes
+        raise_from_signal(error)
         return Reply()
     return read_result(wire_format, found, call)
 
