@@ -465,7 +465,7 @@ class FollowedStream:
         return True
 
     def end_reading(self, error: BaseException | None, settle: Callable[[BaseException | None], None]) -> BaseException | None:
-        """Settle it, because its reader came to the end or failed with `error`; never raises.
+        """Settle it, because its reader came to the end or failed with `error`; raises nothing but what a signal's handler raises.
 
         Return what the reader is to raise: its own `error`, our refusal where we caused that, or None where the answer is whole.
         """
@@ -480,10 +480,12 @@ class FollowedStream:
                 if self._cut is not None:
                     return self._cut
             settle(error)
-        except Exception as bug:  # noqa: BLE001 - it ends as the client would end it
+        except BaseException as bug:
             error = error if self._cut is None else self._cut
             self._settle_anyhow(error)
-            swallow("stream", bug)
+            if not isinstance(bug, Exception):  # a signal's
+                raise
+            swallow("stream", bug)  # it ends as the client would end it
         return error
 
     def _deadline_behind(self, error: BaseException | None) -> RaviError | None:
