@@ -540,6 +540,8 @@ class Termination:
         signal.signal(number, signal.SIG_DFL)
         if self._holds:
             self._came = number
+        elif _is_hub():
+            sys.modules["gevent"].spawn(self.end_by, number)  # the hub runs the greenlets, and cannot wait for one
         else:
             self.end_by(number)
 
@@ -607,6 +609,14 @@ def _is_worker() -> bool:
     """Whether `multiprocessing` has started this process."""
     processes = sys.modules.get("multiprocessing.process")
     return processes is not None and processes.parent_process() is not None
+
+
+def _is_hub() -> bool:
+    """Whether this is gevent's hub, in which a handler runs where all greenlets wait, and threads are greenlets too."""
+    if not are_greenlets():
+        return False
+    gevent = sys.modules["gevent"]
+    return gevent.getcurrent() is gevent.get_hub()
 
 
 def _die_later(number: int) -> None:

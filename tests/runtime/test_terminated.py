@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -89,11 +90,16 @@ with ravi_otel.run("r", limits=["tokens=1000"]) as run, ravi_otel.agent("outer")
 class Program:
     """Be a program that works in a store until it is told to end."""
 
-    def __init__(self, store: Path, before: str = "", after: str = "", **environ: str) -> None:
+    def __init__(self, store: Path, before: str = "", after: str = "", *, greenlets: bool = False, **environ: str) -> None:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("RAVI_", "OTEL_"))}
         self.store = store
-        self.process = warm_starts.start(
-            [sys.executable, "-W", "error", "-c", PROGRAM.replace("BEFORE", before).replace("AFTER", after)],
+        program = PROGRAM.replace("BEFORE", before).replace("AFTER", after)
+        if greenlets:
+            waiting = program.replace("sleep(0.01)", "sleep(600)").replace("os.write(1", "gevent.spawn(os.write, 1")
+            program = f"import gevent.monkey\ngevent.monkey.patch_all()\n{waiting}"
+        begin = subprocess.Popen if greenlets else warm_starts.start  # threads are made greenlets before anything is imported
+        self.process = begin(
+            [sys.executable, "-W", "error", "-c", program],
             env={**kept, "PYTHONPATH": str(ROOT), "RAVI_STORE": str(store), **environ},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,7 +156,7 @@ def start(tmp_path: Path) -> Iterator[Any]:
     """Start one program, which is killed with the test."""
     begun: list[Program] = []
 
-    def one(*given: str, **environ: str) -> Program:
+    def one(*given: str, **environ: Any) -> Program:
         begun.append(Program(tmp_path / "store", *given, **environ))
         return begun[-1]
 
@@ -164,6 +170,17 @@ def test_every_run_and_agent_says_how_it_ended_and_the_process_dies_of_the_signa
     program = start()
     assert program.end() == (["end inner cancelled cancelled", "end outer cancelled cancelled"], "", -signal.SIGTERM)
     assert program.spans() == dict.fromkeys(["invoke_agent inner", "invoke_agent outer", "invoke_workflow r"], ("cancelled", "cancelled"))
+    assert program.ends() == ENDED
+    assert program.outcome() == ("signal", -signal.SIGTERM)
+
+
+def test_it_is_told_too_while_all_greenlets_wait(start: Any) -> None:
+    pytest.importorskip("gevent")
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the end of what is exported is waited for
+        program = start(greenlets=True, OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        told, errors, code = program.end()
+    assert (told, code) == (["end inner cancelled cancelled", "end outer cancelled cancelled"], -signal.SIGTERM)
+    assert "internal error" not in errors
     assert program.ends() == ENDED
     assert program.outcome() == ("signal", -signal.SIGTERM)
 
