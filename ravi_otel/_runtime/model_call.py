@@ -290,16 +290,19 @@ class ModelCall(UnderWay):
         waits_s = LONGEST_WAIT_S
         if plan.clocks or (blocking and _get_running_loop() is not None):
             waits_s = scope.patience_s(blocking=blocking)
+        # By place, which costs half: the last two say whether it wraps up, and whether what is expected is sure.
+        wraps_up, enclosing = self.last_call_claim is not None, (*plan.carved, *around())
         request = Reservation(
             self.op_id,
             lines,
             owner(),
             waits_s,
-            on_stop=scope.on_stop,
-            meanwhile=end_dropped,
-            around=(*plan.carved, *around()),
-            wraps_up=self.last_call_claim is not None,
-            sure=expected.sure,
+            False,  # noqa: FBT003 - not spent yet
+            scope.on_stop,
+            end_dropped,
+            enclosing,
+            wraps_up,
+            expected.sure,
         )
         self._asked = True
         answering = scope.engine.ledger.reserve(request)

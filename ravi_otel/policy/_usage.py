@@ -64,7 +64,8 @@ class Usage:
     def __post_init__(self) -> None:
         """Fill in the total."""
         if self.total_tokens < 0:
-            self.total_tokens = min(self.input_tokens + self.output_tokens, _MOST)
+            total = self.input_tokens + self.output_tokens
+            self.total_tokens = min(_MOST, total)
 
     @property
     def tokenless(self) -> bool:

@@ -109,24 +109,30 @@ class ChatCompletions(WireFormat):
         for name in _CAPS:
             if cap is None and name in body:
                 cap = count(body[name])
-        # Nearly every call is one of these: it is made without `describe`, which would gather and spread the fields.
-        return Call(
+        given = [said for name, said in body.items() if name in _INPUT_FIELDS]
+        # Nearly every call is one of these: it is made without `describe`, and by place, since fields by name cost as much again.
+        call = Call(
             "chat",
             "chat.completions",
             host.provider,
             host.assumed,
             model if isinstance(model, str) else None,
-            stream=request.stream,
-            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS.intersection(body))), size * _PER_MESSAGE + _PER_REQUEST),
-            output_cap=cap,
-            choices=max(1, count(body["n"]) or 1) if "n" in body else 1,
-            messages=size if known else None,
-            server_address=host.address,
-            server_port=host.port,
-            seller=host.seller,
-            parameters=_SETTINGS.of(body),
-            offers_tools="tools" in body,
+            True,  # noqa: FBT003 - generative
+            True,  # noqa: FBT003 - a turn
+            request.stream,
+            partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
+            cap,
+            max(1, count(body["n"]) or 1) if "n" in body else 1,
+            size if known else None,
+            None,
+            host.address,
+            host.port,
+            _SETTINGS.of(body),
         )
+        call.seller = host.seller
+        if "tools" in body:
+            call.offers_tools = True
+        return call
 
     def reply(self, result: Any) -> Reply:
         """See `WireFormat.reply`."""
@@ -146,7 +152,8 @@ class ChatCompletions(WireFormat):
             tuple(reasons),
             tier if isinstance(tier, str) else None,
             fingerprint if isinstance(fingerprint, str) else None,
-            answers=len(choices),
+            None,
+            len(choices),
         )
 
     def collector(self, call: Call) -> ChatCollector:
