@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import RaviError
@@ -325,6 +325,12 @@ class Curve:
     points: tuple[tuple[int, float | None, float | None, float | None], ...]
     warn_at: float | None
 
+    @classmethod
+    def of(cls, whose: Mapping[str, Any], samples: Sequence[StoredRow]) -> Curve:
+        """Return that of one limit from its samples, in the order of time."""
+        points = tuple((each["at"], each["used"], each["held"], each["value"]) for each in samples)
+        return cls(**whose, points=points, warn_at=float_in(samples[-1]["warn_at"]))
+
 
 @dataclass(frozen=True, slots=True)
 class Found:
@@ -509,6 +515,12 @@ def sentence_in(refusal: Any) -> str | None:
     """Read the sentence of a refusal."""
     found = (object_in(refusal) or {}).get("sentence")
     return found if isinstance(found, str) else None
+
+
+def waited_in(reviews: Sequence[StoredRow]) -> int | None:
+    """Return how long a call waited for a person: from each time that one was asked to what the gate decided next."""
+    waits = [later["at"] - asked["at"] for asked, later in pairwise(reviews) if asked["decision"] == "escalate"]
+    return sum(waits) if waits else None
 
 
 def duration_of(row: StoredRow) -> int | None:

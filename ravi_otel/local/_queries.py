@@ -40,7 +40,6 @@ from ravi_otel.local._answers import (
     consumed_in,
     duration_of,
     event_of,
-    float_in,
     json_in,
     list_in,
     note_of,
@@ -52,6 +51,7 @@ from ravi_otel.local._answers import (
     sentence_in,
     sums_in,
     tags_in,
+    waited_in,
 )
 from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, StoredRow, Sums, alive_and_gone
 from ravi_otel.local._stored_tree import ADDED, IN_RUNS, OF_TOOL, TOOLS, StoredRecord, launch_facts, leaf_of
@@ -142,13 +142,10 @@ class Queries:
         rest = found if last is None else [row for row in found if _rank(row) < last]
         page = rest[:most]
         more = "{}~{}".format(*_rank(page[-1])) if page and len(rest) > most else None
-        whole = self._spent_in(row["run"] for row in found) if facets else None
+        added = f"SELECT {ADDED} FROM runs WHERE run IN {_ONLY}"  # none of them is in another, unless each is given
+        sums = self._rows(added, {"only": json.dumps([row["run"] for row in found])}) if facets else []
+        whole = Spent.of(sums_in(sums[0])) if sums else None
         return RunsPage(self._heads([row["run"] for row in page], values["gone"]), len(found), more, whole, counted)
-
-    def _spent_in(self, runs: Iterable[str]) -> Spent:
-        """Sum up runs, none of which is in another."""
-        (row,) = self._rows(f"SELECT {ADDED} FROM runs WHERE run IN {_ONLY}", {"only": json.dumps(list(runs))})
-        return Spent.of(sums_in(row))
 
     def _heads(self, runs: Sequence[str], gone: str) -> tuple[RunRow, ...]:
         """Give runs by their ids, in this order."""
@@ -255,11 +252,7 @@ class Queries:
         found: dict[tuple[Any, ...], list[StoredRow]] = defaultdict(list)
         for row in rows:
             found[tuple(row[name] for name in _CURVE)].append(row)
-        points = {key: tuple((row["at"], row["used"], row["held"], row["value"]) for row in rows) for key, rows in found.items()}
-        return tuple(
-            Curve(**dict(zip(_CURVE, key, strict=True)), points=each, warn_at=float_in(found[key][-1]["warn_at"]))
-            for key, each in points.items()
-        )
+        return tuple(Curve.of(dict(zip(_CURVE, key, strict=True)), each) for key, each in found.items())
 
     # -- one call -------------------------------------------------------------------------------------------------
 
@@ -297,15 +290,11 @@ class Queries:
             refusal=object_in(row["refusal"]),
             retries=objects_in(known.get("retries")),
             events=tuple(event_fields(event) for event in leaf.events),
-            waited=self._waited(row["run"], row["call"]),
+            waited=waited_in(
+                self._rows("SELECT at, decision FROM reviews WHERE run = ? AND call = ? ORDER BY at", (row["run"], row["call"]))
+            ),
             **self._content(row["call"]),
         )
-
-    def _waited(self, run: str, call: str) -> int | None:
-        """Return how long a call waited for a person: from each time that one was asked to what the gate decided next."""
-        rows = self._rows("SELECT at, decision FROM reviews WHERE run = ? AND call = ? ORDER BY at", (run, call))
-        waits = [later["at"] - asked["at"] for asked, later in pairwise(rows) if asked["decision"] == "escalate"]
-        return sum(waits) if waits else None
 
     def _content(self, call: str) -> dict[str, Any]:
         rows = self._rows("SELECT kind, messages, data FROM content WHERE item = ?", (call,))
