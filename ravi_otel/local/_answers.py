@@ -80,6 +80,11 @@ class Spent:
             cost_text=_cost_text(sums),
         )
 
+    def text_of(self, name: str) -> str:
+        """Return how the figure `name` is shown."""
+        texts = {"input_tokens": self.input_text, "output_tokens": self.output_text, "cost_nano": self.cost_text}
+        return texts[name] if name in texts else count(getattr(self, name))
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -200,6 +205,11 @@ class Group:
     calls: int
     duration: int
     spent: Spent
+
+    @property
+    def dearest_first(self) -> tuple[int, int, tuple[str, ...]]:
+        """Return its place among groups of one time."""
+        return (-(self.spent.cost_nano or 0), -self.spent.unknown_cost, tuple(each or "" for each in self.key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +370,13 @@ class Difference:
     b: int | None
     a_text: str
     b_text: str
+
+    @classmethod
+    def between(cls, name: str, a: Spent | None, b: Spent | None, *, prefix: str = "") -> Difference:
+        """Compare the figure `name` of what two runs used, None where one has nothing of it."""
+        figures: list[int | None] = [None if each is None else getattr(each, name) for each in (a, b)]
+        shown = ["" if each is None else each.text_of(name) for each in (a, b)]
+        return cls(prefix + name.removesuffix("_nano"), figures[0], figures[1], shown[0], shown[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ from ravi_otel.local._answers import (
 from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, StoredRow, Sums, alive_and_gone
 from ravi_otel.local._stored_tree import ADDED, IN_RUNS, OF_TOOL, TOOLS, StoredRecord, launch_facts, leaf_of
 from ravi_otel.local._tree import MOST, Leaf, RunRecord, event_fields, node_of, nodes_of
-from ravi_otel.local._wording import clean, count, like, matching, named_time, offset_at
+from ravi_otel.local._wording import clean, like, matching, named_time, offset_at
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
@@ -345,7 +345,7 @@ class Queries:
         told = ((key, calls, duration, sums) for key, (calls, duration, sums) in found.items() if calls or any(_FIGURES(sums)))
         groups = [Group(key, calls, duration, Spent.of(sums)) for key, calls, duration, sums in told]
         times = [at for at, each in enumerate(by) if each in _TIMES]
-        groups.sort(key=lambda group: (*(group.key[at] or "" for at in times), *_dearest(group)))
+        groups.sort(key=lambda group: (*(group.key[at] or "" for at in times), *group.dearest_first))
         return SpendTable(tuple(by), since, until, tuple(groups), Spent.of(total))
 
     def tags(self) -> tuple[str, ...]:
@@ -500,12 +500,14 @@ class Queries:
         heads = self.run(a), self.run(b)
         rows = [
             Difference("duration", heads[0].duration, heads[1].duration, heads[0].duration_text, heads[1].duration_text),
-            *(_difference(name, *(head.spent for head in heads)) for name in _COMPARED),
+            *(Difference.between(name, *(head.spent for head in heads)) for name in _COMPARED),
         ]
         parts = [self._parts_of(run) for run in (a, b)]
-        for key in sorted({*parts[0], *parts[1]}, key=lambda key: -max(_cost_of(part.get(key)) for part in parts)):
+        for key in sorted({*parts[0], *parts[1]}, key=lambda key: -max(spent.cost_nano or 0 for part in parts if (spent := part.get(key)))):
             title = " · ".join(clean(each, 60) for each in key if each) or "(no agent)"
-            rows += [_difference(name, *(part.get(key) for part in parts), prefix=f"{title}: ") for name in ("requests", "cost_nano")]
+            rows += [
+                Difference.between(name, *(part.get(key) for part in parts), prefix=f"{title}: ") for name in ("requests", "cost_nano")
+            ]
         return Comparison(*heads, tuple(rows))
 
     def _parts_of(self, run: str) -> dict[tuple[str | None, ...], Spent]:
@@ -867,25 +869,6 @@ def _cursor(after: str) -> tuple[int, str]:
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
-
-
-def _cost_of(spent: Spent | None) -> int:
-    return 0 if spent is None else spent.cost_nano or 0
-
-
-def _dearest(group: Group) -> tuple[int, int, tuple[str, ...]]:
-    return (-_cost_of(group.spent), -group.spent.unknown_cost, tuple(each or "" for each in group.key))
-
-
-def _difference(name: str, a: Spent | None, b: Spent | None, *, prefix: str = "") -> Difference:
-    texts = {"input_tokens": "input_text", "output_tokens": "output_text", "cost_nano": "cost_text"}
-    figures: list[int | None] = [None if each is None else getattr(each, name) for each in (a, b)]
-    shown = ["" if each is None else _shown(each, name, texts.get(name)) for each in (a, b)]
-    return Difference(prefix + name.removesuffix("_nano"), figures[0], figures[1], shown[0], shown[1])
-
-
-def _shown(spent: Spent, name: str, text: str | None) -> str:
-    return count(getattr(spent, name)) if text is None else str(getattr(spent, text))
 
 
 def _as_hours(where: str, more: str = "") -> list[str]:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = Path(__file__).parent / "programs" / "desk.py"
+PROGRAM = Path(__file__).parent / "programs" / "mcp_desk.py"
 
 
 def test_three_of_eight_tools_run_and_the_status_is_4(tmp_path):

@@ -33,7 +33,7 @@ def bytes_of(servers):
 
 
 async def test_no_byte_of_ours_is_written(servers, carried):
-    async with servers.connect(program="recorded.py") as session:
+    async with servers.connect(program="recorded_requests.py") as session:
         attached = context.attach(baggage.set_baggage("theirs", "1"))
         with ravi_otel.run("desk", limits=["tool_calls=9", "requests=5"]):
             await session.list_tools()
@@ -55,7 +55,7 @@ async def test_no_byte_of_ours_is_written(servers, carried):
 
 async def test_the_bytes_are_those_of_a_program_without_us(servers, monkeypatch):
     async def called():
-        async with servers.connect(program="recorded.py") as session:
+        async with servers.connect(program="recorded_requests.py") as session:
             with ravi_otel.run("desk"):
                 await session.list_tools()
                 await session.call_tool("search", {"query": "q"}, meta={"progress": "none"})

@@ -813,9 +813,9 @@ def test_a_picture_inside_a_request_counts_as_the_most_any_model_makes_of_one() 
         ("bedrock", "/model/m/converse", {"messages": [{"content": [{"image": {"format": "png", "source": {"bytes": DATA}}}]}]}),
         ("ollama", "/api/chat", {"model": "m", "messages": [{"role": "user", "content": "", "images": [DATA]}]}),
     ):
-        found = format_for_request(dialect, "POST", path, body)  # type: ignore[arg-type]
+        found = format_for_request(dialect, "POST", path, body)  # type: ignore[arg-type]  # of a table of plain text
         assert found is not None
-        request = Request("POST", path, body, Host("x", assumed=False, address="h", port=443), stream=False)  # type: ignore[arg-type]
+        request = Request("POST", path, body, Host("x", assumed=False, address="h", port=443), stream=False)  # type: ignore[arg-type]  # the same
         call = found.call(request)
         found.bound(request, call)
         assert (call.input_bound or 0) > 50_000
