@@ -15,7 +15,7 @@ from ravi_otel._instrumentation.formats.format import Request
 from ravi_otel._instrumentation.formats.openai import format_for
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
-HOST: Any = SimpleNamespace(provider="openai", assumed=False, address="api.openai.com", port=443, base="/v1")
+HOST: Any = SimpleNamespace(seller="", provider="openai", assumed=False, address="api.openai.com", port=443, base="/v1")
 
 
 def kind(method: str, path: str, base: str = "/v1") -> tuple[str, bool]:
