@@ -300,6 +300,7 @@ def test_of_eight_that_say_nothing_the_one_that_has_for_longest_makes_room(scene
     monkeypatch.setattr(_server, "GRACE_S", 0.05)
     silent = [Line(scene[0].path) for _ in range(_server.MOST_CONNECTIONS)]
     assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent)
+    assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent[1:])  # meanwhile the first one's thread waits
     assert scene[0].state().runs
     assert silent[0].socket.recv(1) == b""  # it was closed, and only it
     assert all(one.ask(b'{"v":1,"op":"state"}\n')["ok"] for one in silent[1:])
