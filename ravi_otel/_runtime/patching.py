@@ -425,7 +425,7 @@ class Package:
         if self.module in sys.modules:
             module = importlib.import_module(self.module)  # waits for another thread that is importing it right now
             if not self.holds(module):
-                self._wrap(module)
+                self._wrap(module, partial=is_partial(module))
 
     def remove(self) -> None:
         """Put back the identical methods of every copy."""
@@ -439,8 +439,8 @@ class Package:
         """Whether this very module is wrapped now."""
         return any(wrapped is module for wrapped in self._wrapped)
 
-    def _wrap(self, module: ModuleType) -> None:
-        """Wrap what the module has now: the classes of one that was reloaded are others."""
+    def _wrap(self, module: ModuleType, *, partial: bool = False) -> None:
+        """Wrap what the module has now: the classes of one that was reloaded are others. One that is `partial` may have them later."""
         installed = next((one for known, one in self._known if known is module), None)
         if installed is None:
             installed = self._make(module)
@@ -449,7 +449,7 @@ class Package:
             installed.install()
         except (AttributeError, KeyError) as error:
             installed.remove()
-            if is_partial(module):
+            if partial:
                 IMPORTS.watch_begun(module, self._wrap)
             else:
                 _log.error(self._unusable, repr(str(error)))
