@@ -192,27 +192,33 @@ class PendingSpan(Span):
                 span.add_event(name, attributes, at_ns)
 
     def get_span_context(self) -> SpanContext:
+        """Return the library's, and the span's around until there is one."""
         return (self._real or self._around).get_span_context()
 
     def is_recording(self) -> bool:
+        """Whether anything that is said reaches a span."""
         return self._real is None or self._real.is_recording()
 
     def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        """Say several attributes on the library's span, or keep them for it."""
         if self._real is not None:
             self._real.set_attributes(attributes)
         else:
             self.attributes.update(attributes)
 
     def set_attribute(self, key: str, value: AttributeValue) -> None:
+        """Say one attribute."""
         self.set_attributes({key: value})
 
     def add_event(self, name: str, attributes: types.Attributes = None, timestamp: int | None = None) -> None:
+        """Say an event on the library's span, or keep it with its time."""
         if self._real is not None:
             self._real.add_event(name, attributes, timestamp)
         elif len(self.events) < _MOST_EVENTS:
             self.events.append((name, attributes, time.time_ns() if timestamp is None else timestamp))
 
     def set_status(self, status: SpanStatus | StatusCode, description: str | None = None) -> None:
+        """Set the status of the library's span; one that is set before there is a span is the library's to set."""
         if self._real is not None:
             self._real.set_status(status, description)
 
@@ -223,6 +229,7 @@ class PendingSpan(Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
+        """Record an exception on the library's span, which records those that end it itself."""
         if self._real is not None:
             self._real.record_exception(exception, attributes, timestamp, escaped)
 

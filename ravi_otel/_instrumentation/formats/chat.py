@@ -109,7 +109,7 @@ class ChatCompletions(WireFormat):
         for name in _CAPS:
             if cap is None and name in body:
                 cap = count(body[name])
-        given = [said for name, said in body.items() if name in _INPUT_FIELDS]
+        given = [*map(body.get, filter(_INPUT_FIELDS.__contains__, body))]
         # Nearly every call is one of these: it is made without `describe`, and by place, since fields by name cost as much again.
         call = Call(
             "chat",
