@@ -94,8 +94,8 @@ def llama_index(name):
     return asyncio.run(ask())
 
 
-for each in NAMES:
+for number, each in enumerate(NAMES):
     try:
-        print(globals()[sys.argv[1]](each))
+        print(f"name {number}:", globals()[sys.argv[1]](each))
     except Exception as error:
-        print(type(error).__name__, ascii(str(error))[:200])
+        print(f"name {number}:", type(error).__name__, ascii(str(error))[:200])
