@@ -2,7 +2,7 @@
 
     OPENAI_API_KEY=... python examples/support_desk.py
 
-Its two agents and their tools are plain code too: `ravi_otel/cli/support_desk/agents.py`. `ravi-otel demo` shows the
+Its two agents and their tools are plain code too: `ravi_otel/_cli/support_desk/agents.py`. `ravi-otel demo` shows the
 same desk with a scripted model, no key needed.
 """
 
@@ -11,7 +11,7 @@ import sys
 import openai
 
 import ravi_otel
-from ravi_otel.cli.support_desk import agents
+from ravi_otel._cli.support_desk import agents
 
 
 def main() -> None:

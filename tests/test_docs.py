@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import warm_starts
 
+from ravi_otel._cli.entry import COMMANDS
+from ravi_otel._cli.support_desk.model import answer
+from ravi_otel._launch import brake, supervising
 from ravi_otel._runtime.policy_file import PolicyFile
-from ravi_otel.cli.entry import COMMANDS
-from ravi_otel.cli.support_desk.model import answer
-from ravi_otel.launch import brake, supervising
 from ravi_otel.policy import parse_limit
 from ravi_otel.testing import OtlpReceiver, ScriptedLLM
 

@@ -12,9 +12,9 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
+from ravi_otel._cli.entry import commands
+from ravi_otel._cli.ledger import ledger
 from ravi_otel._enforcement.ledger.sqlite.transaction import KEPT_S
-from ravi_otel.cli.entry import commands
-from ravi_otel.cli.ledger import ledger
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "ledger.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from mcp_agent import ROOT, asking
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 
 PAGE = (ROOT / "docs" / "mcp-server.md").read_text(encoding="utf-8")
 CONFIGURED = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]

@@ -21,7 +21,7 @@ import openai
 import opentelemetry.sdk.metrics
 import opentelemetry.sdk.trace  # noqa: F401 - imported for those that are forked
 
-import ravi_otel.cli.entry
+import ravi_otel._cli.entry
 import ravi_otel.local.live._client
 import ravi_otel.testing  # noqa: F401 - as above
 

@@ -9,7 +9,7 @@ import pytest
 import stored_runs
 from click.testing import CliRunner, Result
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 
 UNKNOWN: Any = None
 

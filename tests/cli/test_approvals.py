@@ -13,7 +13,7 @@ import warm_starts
 from approval_desk import pending, requested
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.approval.queue import ApprovalQueue
 from ravi_otel.supervisor.approval.redis_store import RedisStore

@@ -10,7 +10,7 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.supervisor.audit import AuditLog
 
 

@@ -7,7 +7,7 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import COMMANDS, commands
+from ravi_otel._cli.entry import COMMANDS, commands
 from ravi_otel.local._queries import GROUPINGS
 
 
@@ -37,7 +37,7 @@ def test_another_shell_is_refused():
     ],
 )
 def test_commands_options_and_values_are_completed(words, found):
-    program = "import sys; sys.argv = ['ravi-otel']; from ravi_otel.cli import main; main()"
+    program = "import sys; sys.argv = ['ravi-otel']; from ravi_otel._cli import main; main()"
     asked = {"_RAVI_OTEL_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     done = warm_starts.run([sys.executable, "-c", program], env=os.environ | asked)
     assert {line.split(",")[1] for line in done.stdout.splitlines()} == found

@@ -8,13 +8,13 @@ import sys
 import pytest
 import warm_starts
 
-from ravi_otel.cli.demo import answer
-from ravi_otel.cli.incident_desk.model import is_of_the_desk
+from ravi_otel._cli.demo import answer
+from ravi_otel._cli.incident_desk.model import is_of_the_desk
 from ravi_otel.local._queries import Queries
 from ravi_otel.local._store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
 
-BLOCKED = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['ravi-otel', 'demo']; from ravi_otel.cli import main; main()"
+BLOCKED = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['ravi-otel', 'demo']; from ravi_otel._cli import main; main()"
 
 
 def run(*arguments, program=("-m", "ravi_otel"), columns=100, **environment):

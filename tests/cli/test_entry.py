@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 import ravi_otel
-from ravi_otel.cli.entry import COMMANDS, Commands, commands
+from ravi_otel._cli.entry import COMMANDS, Commands, commands
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, MissingExtraError
 
 
@@ -41,7 +41,7 @@ def test_the_help_of_run_names_every_client_that_is_held():
 )
 def test_the_help_says_what_an_agent_or_a_person_with_a_link_may_do(command, words):
     program = f"import sys; sys.modules |= {{'mcp.server': None, 'fastapi': None}}; sys.argv = ['ravi-otel', {command!r}, '--help']; "
-    program += "from ravi_otel.cli import main; main()"
+    program += "from ravi_otel._cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert words in " ".join(done.stdout.split())
 
@@ -55,11 +55,11 @@ def test_each_command_has_the_line_of_help_that_the_list_shows(name):
 
 
 def test_the_list_of_commands_imports_none_of_them():
-    program = "import sys; sys.argv = ['ravi-otel', '--help']; from ravi_otel.cli import main; "
+    program = "import sys; sys.argv = ['ravi-otel', '--help']; from ravi_otel._cli import main; "
     program += "import atexit; atexit.register(lambda: print(*sys.modules)); main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = done.stdout.splitlines()[-1].split()
-    assert [name for name in loaded if name.startswith(("ravi_otel.cli.", "rich", "openai", "sqlite3"))] == ["ravi_otel.cli.entry"]
+    assert [name for name in loaded if name.startswith(("ravi_otel._cli.", "rich", "openai", "sqlite3"))] == ["ravi_otel._cli.entry"]
 
 
 def test_an_unknown_command_is_a_sentence_and_exit_code_2():
@@ -112,14 +112,14 @@ def test_a_store_of_nobodys_in_the_environment_is_one_sentence():
 
 def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path):
     program = "import os, sys; os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); sys.argv = ['ravi-otel', 'runs']; "
-    program += "from ravi_otel.cli import main; main()"
+    program += "from ravi_otel._cli import main; main()"
     environ = {key: value for key, value in os.environ.items() if key != "RAVI_STORE"}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path, env=environ)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "the working directory cannot be found" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["ravi_otel.cli.entry", "ravi_otel.cli.runs", "ravi_otel.local._queries"])
+@pytest.mark.parametrize("where", ["ravi_otel._cli.entry", "ravi_otel._cli.runs", "ravi_otel.local._queries"])
 def test_an_interrupt_is_quiet_wherever_it_comes(where, tmp_path):
     program = f"""
 import sys
@@ -127,10 +127,10 @@ class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == {where!r}:
             raise KeyboardInterrupt
-import ravi_otel.cli
+import ravi_otel._cli
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["ravi-otel", "runs"]
-ravi_otel.cli.main()
+ravi_otel._cli.main()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -19,7 +19,7 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.policy import Usage
 from ravi_otel.testing import Failure, Request, ScriptedLLM, Text, Vector
 

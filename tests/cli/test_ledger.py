@@ -18,6 +18,7 @@ import pytest
 import redis
 from click.testing import CliRunner
 
+from ravi_otel._cli.entry import commands
 from ravi_otel._enforcement import errors_text
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.choosing import open_ledger
@@ -25,7 +26,6 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Denied, Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.operators import named
 from ravi_otel._flow import run_sync
-from ravi_otel.cli.entry import commands
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
@@ -157,7 +157,7 @@ def test_looking_changes_nothing_and_needs_no_right_to_write(program, operator, 
 LOOK = """
 import os, sys
 from click.testing import CliRunner
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 
 def show(path):
     return CliRunner(env={"COLUMNS": "160"}).invoke(commands, ["ledger", "show", "--ledger", f"sqlite:{path}"])

@@ -6,8 +6,8 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from ravi_otel._cli.entry import commands
 from ravi_otel._runtime.policy_file import SCHEMA
-from ravi_otel.cli.entry import commands
 from ravi_otel.policy import parse_limit
 
 POLICY = """\

@@ -17,12 +17,12 @@ from approval_desk import requested
 from click.testing import CliRunner
 from mcp_agent import ROOT, SERVER, asking
 
+from ravi_otel._cli.entry import commands
 from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._enforcement.ledger.choosing import open_ledger
 from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Line, Reservation
 from ravi_otel._flow import run_sync
-from ravi_otel.cli.entry import commands
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -486,7 +486,7 @@ def test_under_a_launched_run_it_is_not_held_to_its_limits_nor_part_of_it(tmp_pa
 
 
 def test_without_the_sdk_it_says_how_to_install_it():
-    program = "import sys; sys.modules['mcp.server'] = None; sys.argv = ['ravi-otel', 'mcp']; from ravi_otel.cli import main; main()"
+    program = "import sys; sys.modules['mcp.server'] = None; sys.argv = ['ravi-otel', 'mcp']; from ravi_otel._cli import main; main()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "Error: 'mcp' is missing, the official SDK. Install it with: pip install 'ravi-otel[mcp]'\n"

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from opentelemetry.sdk.trace import TracerProvider
 from stored_runs import Shelf
 
-from ravi_otel.cli.entry import Commands
-from ravi_otel.cli.replay import _progress, replay
+from ravi_otel._cli.entry import Commands
+from ravi_otel._cli.replay import _progress, replay
 from ravi_otel.local import _otlp
 from ravi_otel.testing import OtlpReceiver
 
@@ -156,14 +156,14 @@ def test_progress_is_a_bar_on_a_terminal_after_a_second(monkeypatch, capsys):
     with _progress(100) as advanced:
         advanced(50)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr("ravi_otel.cli.replay._PATIENCE_S", 0)
+    monkeypatch.setattr("ravi_otel._cli.replay._PATIENCE_S", 0)
     with _progress(100) as advanced:
         advanced(50)
         assert "Sending" in _waiting(capsys.readouterr, "Sending")
 
 
 def test_progress_is_one_line_elsewhere(monkeypatch, capsys):
-    monkeypatch.setattr("ravi_otel.cli.replay._PATIENCE_S", 0)
+    monkeypatch.setattr("ravi_otel._cli.replay._PATIENCE_S", 0)
     with _progress(2_500_000) as advanced:
         advanced(50)
         assert _waiting(capsys.readouterr, "\n") == "Sending 2.5 MB ...\n"

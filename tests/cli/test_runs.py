@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import commands
-from ravi_otel.cli.stored import seconds, size
+from ravi_otel._cli.entry import commands
+from ravi_otel._cli.stored import seconds, size
 from ravi_otel.errors import ConfigurationError
 
 

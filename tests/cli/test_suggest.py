@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ravi_otel._cli.suggest import rounded_up
 from ravi_otel._runtime.config import effective
-from ravi_otel.cli.suggest import rounded_up
 from ravi_otel.policy._grammar import parse_limit
 
 

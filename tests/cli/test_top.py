@@ -16,7 +16,7 @@ import warm_starts
 from click.testing import CliRunner
 from live_actors import Actor, limit, run, scope
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.local._store import Store
 from ravi_otel.local.live import _client
 
@@ -117,8 +117,8 @@ def test_without_a_terminal_the_screen_is_refused_with_the_way_out(top):
 
 
 def test_without_the_extra_one_sentence_says_how_to_install_it(store):
-    program = "import sys, ravi_otel.cli; sys.modules['textual'] = None; sys.stdin.isatty = sys.stdout.isatty = lambda: True; "
-    program += "sys.argv = ['ravi-otel', 'top']; ravi_otel.cli.main()"
+    program = "import sys, ravi_otel._cli; sys.modules['textual'] = None; sys.stdin.isatty = sys.stdout.isatty = lambda: True; "
+    program += "sys.argv = ['ravi-otel', 'top']; ravi_otel._cli.main()"
     with started(store, ["-c", program], stderr=subprocess.PIPE) as done:
         assert done.stdout.read() == ""
         said = done.stderr.read()
@@ -128,8 +128,8 @@ def test_without_the_extra_one_sentence_says_how_to_install_it(store):
 
 
 def test_once_and_json_do_not_import_textual(store):
-    program = "import sys, atexit, ravi_otel.cli; sys.argv = ['ravi-otel', 'top', '--once']; "
-    program += "atexit.register(lambda: print([name for name in sys.modules if name.startswith('textual')])); ravi_otel.cli.main()"
+    program = "import sys, atexit, ravi_otel._cli; sys.argv = ['ravi-otel', 'top', '--once']; "
+    program += "atexit.register(lambda: print([name for name in sys.modules if name.startswith('textual')])); ravi_otel._cli.main()"
     with started(store, ["-c", program], stderr=subprocess.DEVNULL) as done:
         assert done.stdout.read() == "[]\n"
 

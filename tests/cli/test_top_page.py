@@ -13,8 +13,8 @@ import pytest
 import warm_starts
 from click.testing import CliRunner
 
-from ravi_otel.cli.entry import commands
-from ravi_otel.cli.top_screen.screen import TopScreen
+from ravi_otel._cli.entry import commands
+from ravi_otel._cli.top_screen.screen import TopScreen
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "top.md").read_text(encoding="utf-8")

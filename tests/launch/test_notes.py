@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ravi_otel.launch import notes
+from ravi_otel._launch import notes
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ravi_otel.launch import supervising
-from ravi_otel.launch.supervising import Program
+from ravi_otel._launch import supervising
+from ravi_otel._launch.supervising import Program
 
 TELLER = """
 import json, os, signal, sys, time

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from ravi_otel._launch import target
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.launch import target
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
+from ravi_otel._launch.uncaught import Threads, ended_by_limit
 from ravi_otel.errors import BudgetExhaustedError, DeadlineExceededError
-from ravi_otel.launch.uncaught import Threads, ended_by_limit
 
 
 def because(error, cause):

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ravi_otel.cli.entry import commands
-from ravi_otel.stack import servers
+from ravi_otel._cli.entry import commands
+from ravi_otel._stack import servers
 
 ANSWERS = {
     "/": '{"status":"Server available","upSince":"2026-01-01T00:00:00Z"}',

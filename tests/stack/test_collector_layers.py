@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from ravi_otel._stack.doctor import probe
+from ravi_otel._stack.starting import OVERLAYS
 from ravi_otel._telemetry import names
-from ravi_otel.stack.doctor import probe
-from ravi_otel.stack.starting import OVERLAYS
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 LAYERS = [(), ("production",), ("bridge",), ("production", "bridge"), ("bridge", "production")]

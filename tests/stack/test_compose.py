@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ravi_otel.stack import files, servers
-from ravi_otel.stack.engine import CORE, ONE, PROFILES
+from ravi_otel._stack import files, servers
+from ravi_otel._stack.engine import CORE, ONE, PROFILES
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 VARIABLES = files.settings(COLLECTOR.parent, environ={})

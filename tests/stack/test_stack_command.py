@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from ravi_otel.cli.entry import commands
-from ravi_otel.stack import files, servers
+from ravi_otel._cli.entry import commands
+from ravi_otel._stack import files, servers
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ravi_otel._stack import files
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.stack import files
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +25,7 @@ def test_the_wheel_takes_every_file_to_where_it_is_looked_for():
     assert {"collector/.env", "collector/compose.yaml", "collector/otelcol/base.yaml", "dashboards/budgets.json"} <= set(listed)
     for name in listed:
         part = next(each for each in taken if name == each or name.startswith(f"{each}/"))
-        assert taken[part] == f"ravi_otel/stack/files/{part}"
+        assert taken[part] == f"ravi_otel/_stack/files/{part}"
 
 
 def test_what_only_this_tree_needs_is_not_copied():

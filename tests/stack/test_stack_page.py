@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import yaml
 
-from ravi_otel.cli.stack import stack
-from ravi_otel.stack import engine, files, servers
-from ravi_otel.stack.ports import HOST, port
+from ravi_otel._cli.stack import stack
+from ravi_otel._stack import engine, files, servers
+from ravi_otel._stack.ports import HOST, port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "stack.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import fastjsonschema
 import pytest
 from click.testing import CliRunner
 
+from ravi_otel._cli.limits import limits
 from ravi_otel._runtime.policy_file import SCHEMA, load_document, read_document
-from ravi_otel.cli.limits import limits
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.rules import (
     Allow,

@@ -14,7 +14,7 @@ from live_actors import scope
 from page_client import Client
 from stored_runs import Shelf
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.local.live._protocol import MOST_REFUSALS, LiveEvent
 
 

@@ -16,7 +16,7 @@ from live_actors import run
 from page_client import JSON, Client
 from page_stage import serving
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.approval import rows
 from ravi_otel.supervisor.approval.sentences import login

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from ravi_otel.stack.doctor.finding import Asked, Check, Finding
+from ravi_otel._stack.doctor.finding import Asked, Check, Finding
 
 
 def ask(

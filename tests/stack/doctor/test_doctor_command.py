@@ -12,9 +12,9 @@ import time
 import pytest
 from click.testing import CliRunner, Result
 
-from ravi_otel.cli.entry import commands
-from ravi_otel.stack.doctor.examining import examine, worst
-from ravi_otel.stack.doctor.finding import Asked, broken, left_out, odd, well
+from ravi_otel._cli.entry import commands
+from ravi_otel._stack.doctor.examining import examine, worst
+from ravi_otel._stack.doctor.finding import Asked, broken, left_out, odd, well
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from asking_doctor import ask, states, the
 from misbehaving import Answer, Collector, status
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTracePartialSuccess, ExportTraceServiceResponse
 
-from ravi_otel.stack.doctor import endpoint
+from ravi_otel._stack.doctor import endpoint
 
 SIGNALS = ("traces", "metrics", "logs")
 SENT = {"ravi-otel doctor", "doctor.round_trip", "Sent by `ravi-otel doctor` to see it arrive."}

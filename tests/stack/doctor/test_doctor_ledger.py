@@ -16,10 +16,10 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
+from ravi_otel._stack.doctor import ledger, ledger_file
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.stack.doctor import ledger, ledger_file
 
 DURABLE = (*redis_servers.DURABLE, "--maxmemory-policy", "noeviction")
 

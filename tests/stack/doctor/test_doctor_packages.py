@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from asking_doctor import ask, not_well, states, the
 
-from ravi_otel.stack.doctor import packages
+from ravi_otel._stack.doctor import packages
 
 NEEDED = ("openai<4,>=1.66", "opentelemetry-api<2,>=1.40", "opentelemetry-sdk<2,>=1.40", "opentelemetry-exporter-otlp-proto-http<2,>=1.40")
 FINE = {"openai": "2.1.0", "opentelemetry-api": "1.45.1", "opentelemetry-sdk": "1.45.1", "opentelemetry-exporter-otlp-proto-http": "1.45.1"}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from asking_doctor import ask
 
-from ravi_otel.cli.doctor import doctor
-from ravi_otel.stack.doctor import clock, settings
-from ravi_otel.stack.servers import CORE
+from ravi_otel._cli.doctor import doctor
+from ravi_otel._stack.doctor import clock, settings
+from ravi_otel._stack.servers import CORE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
@@ -25,7 +25,7 @@ def checks() -> set[str]:
     """Give the name of every check: what findings are made with, and those that are put together from a server's or a signal's name."""
     made = {f"{group}.{signal}" for group in ("endpoint", "arrival") for signal in ("traces", "metrics", "logs")}
     made |= {f"stack.{server.name}" for server in CORE} | {"packages.anthropic", "packages.groq"}
-    for file in (ROOT / "ravi_otel" / "stack" / "doctor").glob("*.py"):
+    for file in (ROOT / "ravi_otel" / "_stack" / "doctor").glob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in TELLERS:
                 made |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}

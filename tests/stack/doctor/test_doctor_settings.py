@@ -11,8 +11,8 @@ import pytest
 from asking_doctor import ask, not_well, states, the
 from opentelemetry.sdk import environment_variables
 
+from ravi_otel._stack.doctor import names, own_settings, settings, targets
 from ravi_otel._telemetry.export.spool import spooling
-from ravi_otel.stack.doctor import names, own_settings, settings, targets
 
 ROOT = Path(__file__).parents[3]
 FINE = {

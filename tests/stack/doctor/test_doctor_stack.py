@@ -14,8 +14,8 @@ import pytest
 from asking_doctor import ask, not_well, states, the
 from misbehaving import Answer, Collector, status
 
-from ravi_otel.stack import files
-from ravi_otel.stack.doctor import arrival, endpoint
+from ravi_otel._stack import files
+from ravi_otel._stack.doctor import arrival, endpoint
 
 SHIPPED = files.shipped()
 RULES = [

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from asking_doctor import ask, states, the
 
+from ravi_otel._stack.doctor import local_store
 from ravi_otel.local._store import Store
-from ravi_otel.stack.doctor import local_store
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from stack_configs import COLLECTOR, INTERVALS, Configs
 from stack_process import PORTS, Guard, ServerProcess
 from webhook import Webhook
 
-from ravi_otel.stack import files
+from ravi_otel._stack import files
 
 ROOT = COLLECTOR.parent
 PROGRAMS = {"collector": "otelcol-contrib", "prometheus": "prometheus", "alertmanager": "alertmanager", "jaeger": "jaeger", "loki": "loki"}

@@ -12,7 +12,7 @@ import yaml
 from stack_configs import COLLECTOR
 from stack_servers import ROOT, programs
 
-from ravi_otel.stack import files
+from ravi_otel._stack import files
 
 LAYERS = [(), ("production",), ("bridge",), ("production", "bridge")]
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from stack_servers import Stack, running_stack
 
-from ravi_otel.cli.entry import commands
+from ravi_otel._cli.entry import commands
 
 PORTS = {
     "RAVI_PORT_OTLP_HTTP": ("collector", 4318),

@@ -1,0 +1,265 @@
+"""Start the program, pass signals on, and stop it when it swallows refusals for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from ravi_otel._instrumentation.uncovered_hosts import Uncovered, read_uncovered
+from ravi_otel._launch.notes import Note, Reader
+from ravi_otel._launch.plan import DESCRIPTOR, FREE
+
+MOST_REFUSALS: Final = 100
+MOST_REFUSING_S: Final = 30.0
+"""A program that swallowed so many refusals, or goes on swallowing them for so long, is told to end."""
+
+GRACE_S: Final = 10.0
+"""How long it has to end by itself before it is killed."""
+
+_UNSAID: Final = "its store could not be used"
+_TICK_S: Final = 0.1
+_LEAVING_S: Final = 0.3
+_FORWARDED: Final = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH") if hasattr(signal, name)
+)
+_FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINCH})
+
+
+@dataclass(slots=True)
+class Ended:
+    """Tell how the program ended. `status` is negative for the signal that ended it.
+
+    `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
+    ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
+    the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
+    the store's doing. `outside` are clients in versions that we do not support, `by_process` what asked models past all limits.
+    `opened` are the kinds and names of scopes that limits waited for and the program opened.
+    """
+
+    pid: int = 0
+    status: int = 0
+    attached: set[int] = field(default_factory=set[int])
+    working: set[int] = field(default_factory=set[int])
+    left: set[int] = field(default_factory=set[int])
+    failed: list[str] = field(default_factory=list[str])
+    refusals: int = 0
+    uncaught: bool = False
+    uncaught_thread: bool = False
+    uncaught_below: bool = False
+    stopped: str = ""
+    unkept: str = ""
+    survivors: list[int] = field(default_factory=list[int])
+    outside: dict[str, None] = field(default_factory=dict[str, None])
+    opened: set[str] = field(default_factory=set[str])
+    by_process: dict[tuple[int, str], Uncovered] = field(default_factory=dict[tuple[int, str], Uncovered])
+
+    @property
+    def uncovered(self) -> list[Uncovered]:
+        """List what asked models past all limits, of all processes together, most requests first."""
+        sums: dict[str, Uncovered] = {}
+        for (_, host), each in self.by_process.items():
+            sums[host] = Uncovered(host, each.requests + (sums[host].requests if host in sums else 0))
+        return sorted(sums.values(), key=lambda each: (-each.requests, each.host))
+
+
+class Program:
+    """Be the program while it runs."""
+
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], notes: Path, *, terminate: bool) -> None:
+        self._command = list(command)
+        self._environ = dict(environ)
+        self._notes = Reader(notes)
+        self._terminate = terminate
+        self._ended = Ended()
+        self._first_refusal_ns = 0
+        self._deadline: float | None = None
+        self._processes: dict[int, int] = {}
+
+    def run(self) -> Ended:
+        """Start it and wait for its end; OSError when it cannot be started."""
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        os.set_inheritable(writing, True)  # noqa: FBT003 - the only way to say it
+        with os.fdopen(reading, "rb", buffering=0) as said, _wakeups() as (wake, forward):
+            environ = {**self._environ, DESCRIPTOR: f"{writing}:{os.fstat(writing).st_ino}"}
+            try:
+                # What was inherited with a number, such as a socket or a pipe of the shell, the program inherits too; ours stay here.
+                child = subprocess.Popen(self._command, env=environ, close_fds=False)  # noqa: S603 - what the user asked us to run
+            finally:
+                os.close(writing)
+            forward(child)
+            while child.poll() is None:
+                _readable(wake, _TICK_S)
+                with contextlib.suppress(BlockingIOError):
+                    os.read(wake, 512)
+                self._look(child)
+            self._ended.status = child.returncode
+            self._end_workers(wake)
+            self._look(child)
+            self._ended.pid = child.pid
+            self._ended.attached.update(_pids(said.read() or b""))
+        self._ended.survivors = self._survivors()
+        for descriptor in self._processes.values():
+            os.close(descriptor)
+        return self._ended
+
+    def _survivors(self) -> list[int]:
+        """List the processes that outlive the program, not counting those that are just leaving."""
+        patience = time.monotonic() + _LEAVING_S
+        while True:
+            alive = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
+            if not alive or time.monotonic() >= patience:
+                return alive
+            time.sleep(_TICK_S / 10)
+
+    def _end_workers(self, wake: int) -> None:
+        """Kill those that did not end with a program that was told to."""
+        while self._deadline is not None and not all(map(_is_over, self._processes.values())):
+            _readable(wake, _TICK_S / 2)
+            if time.monotonic() >= self._deadline:
+                self._deadline = None
+                for descriptor in self._processes.values():
+                    with contextlib.suppress(OSError):
+                        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+    # -- what its processes say -----------------------------------------------------------------------------------
+
+    def _look(self, child: subprocess.Popen[bytes]) -> None:
+        for note in self._notes.new():
+            self._hear(note, child)
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            self._deadline = None
+            self._signal(child, signal.SIGKILL)
+
+    def _hear(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+        ended = self._ended
+        if note.what == "left":
+            ended.left.add(note.pid)
+        elif note.what in ("attached", "working"):
+            (ended.attached if note.what == "attached" else ended.working).add(note.pid)
+            self._hold(note.pid, child.pid)
+        elif note.what == "failed":
+            ended.failed.append(note.text)
+        elif note.what == "uncaught":
+            ended.unkept = (note.text or _UNSAID) if note.unkept else ""
+            ended.uncaught_below = ended.uncaught_below or (note.pid != child.pid and not note.thread)
+            ended.uncaught = ended.uncaught or (note.pid == child.pid and not note.thread)
+            ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
+        elif note.what == "refused":
+            self._refused(note, child)
+        elif note.what == "outside":
+            ended.outside[note.text] = None
+        elif note.what == "opened":
+            ended.opened.add(note.text)
+        elif note.what == "uncovered":
+            told = read_uncovered(note.text)
+            if told is not None:
+                ended.by_process[note.pid, told.host] = told
+
+    def _refused(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+        ended = self._ended
+        ended.refusals += 1
+        self._first_refusal_ns = self._first_refusal_ns or note.at_ns
+        refusing_s = (note.at_ns - self._first_refusal_ns) / 1e9
+        swallowed = ended.refusals >= MOST_REFUSALS or (ended.refusals > FREE and refusing_s >= MOST_REFUSING_S)
+        if swallowed and self._terminate and not ended.stopped and child.poll() is None:
+            ended.stopped = note.text
+            ended.unkept = note.text if note.unkept else ""
+            self._deadline = time.monotonic() + GRACE_S
+            self._signal(child, signal.SIGTERM)
+
+    def _hold(self, pid: int, main: int) -> None:
+        """Keep a handle on another process of the program, which stays its own when the number is used again."""
+        if pid != main and pid not in self._processes and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._processes[pid] = os.pidfd_open(pid)
+
+    def _signal(self, child: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            child.send_signal(number)
+        for descriptor in self._processes.values():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(descriptor, number)
+
+
+def _readable(descriptor: int, timeout_s: float) -> bool:
+    """Wait until there is something to read; unlike `select`, for a descriptor of any number."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(timeout_s * 1_000))
+
+
+def _is_over(descriptor: int) -> bool:
+    """Tell whether the process behind a handle has ended: it can be read from then on."""
+    return _readable(descriptor, 0)
+
+
+def occupy_standard_descriptors() -> None:
+    """Keep our files off the numbers 0 to 2 where they are closed: the program would take them for its own."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+
+
+def _pids(said: bytes) -> set[int]:
+    words = [line.split() for line in said.splitlines()]
+    return {int(line[1]) for line in words if len(line) == 2 and line[0] == b"attached" and line[1].isdigit()}  # noqa: PLR2004 - two words
+
+
+@contextmanager
+def _wakeups() -> Generator[tuple[int, Callable[[subprocess.Popen[bytes]], None]]]:
+    """Wake a `select` when a signal comes, and pass signals on to the program once there is one."""
+    children: list[subprocess.Popen[bytes]] = []
+    early: list[int] = []
+
+    def passed(number: int, _frame: FrameType | None) -> None:
+        if number in _FROM_TERMINAL and _in_foreground():
+            return  # the terminal sent it to the program as well
+        if not children:
+            early.append(number)
+        for child in children:
+            with contextlib.suppress(OSError):
+                child.send_signal(number)
+
+    def forward(child: subprocess.Popen[bytes]) -> None:
+        children.append(child)
+        while early:
+            passed(early.pop(0), None)
+
+    wake, woken = os.pipe()
+    for descriptor in (wake, woken):
+        os.set_blocking(descriptor, False)
+    before = {number: signal.signal(number, passed) for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN}
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
+    ring = signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    try:
+        yield wake, forward
+    finally:
+        signal.set_wakeup_fd(ring)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(wake)
+        os.close(woken)
+
+
+def _in_foreground() -> bool:
+    """Tell whether this process belongs to the foreground group of a terminal."""
+    for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
+        try:
+            return stream is not None and os.tcgetpgrp(stream.fileno()) == os.getpgrp()
+        except (OSError, ValueError):
+            continue
+    return False
