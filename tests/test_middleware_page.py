@@ -14,7 +14,7 @@ import warm_starts
 
 from ravi_otel.agents import middleware
 from ravi_otel.agents.middleware import AgentRun, ChatCall, ToolUse
-from ravi_otel.agents.middleware.telling import Effect
+from ravi_otel.agents.middleware._pipeline import Effect
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[1]

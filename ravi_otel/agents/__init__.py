@@ -17,13 +17,13 @@ Where what is:
 * around and beside: `middleware/` stands between an agent and what it calls, `history/` keeps its sessions.
 """
 
+from ravi_otel.agents._model import OpenAIModel
+from ravi_otel.agents._results import AgentResult
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.delegation import SubAgentConfig, handoff
 from ravi_otel.agents.flow import Flow, FlowResult
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.agents.orchestrator import OrchestratorAgent
 from ravi_otel.agents.react import ReActAgent
-from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import run_agent
 from ravi_otel.agents.spawned import SpawnedAgent
 from ravi_otel.agents.submitting import SubmittingAgent, build_supervisor

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 from anyio.abc import TaskGroup
 
 from ravi_otel._enforcement.scope import Scope
-from ravi_otel.agents.cancelling import told_apart
-from ravi_otel.agents.metering import ask, model_of, takes_model
-from ravi_otel.agents.middleware.contexts import ChatCall
-from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents._cancellation import only_requested
+from ravi_otel.agents._model import OpenAIModel, generate, model_name, takes_model
+from ravi_otel.agents.middleware._pipeline import ChatCall
 from ravi_otel.agents.spawned import SpawnedAgent, find
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
@@ -22,8 +21,8 @@ from ravi_otel.policy._contracts import ChatMessage, Generation, JsonObject, LLM
 from ravi_otel.policy._runs import Priority, RunMeta
 
 if TYPE_CHECKING:
+    from ravi_otel.agents._results import AgentResult
     from ravi_otel.agents.react import ReActAgent
-    from ravi_otel.agents.results import AgentResult
 
 
 @dataclass(eq=False)
@@ -78,7 +77,7 @@ class AgentContext:
             messages=list(messages),
             tools=list(tools),
             options=dict(options or {}),
-            model=model_of(self.agent.model),
+            model=model_name(self.agent.model),
             client=None if isinstance(self.agent.model, OpenAIModel) else self.agent.model,  # two clients may call their models the same
         )
         await self.agent.pipeline.run_chat(call, self._generate)
@@ -87,12 +86,12 @@ class AgentContext:
     async def _generate(self, call: ChatCall) -> None:
         client: LLMClient = self.agent.model if call.client is None else call.client
         model = call.model
-        if client is not self.agent.model and model == model_of(self.agent.model) and not takes_model(client):
+        if client is not self.agent.model and model == model_name(self.agent.model) and not takes_model(client):
             model = None  # a middleware has changed the client alone, which has a model of its own
         first = [] if call.system_instructions is None else [ChatMessage("system", call.system_instructions)]
         try:
-            with told_apart("the model"):
-                call.response = await ask(client, [*first, *call.messages], call.tools, call.options, model)
+            with only_requested("the model"):
+                call.response = await generate(client, [*first, *call.messages], call.tools, call.options, model)
         except Exception as error:
             self.failure = error
             raise

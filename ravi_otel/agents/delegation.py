@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import Any, Final
 
 import anyio
 
@@ -16,9 +15,9 @@ from ravi_otel._runtime.footers import without_footer
 from ravi_otel._runtime.scopes import Limits, ScopeHandle, apply_limits, read_limits
 from ravi_otel._runtime.scopes import handoff as open_handoff
 from ravi_otel._runtime.spawning import spawn
-from ravi_otel.agents.results import AgentResult, ToolReport
+from ravi_otel.agents._results import AgentResult, Delegate, ToolReport, check_delegate, check_timeout
 from ravi_otel.agents.toolbox import AgentTool
-from ravi_otel.errors import AgentPausedError, BudgetError, ConfigurationError, SpawnDeniedError
+from ravi_otel.errors import AgentPausedError, BudgetError, SpawnDeniedError
 from ravi_otel.hooks._events import HandoffEvent
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import ScopeKind
@@ -26,20 +25,6 @@ from ravi_otel.policy._runs import Priority, StopReason
 
 _LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
 _LONGEST_TEXT: Final = 1_000  # of an error, to a model
-
-
-@runtime_checkable
-class Delegate(Protocol):
-    """Be somebody who can be handed work to: a ReActAgent, or anything that runs like one."""
-
-    @property
-    def name(self) -> str:
-        """Name the agent."""
-        ...
-
-    async def run(self, input: str, /) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Work to the end, and tell it in the result."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,22 +39,7 @@ class SubAgentConfig:
         """Check what cannot be used."""
         check_delegate("SubAgentConfig(agent)", self.agent)
         checks.member("SubAgentConfig(priority)", self.priority, Priority)
-        check_seconds("SubAgentConfig(ask_timeout)", self.ask_timeout)
-
-
-def check_delegate(parameter: str, agent: object) -> None:
-    """Raise ConfigurationError for what is no agent."""
-    if not isinstance(agent, Delegate):
-        raise ConfigurationError(f'{parameter}={checks.show(agent)} must be an agent, such as ReActAgent("researcher").')
-    checks.name(f"{parameter}.name", agent.name, "researcher")
-
-
-def check_seconds(parameter: str, seconds: object) -> None:
-    """Raise ConfigurationError for what is no time to wait: seconds above 0, or None."""
-    if seconds is None:
-        return
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
-        raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be seconds above 0, such as 120, or None to wait without end.")
+        check_timeout("SubAgentConfig(ask_timeout)", self.ask_timeout)
 
 
 def _tool_name(prefix: str, agent_name: str) -> str:
@@ -107,7 +77,7 @@ def handoff(
     knows. Past `ask_timeout` seconds the agent is cancelled. Raises ConfigurationError for limits that cannot be read. Emits HANDOFF.
     """
     check_delegate("handoff(agent)", agent)
-    check_seconds("handoff(ask_timeout)", ask_timeout)
+    check_timeout("handoff(ask_timeout)", ask_timeout)
     return _entrusting(
         agent,
         name=checks.optional_name("handoff(name)", name) or _tool_name("transfer_to_", agent.name),

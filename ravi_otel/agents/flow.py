@@ -13,9 +13,8 @@ import anyio.lowlevel
 from ravi_otel._enforcement.ending import COMPLETED, Ending
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.scopes import Limits, read_limits, run, slots
-from ravi_otel.agents.delegation import Delegate, check_delegate
-from ravi_otel.agents.hanging import cut_short
-from ravi_otel.agents.results import AgentResult, AgentStatus
+from ravi_otel.agents._cancellation import ScopeGuard
+from ravi_otel.agents._results import AgentResult, AgentStatus, Delegate, check_delegate
 from ravi_otel.errors import CancellationError, ConfigurationError, RaviError
 from ravi_otel.hooks._events import Spend
 from ravi_otel.hooks._manager import Hooks, read_hooks
@@ -114,7 +113,7 @@ async def _together(scope: Scope, step: tuple[Delegate, ...], told: str) -> list
     results: dict[int, AgentResult] = {}
     signals: list[BaseException] = []
 
-    async with cut_short(scope), anyio.create_task_group() as group:
+    async with ScopeGuard(scope).cancelling(), anyio.create_task_group() as group:
 
         async def one(place: int, agent: Delegate) -> None:
             try:

@@ -12,11 +12,10 @@ from ravi_otel._enforcement.plan import Estimate
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._runtime.charging import Capped
 from ravi_otel._runtime.scopes import apply_limits, current_scope
-from ravi_otel.agents import wire
+from ravi_otel.agents import _model
+from ravi_otel.agents._model import OpenAIModel, model_name
 from ravi_otel.agents.history.turns import sound
 from ravi_otel.agents.history.windows import TokenWindow, tokens_of
-from ravi_otel.agents.metering import model_of
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import BudgetError
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._limits import SPENDS, Admission, Limit, Outcome, Unbounded
@@ -96,7 +95,7 @@ def _cut(message: ChatMessage, most: int) -> ChatMessage:
 
 def _fits(scope: Scope, ctx: AgentContext, messages: Sequence[ChatMessage], answer: int) -> bool:
     """Tell whether all strict limits have room for these messages and so many tokens of answer; what cannot be told is not in the way."""
-    call = Call("chat", "chat.completions", model=model_of(ctx.agent.model), output_cap=answer, messages=len(messages))
+    call = Call("chat", "chat.completions", model=model_name(ctx.agent.model), output_cap=answer, messages=len(messages))
     try:
         found = Capped.of(scope, call, _Size(call, _bytes(ctx, [*messages, WRAP_UP])))
         card = scope.engine.prices.card(call.provider, call.model)
@@ -122,6 +121,6 @@ def _bytes(ctx: AgentContext, messages: Sequence[ChatMessage]) -> int:
     """Count the bytes of a request, which has no more tokens than that."""
     model, instructions = ctx.agent.model, ctx.system_instructions
     first = [] if instructions is None else [ChatMessage("system", instructions)]
-    write = wire.to_responses if isinstance(model, OpenAIModel) and model.api == "responses" else wire.to_chat
-    body = {"model": model_of(model), "messages": write([*first, *messages])}
+    write = _model.to_responses if isinstance(model, OpenAIModel) and model.api == "responses" else _model.to_chat
+    body = {"model": model_name(model), "messages": write([*first, *messages])}
     return len(json.dumps(body, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "surrogatepass")) + _AROUND

@@ -11,9 +11,9 @@ from anyio.lowlevel import checkpoint
 from ravi_otel._enforcement.ending import COMPLETED, Ending
 from ravi_otel._enforcement.errors_text import limit_of
 from ravi_otel._runtime.charging import CUT_SHORT
+from ravi_otel.agents._results import AgentResult
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.last_answer import last_answer
-from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.tool_calls import Faults, Used, asked_for, refuse_all, use_all
 from ravi_otel.errors import BudgetError, RaviError, StopRun
 from ravi_otel.hooks._events import StepEvent

@@ -8,10 +8,10 @@ from typing import Any
 
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.scopes import Limits, Run, apply_limits, current_scope, run, slots
+from ravi_otel.agents._model import Api
+from ravi_otel.agents._results import AgentResult
 from ravi_otel.agents.delegation import SubAgentConfig, delegation_tool
-from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
-from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.toolbox import ToolLike
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._manager import Hooks

@@ -10,11 +10,11 @@ import anyio
 
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.scopes import Limits, budget_or_tracker, read_limits
+from ravi_otel.agents._model import Api, OpenAIModel
+from ravi_otel.agents._results import AgentResult
 from ravi_otel.agents.history import AgentMemory, HistoryStore
 from ravi_otel.agents.loop import Loop
-from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
-from ravi_otel.agents.model import Api, OpenAIModel
-from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents.middleware._pipeline import MiddlewarePipeline
 from ravi_otel.agents.running import work
 from ravi_otel.agents.spawned import OwnId, known
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt

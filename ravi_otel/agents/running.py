@@ -15,15 +15,14 @@ from ravi_otel._runtime.scopes import Limits, apply_limits, read_limits, scope_n
 from ravi_otel._runtime.scopes import agent as open_agent
 from ravi_otel._runtime.scopes import run as open_run
 from ravi_otel._runtime.state import STATE
-from ravi_otel.agents.cancelling import AwaitedCancelledError, counting
+from ravi_otel.agents._cancellation import AwaitedCancelledError, ScopeGuard, agent_task, open_tasks
+from ravi_otel.agents._model import shared_client
+from ravi_otel.agents._results import AgentResult, AgentStatus
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.hanging import background, cut
 from ravi_otel.agents.history import HistoryError
 from ravi_otel.agents.history.recollection import retention_of
 from ravi_otel.agents.history.turns import answered, sound, unfiltered
-from ravi_otel.agents.middleware.contexts import AgentRun
-from ravi_otel.agents.model import connected
-from ravi_otel.agents.results import AgentResult, AgentStatus
+from ravi_otel.agents.middleware._pipeline import AgentRun
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage
@@ -105,7 +104,7 @@ async def _entered(agent: ReActAgent, begin: Begin, run: AgentRun) -> AgentResul
         async with handle:
             passing = _Passing(AgentContext(agent, handle.scope, run.session_id), begin, run)
             try:
-                with counting():
+                with agent_task():
                     await passing.through()
                 result = cast("AgentResult", run.result)
                 handle.scope.conclude(result.ending)
@@ -151,7 +150,7 @@ class _Passing:
         """Work inside the middleware, and remember it; raises what ended the loop if the middleware left it at that."""
         going = partial(self.ctx.agent.pipeline.run_agent, self._run, self._work)
         if self.ctx.agent.pipeline.at("agent"):
-            await cut(self.ctx.scope, going, unless=self._working)
+            await ScopeGuard(self.ctx.scope, unless=self._working).run(going)
         else:  # the loop is watched itself, and there is nothing around it
             await going()
         self.passed = True
@@ -207,8 +206,8 @@ class _Passing:
                 return await self._loop.run()
 
         try:
-            async with connected(), background() as ctx.group:
-                return await cut(ctx.scope, work)
+            async with shared_client(), open_tasks(background=True) as ctx.group:
+                return await ScopeGuard(ctx.scope).run(work)
         finally:
             ctx.group = None
 
@@ -216,7 +215,7 @@ class _Passing:
         """Keep what was said: a session goes on after it."""
         memory = self.ctx.agent.memory
         if memory is not None and messages:
-            await cut(self.ctx.scope, partial(memory.remember, self.ctx.session_id, messages), grace_s=_KEEPING_S)
+            await ScopeGuard(self.ctx.scope, grace_s=_KEEPING_S).run(partial(memory.remember, self.ctx.session_id, messages))
 
     def ended_by(self, error: Exception) -> AgentResult | None:
         """Give the result of a run that `error` ended: the loop's own, or the one its middleware has let through; None for a mistake."""

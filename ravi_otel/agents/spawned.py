@@ -14,8 +14,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from ravi_otel._enforcement.ending import Ending
 from ravi_otel._runtime.scopes import apply_limits
 from ravi_otel._runtime.spawning import spawn
-from ravi_otel.agents.delegation import check_seconds
-from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents._results import AgentResult, check_timeout
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage
@@ -141,7 +140,7 @@ class SpawnedAgent:
 
     async def ask(self, message: str, timeout_s: float | None = None) -> AgentResult:
         """Have it work on another message; see `AgentContext.ask`."""
-        check_seconds("ask(timeout)", timeout_s)
+        check_timeout("ask(timeout)", timeout_s)
         if threading.get_ident() != self._thread:
             raise ConfigurationError(
                 f"ask() of agent {self.agent_id!r} belongs to the event loop that has spawned it. From a thread, such as that of a "

@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from ravi_otel._enforcement.ending import Ending
+from ravi_otel.agents._results import AgentResult, ToolReport
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.loop import Loop
 from ravi_otel.agents.react import ReActAgent
-from ravi_otel.agents.results import AgentResult, ToolReport
 from ravi_otel.agents.running import work
 from ravi_otel.agents.tool_calls import Used, ends_run
 from ravi_otel.agents.toolbox import ToolLike

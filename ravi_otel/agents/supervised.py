@@ -11,10 +11,10 @@ from typing import Any, Final, cast
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.scopes import Limits
+from ravi_otel.agents._model import Api
+from ravi_otel.agents._results import AgentResult
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.model import Api
 from ravi_otel.agents.react import ReActAgent
-from ravi_otel.agents.results import AgentResult
 from ravi_otel.agents.running import work
 from ravi_otel.agents.supervised_loop import SupervisedLoop
 from ravi_otel.agents.toolbox import ToolLike, read_tools, tell_misspelt

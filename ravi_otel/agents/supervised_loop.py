@@ -13,12 +13,12 @@ import anyio
 from ravi_otel._enforcement.ending import Ending
 from ravi_otel._runtime.charging import CUT_SHORT
 from ravi_otel.agents import tool_results
+from ravi_otel.agents._cancellation import GRACE_S
+from ravi_otel.agents._results import AgentResult, ToolReport
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.hanging import GRACE_S
 from ravi_otel.agents.last_answer import WRAP_UP
 from ravi_otel.agents.loop import Loop
-from ravi_otel.agents.middleware.contexts import ToolUse
-from ravi_otel.agents.results import AgentResult, ToolReport
+from ravi_otel.agents.middleware._pipeline import ToolUse
 from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy._contracts import ChatMessage, Generation

@@ -16,9 +16,9 @@ from ravi_otel._enforcement.ending import Ending, leaves
 from ravi_otel._enforcement.errors_text import belongs_to, limit_of
 from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel.agents import tool_results
-from ravi_otel.agents.cancelling import left_as_found, told_apart
-from ravi_otel.agents.middleware.contexts import MiddlewareError, ToolUse
-from ravi_otel.agents.results import ToolReport
+from ravi_otel.agents._cancellation import only_requested, requests_taken_back
+from ravi_otel.agents._results import ToolReport
+from ravi_otel.agents.middleware._pipeline import MiddlewareError, ToolUse
 from ravi_otel.errors import (
     AgentPausedError,
     BudgetError,
@@ -113,7 +113,7 @@ async def use_all(ctx: AgentContext, uses: Sequence[Used], step: int) -> None:
     judged_before = {call.op_id for call in _calls_at_gate(ctx)}
     try:
         if len(uses) == 1:
-            with left_as_found():
+            with requests_taken_back():
                 await _use(ctx, uses[0], step)
         else:
             await _use_together(ctx, uses[:_MOST_CALLS], step)
@@ -235,11 +235,11 @@ async def _use(ctx: AgentContext, used: Used, step: int) -> None:
     pipeline, gate = ctx.agent.pipeline, ctx.agent.gate
 
     async def final(context: ToolUse) -> None:
-        with told_apart("the tool"):
+        with only_requested("the tool"):
             context.result = await tool.run(context.arguments, gate, used.call_id)
 
     try:
-        with told_apart("the tool"):
+        with only_requested("the tool"):
             if parsed is not None and pipeline.at("tool"):
                 result = await _through_middleware(ctx, used, parsed, final)
             else:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from typing import Any, Final
 
-from ravi_otel.agents.wire import clean
+from ravi_otel.agents._model import clean
 
 MOST_CHARS: Final = 50_000
 """Characters of one tool result that a model is given."""

@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.history.windows import TokenWindow, tokens_of
-from ravi_otel.agents.middleware.contexts import ChatCall
+from ravi_otel.agents.middleware._pipeline import ChatCall
 from ravi_otel.policy._contracts import CallNext, ChatMessage, CompactionStrategy
 
 _OVERFLOW: Final = "context_length_exceeded"

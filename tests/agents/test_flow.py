@@ -9,8 +9,7 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, HookEvent, HookManager
-from ravi_otel.agents import Flow, ReActAgent
-from ravi_otel.agents.results import AgentResult
+from ravi_otel.agents import AgentResult, Flow, ReActAgent
 from ravi_otel.testing import Text
 
 pytestmark = pytest.mark.anyio

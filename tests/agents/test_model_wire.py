@@ -10,7 +10,8 @@ import openai
 import pytest
 
 from ravi_otel import ConfigurationError, LLMEmpty, LLMTimeout
-from ravi_otel.agents import OpenAIModel, ReActAgent, wire
+from ravi_otel.agents import OpenAIModel, ReActAgent
+from ravi_otel.agents._model import from_chat
 from ravi_otel.policy._contracts import ChatMessage, LLMClient
 from ravi_otel.testing import Raw, Text, ToolCalls
 
@@ -166,7 +167,7 @@ def call(call_id, name, arguments):
 )
 def test_odd_tool_calls_become_calls_that_can_be_answered(given, read):
     message = SimpleNamespace(content=None, refusal=None, tool_calls=[given])
-    generation = wire.from_chat(SimpleNamespace(choices=[SimpleNamespace(message=message, finish_reason="tool_calls")], usage=None))
+    generation = from_chat(SimpleNamespace(choices=[SimpleNamespace(message=message, finish_reason="tool_calls")], usage=None))
     (found,) = generation.message.tool_calls
     assert (found["id"], found["function"]["name"], found["function"]["arguments"]) == read
 
@@ -174,4 +175,4 @@ def test_odd_tool_calls_become_calls_that_can_be_answered(given, read):
 @pytest.mark.parametrize("completion", [SimpleNamespace(), SimpleNamespace(choices=None), SimpleNamespace(choices=[SimpleNamespace()])])
 def test_an_answer_without_anything_in_it_is_empty(completion):
     with pytest.raises(LLMEmpty):
-        wire.from_chat(completion)
+        from_chat(completion)

@@ -12,7 +12,7 @@ import pytest
 from team_stage import grouped
 
 import ravi_otel
-from ravi_otel.agents import ReActAgent, hanging
+from ravi_otel.agents import ReActAgent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import agent_middleware, chat_middleware
 from ravi_otel.testing import Text, ToolCalls
@@ -209,14 +209,17 @@ def test_an_answer_is_in_the_session_as_a_middleware_has_made_it(team, go):
     assert go(session_of, agent, store) == [("user", "go"), ("assistant", "[removed]")]
 
 
-def test_an_agent_without_middleware_around_it_is_watched_once(team, go, monkeypatch):
-    watched = []
-    until_over = hanging._Hanging.until_over
+def test_an_agent_without_middleware_around_it_is_watched_once(team, go):
+    tasks = []
 
-    async def counted(self):
-        watched.append(self)
-        await until_over(self)
+    async def count() -> str:
+        tasks.append(len(anyio.get_running_tasks()))
+        return "counted"
 
-    monkeypatch.setattr(hanging._Hanging, "until_over", counted)
-    go(ReActAgent("r", model=team.plays("r", asked("fine"), DONE), tools=[fine]).run, "go")
-    assert len(watched) == 1
+    async def around(run, call_next):
+        await call_next()
+
+    for middleware in ([], [agent_middleware(around)]):
+        agent = ReActAgent("r", model=team.plays("r", asked("count"), DONE), tools=[count], middleware=middleware)
+        assert go(agent.run, "go").ok
+    assert tasks[1] == tasks[0] + 1

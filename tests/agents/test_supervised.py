@@ -10,8 +10,7 @@ from openai import AsyncOpenAI
 from team_stage import patiently
 
 import ravi_otel
-from ravi_otel.agents import SupervisedAgent, run_agent
-from ravi_otel.agents.model import OpenAIModel
+from ravi_otel.agents import OpenAIModel, SupervisedAgent, run_agent
 from ravi_otel.supervisor.approval.callback import CallbackApprover
 from ravi_otel.supervisor.approval.contract import ApprovalAnswer
 from ravi_otel.supervisor.decisions import Decision, DecisionKind

@@ -10,11 +10,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
+from ravi_otel.agents._model import OpenAIModel, generate
 from ravi_otel.agents.history.turns import Outline, outline, sound
 from ravi_otel.agents.history.windows import SlidingWindow, tokens_of
 from ravi_otel.agents.history.writing import sendable
-from ravi_otel.agents.metering import ask
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.errors import AgentPausedError, BudgetError, CancellationError, StopRun
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, LLMClient
@@ -73,7 +72,7 @@ class Summarizing:
         """Ask the model; None when there is no answer to be had."""
         asked = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", _transcript(messages, before))]
         try:
-            answer = await ask(self._model, asked, (), {}, None)
+            answer = await generate(self._model, asked, (), {}, None)
             text = sendable(answer.message).content
         except (CancellationError, AgentPausedError, StopRun):
             raise

@@ -61,7 +61,7 @@ def sound(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
         unit = messages[at:end]
         if message.tool_calls and message.role == "assistant":
             if _answered(message, unit[1:]):
-                kept.extend(_told_apart(unit))
+                kept.extend(_only_requested(unit))
             elif message.content:
                 kept.append(ChatMessage("assistant", message.content, message.name))  # what a provider wrote besides belongs to the calls
         elif message.role != "tool":
@@ -103,7 +103,7 @@ def _answered(message: ChatMessage, results: Sequence[ChatMessage]) -> bool:
     return None not in asked and sorted(map(str, asked)) == sorted(map(str, given))
 
 
-def _told_apart(unit: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+def _only_requested(unit: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     """Give calls that a model gave one id ids of their own, in their order, and their results too: what they did is done."""
     message, *results = unit
     ids = [_id_of(call) for call in message.tool_calls]

@@ -1,25 +1,26 @@
-"""Stand between an agent and what it calls.
+"""Stand between an agent and what it calls: the chain, and ready-made middlewares.
 
-Where what is:
-
-* the pipeline: `pipeline` runs a chain, `contexts` is what passes through it, `levels` says what a middleware stands around.
-* ready ones: `audit_trail`, `cache`, `fallback`, `guardrails`, `rates`, `redaction`, `retry`.
-* of the cache: `cache_entries` says which calls are the same and which answers may be kept, `cache_stores` keep them.
-* of several: `failures` judges errors, `resting` waits no longer than the run allows, `telling` tells what was done, `texts` reads out all
-  that is said.
+`_pipeline` is the chain and what passes through it; the ready ones are in `_audit`, `_cache`, `_guardrails` (with redaction),
+`_rate_limits` and `_retry` (with the fallback to another model).
 """
 
-from ravi_otel.agents.middleware.audit_trail import AuditTrail
-from ravi_otel.agents.middleware.cache import Cache
-from ravi_otel.agents.middleware.cache_stores import CacheStore, MemoryCache, SqliteCache
-from ravi_otel.agents.middleware.contexts import AgentInput, AgentRun, ChatCall, Level, ToolUse
-from ravi_otel.agents.middleware.fallback import ModelFallback
-from ravi_otel.agents.middleware.guardrails import InputGuardrail, OutputGuardrail
-from ravi_otel.agents.middleware.levels import agent_middleware, chat_middleware, levels_of, tool_middleware
-from ravi_otel.agents.middleware.pipeline import MiddlewarePipeline
-from ravi_otel.agents.middleware.rates import RateLimiter
-from ravi_otel.agents.middleware.redaction import Redaction
-from ravi_otel.agents.middleware.retry import Retry
+from ravi_otel.agents.middleware._audit import AuditTrail
+from ravi_otel.agents.middleware._cache import Cache, CacheStore, MemoryCache, SqliteCache
+from ravi_otel.agents.middleware._guardrails import InputGuardrail, OutputGuardrail, Redaction
+from ravi_otel.agents.middleware._pipeline import (
+    AgentInput,
+    AgentRun,
+    ChatCall,
+    Level,
+    MiddlewarePipeline,
+    ToolUse,
+    agent_middleware,
+    chat_middleware,
+    levels_of,
+    tool_middleware,
+)
+from ravi_otel.agents.middleware._rate_limits import RateLimiter
+from ravi_otel.agents.middleware._retry import ModelFallback, Retry
 from ravi_otel.policy._contracts import CallNext, ChatMessage, Generation
 
 __all__ = [

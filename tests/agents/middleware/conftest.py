@@ -6,8 +6,8 @@ import pytest
 from openai import AsyncOpenAI
 
 import ravi_otel
+from ravi_otel.agents import OpenAIModel
 from ravi_otel.agents.middleware import ChatCall, MiddlewarePipeline, ToolUse
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import Capture, ScriptedLLM, Text

@@ -9,8 +9,8 @@ import ravi_otel
 from ravi_otel import errors
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
+from ravi_otel.agents import OpenAIModel
 from ravi_otel.agents.middleware import Cache, MemoryCache, MiddlewarePipeline, SqliteCache, chat_middleware
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.policy import parse_limit, token_limit
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.testing import Failure, ManualClock, Refusal, Text, ToolCalls

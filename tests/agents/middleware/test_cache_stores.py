@@ -12,8 +12,7 @@ from contextlib import closing
 import anyio
 import pytest
 
-from ravi_otel.agents.middleware import MemoryCache, SqliteCache
-from ravi_otel.agents.middleware.cache_entries import read, write
+from ravi_otel.agents.middleware import Cache, MemoryCache, MiddlewarePipeline, SqliteCache
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage
@@ -206,9 +205,35 @@ async def test_a_folder_that_is_not_there_is_refused_in_a_sentence(tmp_path):
 CALL = {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
 
-async def test_an_answer_comes_back_as_it_was_but_for_what_it_used():
+class Holding:
+    """A store that holds one text, whatever it is asked for."""
+
+    def __init__(self, body=None):
+        self.body = body
+
+    async def get(self, key, *, now, ttl_s):
+        return self.body
+
+    async def put(self, key, body, *, now):
+        self.body = body
+
+
+async def answered(chat, store, given=None, *, tool_calls=True):
+    """Make a call through a cache over `store`, where the model gives `given`; return its context."""
+    context = chat()
+
+    async def final(at):
+        at.response = given or Generation(ChatMessage("assistant", "asked"), finish_reason="stop")
+
+    await MiddlewarePipeline(Cache(store, tool_calls=tool_calls)).run_chat(context, final)
+    return context
+
+
+async def test_an_answer_comes_back_as_it_was_but_for_what_it_used(instrumented, chat):
     answer = Generation(ChatMessage("assistant", "ok", name="bob", tool_calls=(CALL,)), Usage(10, 20), "tool_calls")
-    found = read(write(answer, tool_calls=True), tool_calls=True)
+    store = Holding()
+    await answered(chat, store, answer)
+    found = (await answered(chat, store)).response
     assert (found.message, found.finish_reason, found.usage) == (answer.message, "tool_calls", Usage())
 
 
@@ -231,14 +256,15 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("body", HOSTILE, ids=range(len(HOSTILE)))
-async def test_what_is_no_answer_is_none(body):
-    assert read(body, tool_calls=True) is None
+async def test_what_is_no_answer_is_not_given(instrumented, chat, body):
+    context = await answered(chat, Holding(body))
+    assert (context.cached, context.response.message.content) == (False, "asked")
 
 
-async def test_tool_calls_are_no_answer_for_those_who_did_not_ask_for_them():
+@pytest.mark.parametrize("tool_calls", [False, True])
+async def test_tool_calls_are_an_answer_for_those_who_ask_for_them(instrumented, chat, tool_calls):
     body = json.dumps({"version": 1, "content": None, "name": None, "tool_calls": [CALL], "finish_reason": "tool_calls"})
-    assert read(body, tool_calls=False) is None
-    assert read(body, tool_calls=True) is not None
+    assert (await answered(chat, Holding(body), tool_calls=tool_calls)).cached == tool_calls
 
 
 async def test_a_digest_binds_an_answer_to_its_question(path):

@@ -6,8 +6,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel import errors
+from ravi_otel.agents import OpenAIModel
 from ravi_otel.agents.middleware import MiddlewarePipeline, ModelFallback, Retry, chat_middleware
-from ravi_otel.agents.model import OpenAIModel
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.testing import Failure, Text

@@ -8,9 +8,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import errors
+from ravi_otel.agents import AgentResult
+from ravi_otel.agents._model import ResponseMessage
 from ravi_otel.agents.middleware import AgentRun, InputGuardrail, MiddlewarePipeline, OutputGuardrail
-from ravi_otel.agents.results import AgentResult
-from ravi_otel.agents.wire import ResponseMessage
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.testing import Text, ToolCalls

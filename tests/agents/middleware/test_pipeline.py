@@ -7,8 +7,8 @@ import contextlib
 import anyio
 import pytest
 
+from ravi_otel.agents import AgentResult
 from ravi_otel.agents.middleware import AgentRun, Cache, MiddlewarePipeline, agent_middleware, chat_middleware, tool_middleware
-from ravi_otel.agents.results import AgentResult
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination, StopRun
 from ravi_otel.policy._contracts import ChatMessage, Generation
 

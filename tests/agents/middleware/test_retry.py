@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import anyio
 import httpx
 import pytest
@@ -11,7 +14,6 @@ import stamina.instrumentation
 import ravi_otel
 from ravi_otel import errors
 from ravi_otel.agents.middleware import MiddlewarePipeline, Retry, chat_middleware
-from ravi_otel.agents.middleware.failures import is_final, is_passing, retry_after_s, sent_before
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.testing import Disconnect, Failure, Text
@@ -146,10 +148,11 @@ async def test_a_refusal_is_never_tried_again_whatever_is_asked(instrumented, ch
 async def test_what_was_raised_from_a_refusal_is_one(instrumented, chat):
     wrapped = ValueError("wrapped")
     wrapped.__cause__ = errors.BudgetExhaustedError("b")
-    assert is_final(wrapped)
-    assert is_final(ExceptionGroup("g", [ValueError(), errors.StopRun("x")]))
-    assert is_final(KeyboardInterrupt())
-    assert not is_final(ValueError())
+    for refusal in (wrapped, ExceptionGroup("g", [ValueError(), errors.StopRun("x")])):
+        context = chat()
+        with pytest.raises(type(refusal)):
+            await MiddlewarePipeline(Retry(on=Exception, **QUICK)).run_chat(context, failing(refusal))
+        assert context.calls == 1
 
 
 @pytest.mark.parametrize("error", [errors.LLMTimeout("t"), errors.LLMEmpty("e"), TimeoutError(), ConnectionResetError()], ids=repr)
@@ -275,40 +278,51 @@ class AnsweredError(Exception):
         self.response = httpx.Response(429, headers={name.replace("_", "-"): value for name, value in headers.items()})
 
 
+@pytest.mark.parametrize("wrap", [False, True], ids=["itself", "cause"])
 @pytest.mark.parametrize(
     ("error", "seconds"),
     [
         (AnsweredError(retry_after="7"), 7),
         (AnsweredError(retry_after="0.5"), 0.5),
         (AnsweredError(retry_after_ms="1500", retry_after="9"), 1.5),
-        (AnsweredError(retry_after="Thu, 01 Jan 1970 00:01:40 GMT"), 40),
+        (AnsweredError(retry_after=format_datetime(datetime.now(tz=UTC) + timedelta(hours=1))), 3_600),
         (AnsweredError(retry_after="Thu, 01 Jan 1970 00:00:01 GMT"), 0),
-        (AnsweredError(retry_after="-3"), None),
-        (AnsweredError(retry_after="nan"), None),
-        (AnsweredError(retry_after="inf"), None),
-        (AnsweredError(retry_after="soon"), None),
-        (AnsweredError(), None),
-        (ValueError(), None),
+        (AnsweredError(retry_after="-3"), 0),
+        (AnsweredError(retry_after="nan"), 0),
+        (AnsweredError(retry_after="inf"), 0),
+        (AnsweredError(retry_after="soon"), 0),
+        (AnsweredError(), 0),
+        (ValueError(), 0),
     ],
 )
-async def test_what_the_server_asks_for_is_read_with_care(error, seconds):
-    assert retry_after_s(error, now=60.0) == seconds
-    outer = errors.LLMTimeout("t")
-    outer.__cause__ = error
-    assert retry_after_s(outer, now=60.0) == seconds
+async def test_the_pause_is_what_the_server_asks_for_where_that_makes_sense(instrumented, chat, waits, error, seconds, wrap):
+    raised = error
+    if wrap:
+        raised = errors.LLMTimeout("t")
+        raised.__cause__ = error
+    seen, _ = waits
+    with anyio.move_on_after(0.01):  # the pause itself
+        await MiddlewarePipeline(Retry(2, on=Exception, longest_retry_after_s=7_200, **QUICK)).run_chat(chat(), failing(raised))
+    assert seen == [pytest.approx(seconds, abs=200 if seconds == 3_600 else 0.001)]
 
 
-@pytest.mark.parametrize(("written", "sent"), [("0", 1), ("2", 3), ("-1", 1), ("9999999", 1), ("²", 1), ("x", 1)])
-async def test_how_often_the_client_tried_is_read_with_care(written, sent):
+@pytest.mark.parametrize(("written", "calls"), [("0", 3), ("1", 1), ("2", 1), ("-1", 3), ("9999999", 3), ("²", 3), ("x", 3), (None, 3)])
+async def test_how_often_the_client_tried_is_read_with_care(instrumented, chat, written, calls):
     error = ValueError()
-    error.request = type("Request", (), {"headers": {"x-stainless-retry-count": written}})()
-    assert sent_before(error) == sent
+    if written is not None:
+        error.request = type("Request", (), {"headers": {"x-stainless-retry-count": written}})()
+    context = chat()
+    with pytest.raises(ValueError):
+        await MiddlewarePipeline(Retry(3, on=Exception, **QUICK)).run_chat(context, failing(*[error] * 3))
+    assert context.calls == calls
 
 
-async def test_an_error_without_a_request_is_one_request():
-    assert sent_before(httpx.ReadTimeout("t")) == 1
-    assert not is_passing(ValueError())
-    assert is_passing(httpx.ReadTimeout("t")) is False
+@pytest.mark.parametrize("error", [ValueError(), httpx.ReadTimeout("t")], ids=repr)
+async def test_an_error_of_another_kind_is_final(instrumented, chat, error):
+    context = chat()
+    with pytest.raises(type(error)):
+        await MiddlewarePipeline(Retry(**QUICK)).run_chat(context, failing(error))
+    assert context.calls == 1
 
 
 @pytest.mark.parametrize(

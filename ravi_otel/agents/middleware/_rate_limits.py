@@ -1,4 +1,4 @@
-"""Keep calls to a rate."""
+"""Calls at a rate: those that are too many wait."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Literal, cast
 
+import anyio
 from anyio import to_thread
 
 from ravi_otel import _extras
 from ravi_otel._runtime.scopes import current_scope
-from ravi_otel.agents.middleware.contexts import AgentRun, ChatCall, Level, ToolUse
-from ravi_otel.agents.middleware.levels import LEVELS
-from ravi_otel.agents.middleware.resting import rest
-from ravi_otel.agents.middleware.telling import tell
+from ravi_otel.agents._cancellation import bounded_wait
+from ravi_otel.agents.middleware._pipeline import LEVELS, AgentRun, ChatCall, Level, ToolUse, emit_effect
 from ravi_otel.errors import ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import CallNext
@@ -65,7 +64,7 @@ class RateLimiter:
 
     async def process(self, context: AgentRun | ChatCall | ToolUse, call_next: CallNext) -> None:
         """Wait for a place, then await the rest of the chain."""
-        key, scope = self._key(context), current_scope()
+        key = self._key(context)
         waited_s = 0.0
         while True:
             wait_s = await self._take(key)
@@ -76,33 +75,34 @@ class RateLimiter:
                     f"RateLimiter: a place is free in {wait_s:.1f} s, which RateLimiter.longest_wait_s={self._longest_s:g} does not allow."
                 )
             if not waited_s:
-                tell("rate_limited", model=getattr(context, "model", None))
-            await rest(scope, "rate limit", wait_s)
+                emit_effect("rate_limited", model=getattr(context, "model", None))
+            await bounded_wait(partial(anyio.sleep, wait_s), reason="rate limit")
             waited_s += wait_s
         await call_next()
 
     async def _take(self, key: str) -> float | None:
-        """Take a place; None when there was one, else the seconds until there may be."""
+        """Take a place and return None, or return the seconds until there may be one."""
         return await to_thread.run_sync(partial(self._ask, key)) if self._far else self._ask(key)
 
     def _ask(self, key: str) -> float | None:
-        now = time.time()
         for item in self._items:  # first look at all: one that is full must not use up a place in the others
             if not self._limiter.test(item, key):
-                return max(_SHORTEST_S, float(self._limiter.get_window_stats(item, key).reset_time) - now)
+                return self._until_free_s(item, key)
         for item in self._items:
             if not self._limiter.hit(item, key):  # another thread or process was faster
-                return max(_SHORTEST_S, float(self._limiter.get_window_stats(item, key).reset_time) - now)
+                return self._until_free_s(item, key)
         return None
+
+    def _until_free_s(self, item: Any, key: str) -> float:
+        return max(_SHORTEST_S, float(self._limiter.get_window_stats(item, key).reset_time) - time.time())
 
     def _key(self, context: AgentRun | ChatCall | ToolUse) -> str:
         per = self._per
         if not isinstance(per, str):
             return f"by:{per(context)}"
-        facts = current_scope().facts
         names = {
             "all": "",
-            "tenant": facts.tenant_id,
+            "tenant": current_scope().facts.tenant_id,
             "session": context.session_id or context.run_id,
             "run": context.run_id,
             "agent": context.agent_name,

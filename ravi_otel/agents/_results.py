@@ -1,0 +1,108 @@
+"""How a run of an agent ended, and whoever can run to such an end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, Self, cast, runtime_checkable
+
+from ravi_otel._enforcement.ending import Ending
+from ravi_otel.errors import ConfigurationError
+from ravi_otel.hooks._events import Spend
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._runs import Phase, StopReason
+
+AgentStatus = Literal["ok", "stopped", "paused", "error"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """The outcome of one run of an agent; `status` "ok" goes with `stop_reason` "success", and exhaustion is never "ok".
+
+    `answer` is the final text, None without one; `partial` what there was when it was stopped. `trace` has one row a tool call
+    (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason, risk_score`),
+    and of a supervised agent one row an action: of its final answer `tool` is "(final answer)". `executed_from` is "middleware" where a
+    middleware answered and no tool ran.
+    `history` are the messages of the run, oldest first, or of a supervised agent one row an action, too (`step, action, supervisor,
+    executed_action, executed_from, observation`, and where a person was asked `human_approval`). `usage` is what was spent.
+    `error` is what ended it, None on success; `phase` is where it ended. `action` or `raw_action` is the one that was not let
+    through, when that ended it.
+    """
+
+    agent_name: str
+    run_id: str
+    status: AgentStatus
+    stop_reason: str
+    answer: str | None = None
+    partial: str | None = None
+    phase: Phase | None = None
+    trace: tuple[Mapping[str, Any], ...] = ()
+    history: tuple[Any, ...] = ()
+    usage: Spend = field(default_factory=Spend)
+    error: BaseException | None = None
+    action: Mapping[str, Any] | None = None
+    raw_action: str | None = None
+
+    @classmethod
+    def ended(cls, agent_name: str, run_id: str, ending: Ending, **more: Any) -> Self:
+        """Return the result of a run that ended so."""
+        status = cast("AgentStatus", ending.status)
+        return cls(agent_name=agent_name, run_id=run_id, status=status, stop_reason=ending.stop_reason, phase=ending.phase, **more)
+
+    @classmethod
+    def crashed(cls, agent_name: str, run_id: str, error: Exception) -> Self:
+        """Return the result of a run that raised `error`: of our own errors it says what they mean."""
+        ending = Ending.known(error) or Ending("error", StopReason.ERROR)
+        return cls.ended(agent_name, run_id, ending, error=error, partial=getattr(error, "partial", None))
+
+    @property
+    def ok(self) -> bool:
+        """Whether the run finished."""
+        return self.status == "ok"
+
+    @property
+    def ending(self) -> Ending:
+        """How it ended, which is what the spans and hooks of its run say."""
+        return Ending(self.status, self.stop_reason, self.phase or "worker")
+
+
+class ToolReport(dict[str, Any]):
+    """A tool's result that also says how what it stands for ended: the call's row in the trace has its `ok` and `stop_reason`.
+
+    To a model it is the JSON object it is.
+    """
+
+    def __init__(self, body: Mapping[str, Any], *, ok: bool = True, stop_reason: str | None = None) -> None:
+        super().__init__(body)
+        self.ok = ok
+        self.stop_reason = stop_reason
+
+
+@runtime_checkable
+class Delegate(Protocol):
+    """Anyone who can be given work: a ReActAgent, or anything that runs like one."""
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        ...
+
+    async def run(self, input: Any, /) -> AgentResult:  # noqa: A002 - the contract's own name
+        """Work on a text to the end; how it ended is in the result."""
+        ...
+
+
+def check_delegate(parameter: str, agent: object) -> None:
+    """Raise ConfigurationError for what is no agent."""
+    if not isinstance(agent, Delegate):
+        raise ConfigurationError(f'{parameter}={checks.show(agent)} must be an agent, such as ReActAgent("researcher").')
+    checks.name(f"{parameter}.name", agent.name, "researcher")
+
+
+def check_timeout(parameter: str, seconds: object) -> None:
+    """Raise ConfigurationError for what is no time to wait: seconds above 0, or None."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:
+        raise ConfigurationError(f"{parameter}={checks.show(seconds)} must be seconds above 0, such as 120, or None to wait without end.")
