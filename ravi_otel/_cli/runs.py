@@ -36,7 +36,7 @@ _FOR_ENDS = 30
 _MOST = 2**31
 _FIGURES = ("requests", "tokens", "cost", "seconds")
 _HEADS = ("run", "when", "name", "outcome", "end", *_FIGURES)
-_DROPS = ("when", "seconds", "requests", "end", "outcome", "name", "tokens")
+_DROPS = ("seconds", "requests", "when", "end", "outcome", "name", "tokens")
 _END = _HEADS.index("end")
 _SHORT = 8
 
@@ -97,12 +97,17 @@ def runs(
 
 
 def _print(rows: tuple[RunRow, ...], out: Console) -> None:
-    """Print the table; with little room, without the year, and with an end of an id only, which `show` takes as well."""
+    """Print the table; with little room of each time, end and id only as much as tells them apart."""
     cells = [_cells(row) for row in rows]
     ends = any(row[_END] for row in cells)
     if out.width < _WIDE + (_FOR_ENDS if ends else 0):
         short = [_shortened(row) for row in rows]
-        cells = [(end if short.count(end) == 1 else row[0], row[1][5:], *row[2:]) for end, row in zip(short, cells, strict=True)]
+        names = [end if short.count(end) == 1 else row[0] for end, row in zip(short, cells, strict=True)]
+        times = [_briefly(row[1]) if ends else row[1][5:] for row in cells]
+        reasons = [row[_END].rpartition(" ")[2] for row in cells]
+        cells = [
+            (name, time, *row[2:_END], why, *row[_END + 1 :]) for name, time, why, row in zip(names, times, reasons, cells, strict=True)
+        ]
     heads: tuple[str, ...] = _HEADS
     if not ends:
         heads, cells = _without_end(heads), [_without_end(row) for row in cells]
@@ -147,11 +152,16 @@ def outcome(row: RunRow) -> str:
 
 
 def ending(row: RunRow) -> str:
-    """Write how a run or agent in it ended that did not come to its end; of what was not launched, else its own reason."""
-    own = (row.status, row.stop_reason) if row.kind != "launch" and row.status not in ("ok", "running") else (None, None)
+    """Write how a run or agent in it ended that did not come to its end, else its own reason."""
+    own = (row.status, row.stop_reason) if row.status not in ("ok", "running") and _has_reason(row) else (None, None)
     told = (row.end_status, row.end_reason) if row.end_status else own
     status, reason = clean(told[0], 12), clean(told[1], 30)
     return status if reason in ("", status) else f"{status} {reason}"
+
+
+def _has_reason(row: RunRow) -> bool:
+    """Whether a run has a reason of its own; of what was launched the program's status says it, but for a limit."""
+    return row.kind != "launch" or bool(row.outcome == "stopped" and row.stop_reason)
 
 
 def when(began: int) -> str:
@@ -160,6 +170,12 @@ def when(began: int) -> str:
         return "?" if not began else time.strftime("%Y-%m-%d %H:%M", time.localtime(began / NANO))
     except (OverflowError, ValueError, OSError):
         return "?"
+
+
+def _briefly(moment: str) -> str:
+    """Cut a moment to the time of today, or to the day of another."""
+    day, _, clock = moment.partition(" ")
+    return clock if day == time.strftime("%Y-%m-%d") else day[5:] or moment
 
 
 def fields_of(row: RunRow) -> dict[str, Any]:
@@ -173,7 +189,7 @@ def fields_of(row: RunRow) -> dict[str, Any]:
         "name": row.name,
         "outcome": row.outcome or row.status,
         "status": row.exit_status,
-        "stop_reason": row.end_reason if row.end_status else row.stop_reason if row.kind != "launch" else None,
+        "stop_reason": row.end_reason if row.end_status else row.stop_reason if _has_reason(row) else None,
         "end_status": row.end_status,
         "user": row.user,
         "tenant": row.tenant,

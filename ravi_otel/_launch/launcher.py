@@ -46,6 +46,10 @@ _MOST_NAMED: Final = 8
 _MOST_PLAN: Final = 100_000
 _LIMITED: Final[Outcome] = "stopped"
 _UNCOUNTED: Final[Outcome] = "store_failed"
+_NO_CALL: Final = (
+    "No call of a model was seen, so that limits on requests, turns, tokens and cost counted nothing. "
+    "If the program asks one at an address of its own, name its host, as in RAVI_FORMATS=llm.internal=auto."
+)
 _SITE: Final = Path(__file__).parent / "site"
 _AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
 
@@ -220,9 +224,13 @@ class Launch:
                 f"The limits did not cover {named}{more}. Only calls through openai, anthropic, groq and boto3, and requests of httpx, "
                 f"requests, urllib3 and aiohttp, are counted and refused; {accepts}."
             )
-        elif limited and not self._not_attached(ended) and not (ended.working and kept.has_calls()):
-            told.append("No call of a model was seen: there was nothing for the limits to count.")
+        elif limited and not self._not_attached(ended) and not (ended.working and (kept.has_calls() or self._held_tools(kept))):
+            told.append(_NO_CALL)
         return told
+
+    def _held_tools(self, kept: Kept) -> bool:
+        """Whether all limits are of tools, and there were some to hold to them."""
+        return all(each.limit.kind == Kind.TOOL_CALLS for each in self._policy.limits) and kept.has_tools()
 
     def _not_opened(self, ended: Ended, budgets: Sequence[Mapping[str, Any]]) -> list[str]:
         """Say which limits held nothing, because the program never opened what they are for."""

@@ -680,10 +680,10 @@ _FULLEST: Final = """
         UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
     SELECT top, told.value AS limit_json, max(coalesce(json_extract(told.value, '$.ratio'), -1)
         - iif(json_extract(told.value, '$.limit') IN ('agents', 'fan_out', 'depth'), 2, 0)) AS fullness
-    FROM inner_runs CROSS JOIN scopes ON scopes.run = inner_runs.run
-    CROSS JOIN json_each(CASE WHEN json_valid(scopes.limits) THEN scopes.limits ELSE '[]' END) AS told
-    WHERE scopes.limits IS NOT NULL AND told.type = 'object'
-        AND json_extract(told.value, '$.scope') IN ('run', 'agent', 'block', 'handoff')
+    FROM (SELECT top, limits FROM inner_runs CROSS JOIN scopes ON scopes.run = inner_runs.run WHERE limits IS NOT NULL
+        UNION ALL SELECT top, budgets FROM inner_runs CROSS JOIN launches ON launch = inner_runs.run WHERE budgets IS NOT NULL) AS kept
+    CROSS JOIN json_each(CASE WHEN json_valid(kept.limits) THEN kept.limits ELSE '[]' END) AS told
+    WHERE told.type = 'object' AND json_extract(told.value, '$.scope') IN ('run', 'agent', 'block', 'handoff')
     GROUP BY top"""
 _INSIDE: Final = """
     WITH RECURSIVE inner_runs(run) AS (

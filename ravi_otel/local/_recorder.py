@@ -199,6 +199,7 @@ class Recorder(Listener):
         self._groups = _counts()
         self._agents = Counter[str]()
         self._touched: dict[int, Any] = {}
+        self._ended: set[str] = set()  # scopes of this batch, whose limits are sampled a last time
         self._batched: set[int] = set()  # messages that are in this batch already
         self._shown = _Cache[str, tuple[int, Any]]()
         self._in_flight: defaultdict[Any, int] = defaultdict(int)  # by group, how many calls more than at the last commit, or fewer
@@ -381,6 +382,7 @@ class Recorder(Listener):
         now, facts, status, stop_reason, failed, refusal, readings, spend = told
         reason = None if stop_reason is None else _text(str(stop_reason))
         limits = _json([limit_fields(facts, reading) for reading in readings]) if readings else None
+        self._ended.add(facts.scope_id)
         used = {"duration_s": spend.duration_s, "waited_s": spend.waited_s}
         if spend.charged:
             used["charged"] = dict(spend.charged)
@@ -641,11 +643,12 @@ class Recorder(Listener):
     def _sample(self, batch: Batch, now: int) -> None:
         """Add where the limits stand that were in use since the last time."""
         touched, self._touched = self._touched, {}
+        ended, self._ended = self._ended, set()
         for key, account in touched.items():
             known = self._sampled.get(key)
             if known is None or known[0] is not account:
                 known = (account, now, 0)
-            elif now - known[2] < max(_SAMPLE_NS, (now - known[1]) // _SAMPLES_A_LIFE):
+            elif account.facts.scope_id not in ended and now - known[2] < max(_SAMPLE_NS, (now - known[1]) // _SAMPLES_A_LIFE):
                 self._touched[key] = account  # a moment later
                 continue
             self._sampled[key] = (account, known[1], now)

@@ -275,6 +275,10 @@ class Launch:
         """Whether a model was called in it; also where that cannot be read."""
         return self._has("calls JOIN processes USING (process)")
 
+    def has_tools(self) -> bool:
+        """Whether a tool was called in it; also where that cannot be read."""
+        return self._has("tools JOIN processes USING (process)")
+
     def has_processes(self) -> bool:
         """Whether a process of the program has told anything; also where that cannot be read."""
         return self._has("processes")

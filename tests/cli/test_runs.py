@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -217,7 +218,23 @@ def test_a_choice_that_is_none_is_a_sentence(served, options):
 def test_a_run_that_nobody_launched_shows_its_own_end(shelf):
     shelf.run("e" * 32, name="alone", status="stopped", stop_reason="limit_turns")
     (row,) = shelf("runs").stdout.splitlines()[2:]
-    assert row.split()[3:7] == ["alone", "stopped", "stopped", "limit_turns"]
+    assert row.split()[2:5] == ["alone", "stopped", "limit_turns"]
+
+
+@pytest.mark.parametrize(("outcome", "reason", "ended"), [("stopped", "limit_turns", "limit_turns"), ("failed", "error", None)])
+def test_what_was_launched_and_ended_at_a_limit_says_at_which(shelf, outcome, reason, ended):
+    shelf.add(outcome=outcome, status=4)
+    shelf.execute("UPDATE runs SET status = 'stopped', stop_reason = ?", (reason,))
+    assert json.loads(shelf("runs", "--json").stdout)[0]["stop_reason"] == ended
+    assert ("limit_turns" in shelf("runs").stdout) is (ended is not None)
+
+
+def test_with_little_room_a_run_of_today_has_its_time_and_an_older_one_its_day(shelf):
+    shelf.add("older", ago=3 * 86_400)
+    shelf.run("e" * 32, name="newer", status="stopped", stop_reason="limit_requests")
+    newer, older = [line.split()[1] for line in shelf("runs").stdout.splitlines()[2:]]
+    assert re.fullmatch(r"\d\d:\d\d", newer)
+    assert re.fullmatch(r"\d\d-\d\d", older)
 
 
 def test_records_that_were_lost_are_said(shelf):

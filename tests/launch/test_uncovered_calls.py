@@ -156,6 +156,18 @@ def test_limits_without_a_call_are_said_and_are_no_failure(desk, code):
     assert "No call of a model was seen" in done.report
 
 
+def test_where_no_call_was_seen_the_report_says_how_a_model_elsewhere_is_named(desk):
+    done = desk.launch(sys.executable, "-c", "", flags=LIMIT, COLUMNS="400")
+    assert "name its host, as in RAVI_FORMATS=llm.internal=auto." in done.report
+
+
+@pytest.mark.parametrize(("limits", "said"), [(["tool_calls=1"], False), (["tool.look=1"], False), (["tool_calls=1", "requests=5"], True)])
+def test_a_program_that_calls_tools_alone_is_told_of_models_only_where_limits_are_on_their_calls(desk, limits, said):
+    code = "import ravi_otel\nravi_otel.tool(name='look')(lambda: None)()"
+    done = desk.launch(sys.executable, "-c", code, flags=[word for limit in limits for word in ("--limit", limit)])
+    assert (done.status, "No call of a model was seen" in done.report) == (0, said), done.err
+
+
 def test_without_limits_nothing_is_said_and_nothing_put_before_a_client(desk):
     code = (
         PRINT + "\nimport http.client, httpcore\nprint(http.client.HTTPConnection.endheaders.__code__.co_filename == http.client.__file__)"

@@ -487,6 +487,12 @@ def test_a_row_shows_how_the_cost_of_a_run_grew_and_the_fullest_limit_of_what_is
     assert (idle.spent, idle.limit) == ((), None)
 
 
+def test_a_row_of_a_program_that_called_nothing_shows_the_limits_it_was_launched_with(shelf, ask):
+    launch = shelf.add(budgets=[reading("requests", 0, 4, scope="run")]).launch
+    (glance,) = ask.glances([ask.run(launch)])
+    assert (glance.limit.limit.kind, glance.limit.ratio) == ("requests", 0)
+
+
 def test_a_limit_is_tried_on_the_calls_of_past_runs_and_of_each_work_of_an_agent(shelf, ask):
     for run, calls in (("a", 4), ("b", 2)):
         shelf.run(run)

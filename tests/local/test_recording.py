@@ -134,6 +134,25 @@ def test_scopes_tell_where_their_limits_stood_at_the_end(story):
     assert agent["status"] == "stopped"
 
 
+def test_the_last_sample_of_a_limit_is_where_it_stood_at_the_end_however_soon_that_comes(tmp_path):
+    program = """
+    import sqlite3
+    def kept():
+        with sqlite3.connect(os.environ["RAVI_STORE"] + "/runs.db") as connection:
+            return connection.execute("SELECT count(*) FROM samples").fetchone()[0]
+    ravi_otel.instrument()
+    with ravi_otel.run("desk", limits=["requests=10"]):
+        ask("one")
+        until = time.monotonic() + 20
+        while not kept() and time.monotonic() < until:
+            pass
+        ask("two")
+        ask("three")
+    """
+    run(tmp_path / "store", program)
+    assert rows(tmp_path / "store", "samples")[-1]["used"] == 3
+
+
 def test_sums_by_the_hour_are_those_of_the_calls(story):
     calls, hours = rows(story, "calls"), rows(story, "hourly", "tool = ''")
     for name in ("requests", "input_tokens", "output_tokens", "cost_nano", "refused"):

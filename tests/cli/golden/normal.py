@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 _RUN_ID = re.compile(r"\b[0-9]{8}T[0-9]{6}-[0-9a-f]{6}\b")
-_WHEN = re.compile(r"\b(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\b")
+_WHEN = re.compile(r"\b(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}\b|(?<=  )[0-9]{2}[:-][0-9]{2}(?=  )")
 _DATE = re.compile(r"\b20[0-9]{2}-[0-9]{2}-[0-9]{2}\b")
 _SIZE = re.compile(r"\b[0-9][0-9.,]* (?:B|KiB|MiB)")
 _TIME_LIMIT = re.compile(r'^.*"(?:agent\..*\.)?time=.*$', re.MULTILINE)
