@@ -14,8 +14,8 @@ from ravi_otel._runtime.charging import Capped
 from ravi_otel._runtime.scopes import apply_limits, current_scope
 from ravi_otel.agents import _model
 from ravi_otel.agents._model import OpenAIModel, model_name
-from ravi_otel.agents.history.turns import sound
-from ravi_otel.agents.history.windows import TokenWindow, tokens_of
+from ravi_otel.agents.history._compaction import TokenWindow, tokens_of
+from ravi_otel.agents.history._messages import sound
 from ravi_otel.errors import BudgetError
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._limits import SPENDS, Admission, Limit, Outcome, Unbounded

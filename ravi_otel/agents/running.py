@@ -20,8 +20,8 @@ from ravi_otel.agents._model import shared_client
 from ravi_otel.agents._results import AgentResult, AgentStatus
 from ravi_otel.agents.context import AgentContext
 from ravi_otel.agents.history import HistoryError
-from ravi_otel.agents.history.recollection import retention_of
-from ravi_otel.agents.history.turns import answered, sound, unfiltered
+from ravi_otel.agents.history._messages import answered, sound, unfiltered
+from ravi_otel.agents.history._store import retention_of
 from ravi_otel.agents.middleware._pipeline import AgentRun
 from ravi_otel.errors import BudgetError, CancellationError, ConfigurationError, MiddlewareTermination
 from ravi_otel.policy import _checks as checks

@@ -7,7 +7,7 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.history.windows import TokenWindow, tokens_of
+from ravi_otel.agents.history._compaction import TokenWindow, tokens_of
 from ravi_otel.agents.middleware._pipeline import ChatCall
 from ravi_otel.policy._contracts import CallNext, ChatMessage, CompactionStrategy
 

@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 import ravi_otel
 from ravi_otel import ConfigurationError, HookEvent, HookManager, LLMTimeout
 from ravi_otel.agents import ReActAgent
-from ravi_otel.agents.history.summarizing import PREFACE, Summarizing
+from ravi_otel.agents.history._compaction import PREFACE, Summarizing
 from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage

@@ -9,7 +9,7 @@ import ravi_otel
 from ravi_otel import Priority, SpawnBudget, SpawnTracker
 from ravi_otel.agents import AgentContext, ReActAgent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
-from ravi_otel.agents.history.turns import WITHHELD
+from ravi_otel.agents.history._messages import WITHHELD
 from ravi_otel.agents.middleware import InputGuardrail
 from ravi_otel.testing import Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL

@@ -1,21 +1,13 @@
 """Keep conversations, and shorten them.
 
-Where what is:
-
-* stores: `contract` is what a store is, `memory` and `sqlite` are ours; `file` is the database of the latter, `owners` tells whether the
-  processes of a run are still there, `writing` turns messages into bytes.
-* one agent's: `recollection` is what one agent remembers, `ends` has stores forget a run when it ends.
-* shortening: `turns` says where a conversation may be cut, `windows` cut it, `summarizing` has its beginning summed up.
+`_store` says what a store is, and has one in memory and what one agent remembers; `_sqlite` is a store in a file; `_messages` knows where a
+conversation may be cut and how it is written; `_compaction` shortens it.
 """
 
-from __future__ import annotations
-
-from ravi_otel.agents.history.contract import HistoryError, HistoryStore
-from ravi_otel.agents.history.memory import MemoryHistory
-from ravi_otel.agents.history.recollection import AgentMemory
-from ravi_otel.agents.history.sqlite import SqliteHistory
-from ravi_otel.agents.history.summarizing import Summarizing
-from ravi_otel.agents.history.windows import SlidingWindow, TokenWindow, tokens_of
+from ravi_otel.agents.history._compaction import SlidingWindow, Summarizing, TokenWindow, tokens_of
+from ravi_otel.agents.history._messages import HistoryError
+from ravi_otel.agents.history._sqlite import SqliteHistory
+from ravi_otel.agents.history._store import AgentMemory, HistoryStore, MemoryHistory
 from ravi_otel.policy._contracts import ChatMessage
 
 __all__ = [

@@ -13,7 +13,7 @@ import warm_starts
 
 from ravi_otel import HistoryRetention
 from ravi_otel.agents import history
-from ravi_otel.agents.history import HistoryStore, contract
+from ravi_otel.agents.history import HistoryStore, _messages
 from ravi_otel.testing import ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[3]
@@ -46,7 +46,7 @@ def test_what_the_tables_show_can_be_made_and_shows_the_defaults(cell, tmp_path)
 
 
 def test_the_bounds_and_methods_are_those_of_the_code():
-    assert (contract.MOST_MESSAGES, contract.MOST_APPENDS, contract.MOST_BYTES) == (10_000, 10_000, 16 * 1024 * 1024)
+    assert (_messages.MOST_MESSAGES, _messages.MOST_APPENDS, _messages.MOST_BYTES) == (10_000, 10_000, 16 * 1024 * 1024)
     text = " ".join(PAGE.split())
     assert "at most 10,000 messages and 16 MiB; `load` gives the newest 10,000 appends, and 16 MiB of them" in text
     methods = {name for name in vars(HistoryStore) if inspect.iscoroutinefunction(vars(HistoryStore)[name])}

@@ -11,7 +11,7 @@ import pytest
 import ravi_otel
 from ravi_otel import HistoryRetention, SpawnBudget
 from ravi_otel.agents.history import AgentMemory, HistoryError, MemoryHistory, SlidingWindow
-from ravi_otel.agents.history.recollection import retention_of
+from ravi_otel.agents.history._store import retention_of
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import AgentContextProtocol, ChatMessage
 

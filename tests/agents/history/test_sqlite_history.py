@@ -14,7 +14,7 @@ import pytest
 
 from ravi_otel import HistoryRetention
 from ravi_otel.agents.history import HistoryError, SqliteHistory
-from ravi_otel.agents.history.owners import Owner
+from ravi_otel.agents.history._sqlite import _Process as Process
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import ChatMessage
 
@@ -295,19 +295,19 @@ async def test_a_relative_path_stays_where_it_was_when_the_program_moves(path, m
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number():
-    own = Owner.this()
+    own = Process.this()
     assert not own.is_gone
-    assert Owner(own.pid, f"{own.start}1", own.place).is_gone
-    assert not Owner(own.pid, "", own.place).is_gone
-    assert not Owner(2**40, "1", own.place).is_gone
-    assert not Owner(1, "", own.place).is_gone
+    assert Process(own.pid, f"{own.start}1", own.place).is_gone
+    assert not Process(own.pid, "", own.place).is_gone
+    assert not Process(2**40, "1", own.place).is_gone
+    assert not Process(1, "", own.place).is_gone
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system does not say")
 def test_a_process_that_ended_is_gone_before_its_parent_asks():
     with subprocess.Popen(["true"]) as ended:
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        assert Owner(ended.pid, "", Owner.this().place).is_gone
+        assert Process(ended.pid, "", Process.this().place).is_gone
 
 
 def opened():

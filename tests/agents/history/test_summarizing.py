@@ -11,7 +11,7 @@ import pytest
 import ravi_otel
 from ravi_otel.agents import OpenAIModel
 from ravi_otel.agents.history import AgentMemory, SqliteHistory, Summarizing, tokens_of
-from ravi_otel.agents.history.summarizing import PREFACE
+from ravi_otel.agents.history._compaction import PREFACE
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy, Generation
 from ravi_otel.testing import Failure, Text

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ravi_otel._instrumentation.formats.chat import CHAT
 from ravi_otel._instrumentation.formats.format import Host, Request
 from ravi_otel.agents.history import SlidingWindow, TokenWindow, tokens_of
-from ravi_otel.agents.history.turns import outline, sound
+from ravi_otel.agents.history._messages import outline, sound
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy
 

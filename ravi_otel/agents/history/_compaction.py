@@ -1,4 +1,4 @@
-"""Shorten a conversation by having a model sum up its beginning."""
+"""Shorten a conversation: to its newest turns, to so many tokens, or to a summary of its beginning that a model writes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import json
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
+from ravi_otel._instrumentation.formats.fields import tokens_in
 from ravi_otel.agents._model import OpenAIModel, generate
-from ravi_otel.agents.history.turns import Outline, outline, sound
-from ravi_otel.agents.history.windows import SlidingWindow, tokens_of
-from ravi_otel.agents.history.writing import sendable
+from ravi_otel.agents.history._messages import Outline, Unit, outline, sendable, sound
 from ravi_otel.errors import AgentPausedError, BudgetError, CancellationError, StopRun
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, LLMClient
@@ -31,6 +30,99 @@ _MOST_TEXT: Final = 4_000
 """Characters of one text of a message, as the model that sums up sees it."""
 _MOST_TRANSCRIPT: Final = 200_000
 _MOST_SUMMARY: Final = 16_000
+_PER_MESSAGE: Final = 4
+_PER_REQUEST: Final = 3
+
+
+# -- to the newest --------------------------------------------------------------------------------------------------
+
+
+def tokens_of(messages: Iterable[ChatMessage]) -> int:
+    """Return the input tokens of a request with these messages, estimated as the admission of a chat call does, without tools on offer."""
+    return _PER_REQUEST + sum(_tokens(message) for message in messages)
+
+
+class SlidingWindow:
+    """Keep the newest `turns` turns, and every system and developer message; a CompactionStrategy.
+
+    A turn begins at each user's message, and has all that follows up to the next one: at most `turns` user messages are kept, however
+    many of them stand in a row unanswered. Tool calls and their results are never parted.
+    """
+
+    def __init__(self, turns: int) -> None:
+        self.turns = checks.count("turns", turns, least=1, way_out="1 keeps the newest turn")
+
+    async def compact(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the messages to keep, oldest first."""
+        return self.cut(raw_history)
+
+    def cut(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the messages to keep, oldest first; without waiting."""
+        messages = sound(raw_history)
+        found = outline(messages)
+        return _picked(messages, found, (unit for turn in found.turns[-self.turns :] for unit in turn))
+
+
+class TokenWindow:
+    """Keep the newest turns that fit into `tokens`, and every system and developer message; a CompactionStrategy.
+
+    Tokens are estimated as the admission of a call does, so leave room for the tools on offer and the answer. Of a newest turn that
+    is too large alone, such as a long row of tool calls, its first message and its newest exchanges are kept. The system messages, that
+    first message and the newest exchange are kept whatever they take: a prompt without them asks for something else.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        self.tokens = checks.count("tokens", tokens, least=1, way_out="give the tokens of the prompt, such as 8_000")
+
+    async def compact(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the messages to keep, oldest first."""
+        return self.cut(raw_history)
+
+    def cut(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
+        """Return the messages to keep, oldest first; without waiting."""
+        messages = sound(raw_history)
+        found = outline(messages)
+        sizes = [_tokens(message) for message in messages]
+        room = self.tokens - _PER_REQUEST - sum(sizes[at] for at in found.standing)
+        kept: list[Unit] = []
+        for turn in reversed(found.turns):
+            room -= sum(_size(unit, sizes) for unit in turn)
+            if room < 0:
+                break
+            kept.extend(turn)
+        if not kept and found.turns:
+            newest = found.turns[-1]
+            kept = _ends(newest, sizes, room + sum(_size(unit, sizes) for unit in newest))
+        return _picked(messages, found, kept)
+
+
+def _ends(turn: Sequence[Unit], sizes: Sequence[int], room: int) -> list[Unit]:
+    """Return a turn's first unit and the newest of the others that fit, the newest one in any case."""
+    first, *others = turn
+    room -= _size(first, sizes)
+    kept = [first]
+    for number, unit in enumerate(reversed(others)):
+        room -= _size(unit, sizes)
+        if room < 0 and number:
+            break
+        kept.append(unit)
+    return kept
+
+
+def _size(unit: Unit, sizes: Sequence[int]) -> int:
+    return sum(sizes[at] for at in unit)
+
+
+def _tokens(message: ChatMessage) -> int:
+    return tokens_in(message.as_json()) + _PER_MESSAGE
+
+
+def _picked(messages: Sequence[ChatMessage], found: Outline, units: Iterable[Unit]) -> list[ChatMessage]:
+    places = {*found.standing, *(at for unit in units for at in unit)}
+    return [messages[at] for at in sorted(places)]
+
+
+# -- to a summary ---------------------------------------------------------------------------------------------------
 
 
 class Summarizing:
@@ -48,10 +140,10 @@ class Summarizing:
         self._model = _model(model)
         self._summaries: OrderedDict[bytes, str] = OrderedDict()  # by what they sum up
         self._lock = threading.RLock()
-        self._told = False
+        self._warned = False
 
     async def compact(self, raw_history: Sequence[ChatMessage]) -> list[ChatMessage]:
-        """Give the messages to keep, oldest first; raises what ends the run, such as a cancellation."""
+        """Return the messages to keep, oldest first; raise what ends the run, such as a cancellation."""
         messages = sound(raw_history)
         if tokens_of(messages) <= self.over:
             return messages
@@ -62,14 +154,14 @@ class Summarizing:
         old = len(found.turns) - self._window.turns
         if old <= known or tokens_of(shortened) <= self.over:
             return shortened
-        summary = await self._summed_up(_of(messages, found, known, old), before)
+        summary = await self._ask_for_summary(_of(messages, found, known, old), before)
         if summary is None:
             return self._window.cut(messages)
         self._remember(marks[old - 1], summary)
         return _with(summary, messages, found, old)
 
-    async def _summed_up(self, messages: Sequence[ChatMessage], before: str | None) -> str | None:
-        """Ask the model; None when there is no answer to be had."""
+    async def _ask_for_summary(self, messages: Sequence[ChatMessage], before: str | None) -> str | None:
+        """Return the model's summary; None when there is no answer to be had."""
         asked = [ChatMessage("system", INSTRUCTIONS), ChatMessage("user", _transcript(messages, before))]
         try:
             answer = await generate(self._model, asked, (), {}, None)
@@ -77,22 +169,22 @@ class Summarizing:
         except (CancellationError, AgentPausedError, StopRun):
             raise
         except Exception as error:  # noqa: BLE001 - whatever a model fails with, the conversation goes on without its summary
-            self._tell(_reason(error))
+            self._warn(_reason(error))
             return None
         if not text or not text.strip():
-            self._tell("the model answered with nothing")
+            self._warn("the model answered with nothing")
             return None
         return text.strip()[:_MOST_SUMMARY]
 
-    def _tell(self, why: str) -> None:
-        if not self._told:
-            self._told = True
+    def _warn(self, why: str) -> None:
+        if not self._warned:
+            self._warned = True
             _log.warning(
                 "A conversation was not summed up, and only its newest %d turns are sent: %s", self._window.turns, checks.show(why)
             )
 
     def _known(self, marks: Sequence[bytes]) -> tuple[int, str | None]:
-        """Give how many turns are summed up already, and the summary."""
+        """Return how many turns are summed up already, and the summary."""
         with self._lock:
             for turns in range(len(marks), 0, -1):
                 if marks[turns - 1] in self._summaries:
@@ -116,7 +208,7 @@ def _model(given: object) -> LLMClient:
 
 
 def _reason(error: Exception) -> str:
-    """Say what a summary failed of; what a server writes may have the conversation in it."""
+    """Return what a summary failed of; what a server writes may have the conversation in it."""
     if isinstance(error, BudgetError):
         return f"{type(error).__name__}: {error}"
     status = getattr(error, "status_code", None)
@@ -124,12 +216,12 @@ def _reason(error: Exception) -> str:
 
 
 def _of(messages: Sequence[ChatMessage], found: Outline, begin: int, end: int) -> list[ChatMessage]:
-    """Give the messages of some turns."""
+    """Return the messages of some turns."""
     return [messages[at] for turn in found.turns[begin:end] for unit in turn for at in unit]
 
 
 def _marks(messages: Sequence[ChatMessage], found: Outline) -> list[bytes]:
-    """Give, for each turn, a digest of it and all before it."""
+    """Return, for each turn, a digest of it and all before it."""
     marks: list[bytes] = []
     so_far = hashlib.sha256()
     for number in range(len(found.turns)):
@@ -139,7 +231,7 @@ def _marks(messages: Sequence[ChatMessage], found: Outline) -> list[bytes]:
 
 
 def _with(summary: str, messages: Sequence[ChatMessage], found: Outline, old: int) -> list[ChatMessage]:
-    """Put a summary where the first `old` turns were."""
+    """Return the messages with a summary where the first `old` turns were."""
     gone: set[int] = {at for turn in found.turns[:old] for unit in turn for at in unit}
     last = max(gone)
     before = [messages[at] for at in range(last) if at not in gone]
@@ -147,7 +239,7 @@ def _with(summary: str, messages: Sequence[ChatMessage], found: Outline, old: in
 
 
 def _transcript(messages: Sequence[ChatMessage], before: str | None) -> str:
-    """Write the newest messages that fit as JSON Lines, each of its texts cut short."""
+    """Return the newest messages that fit as JSON Lines, each of its texts cut short."""
     lines: list[str] = []
     room = _MOST_TRANSCRIPT
     for message in reversed(messages):
