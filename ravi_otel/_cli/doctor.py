@@ -65,7 +65,7 @@ def doctor(
     timeout_s: float,
     as_json: bool,
 ) -> None:
-    """Look at packages, settings, the OTLP endpoint, the stack behind it, clock, ledger and local store.
+    """Look at packages, settings, the OTLP endpoint, the stack behind it, ledger and local store.
 
     They are looked at as a program has them that is started here. One span, one metric and one log record are sent, of the
     service ravi-otel-doctor. Nothing else is changed, and no secret is shown.

@@ -1,4 +1,4 @@
-"""Look at a ledger in Redis: login, round trip, clock, and whether it forgets what it was told."""
+"""Look at a ledger in Redis: login, round trip, and whether it forgets what it was told."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from ravi_otel._enforcement.ledger.redis.client import Connection, ServerError, 
 from ravi_otel._enforcement.ledger.redis.url import Address, Host
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_sync
-from ravi_otel._stack.doctor import clock
 from ravi_otel._stack.doctor.asking import cut_after
-from ravi_otel._stack.doctor.clock import Sample
 from ravi_otel._stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
 from ravi_otel.errors import MissingExtraError
 from ravi_otel.local._wording import clean
@@ -25,7 +23,6 @@ _ROUNDS: Final = 20
 _PATIENCE_S: Final = 2.0
 _LEAST: Final = (6, 2)
 _MOST_SERVERS: Final = 16
-_TIMES: Final = 3
 _LONGEST_LINE: Final = 512
 _REACH: Final = "See that the server runs and can be reached, and check user and password in the URL."
 
@@ -144,7 +141,6 @@ def _look(say: _Said, shown: str, address: Address) -> Iterator[Finding]:
         return
     yield _round_trip(say, shown, address)
     yield _script(say, shown)
-    yield _clock(say, shown)
     if not server:
         yield left_out("ledger.server", f"{shown} does not let this user ask INFO: version, eviction and persistence were not looked at")
         return
@@ -178,18 +174,6 @@ def _script(say: _Said, shown: str) -> Finding:
             raise
         return broken("ledger.scripts", f"{shown} runs no script for this user, {error.why}", "Allow this user EVAL and EVALSHA.")
     return well("ledger.scripts", f"{shown} runs scripts")
-
-
-def _clock(say: _Said, shown: str) -> Finding:
-    samples: list[Sample] = []
-    for _ in range(_TIMES):
-        before_s = time.time()
-        try:
-            seconds, micros = (int(each) for each in say.allowed("TIME") or ())
-        except (ValueError, TypeError):
-            return left_out("ledger.clock", f"{shown} does not say what time it is")
-        samples.append(Sample(seconds + micros / 1e6, before_s, time.time(), step_s=0.0))
-    return clock.judged("ledger.clock", shown, samples)
 
 
 def _version(server: Mapping[str, str], shown: str) -> Finding:

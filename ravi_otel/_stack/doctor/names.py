@@ -1,4 +1,4 @@
-"""Know the variables that we read, and those of OpenTelemetry that matter, so that a name written wrong is seen."""
+"""Know the variables that we read, so that a name written wrong is seen."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from collections.abc import Collection
 from typing import Final
 
 from ravi_otel.policy._limits import Kind
-
-_SIGNALS: Final = ("TRACES", "METRICS", "LOGS")
-_OTLP: Final = ("ENDPOINT", "PROTOCOL", "HEADERS", "TIMEOUT", "COMPRESSION", "CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY", "INSECURE")
 
 OURS: Final = frozenset(
     {
@@ -57,36 +54,9 @@ OURS: Final = frozenset(
 )
 """Every variable of ours that a program reads; those of the stack's servers are in its `.env`."""
 
-STANDARD: Final = frozenset(
-    {
-        *(f"OTEL_EXPORTER_OTLP_{name}" for name in _OTLP),
-        *(f"OTEL_EXPORTER_OTLP_{signal}_{name}" for signal in _SIGNALS for name in _OTLP),
-        *(f"OTEL_{signal}_EXPORTER" for signal in _SIGNALS),
-        *(f"OTEL_{kind}_{name}" for kind in ("BSP", "BLRP") for name in ("SCHEDULE_DELAY", "MAX_QUEUE_SIZE", "MAX_EXPORT_BATCH_SIZE")),
-        "OTEL_BLRP_EXPORT_TIMEOUT",
-        "OTEL_BSP_EXPORT_TIMEOUT",
-        "OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
-        "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE",
-        "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT",
-        "OTEL_METRICS_EXEMPLAR_FILTER",
-        "OTEL_METRIC_EXPORT_INTERVAL",
-        "OTEL_METRIC_EXPORT_TIMEOUT",
-        "OTEL_PROPAGATORS",
-        "OTEL_RESOURCE_ATTRIBUTES",
-        "OTEL_SDK_DISABLED",
-        "OTEL_SEMCONV_STABILITY_OPT_IN",
-        "OTEL_SERVICE_NAME",
-        "OTEL_TRACES_SAMPLER",
-        "OTEL_TRACES_SAMPLER_ARG",
-    }
-)
-"""Variables of OpenTelemetry that say where telemetry goes and what it says; it has more, so that only a near miss is told."""
-
 _PREFIX: Final = "RAVI_"
 _LIMITING: Final = frozenset({"RAVI_LEDGER", "RAVI_POLICY"})
-_SENDING: Final = ("_ENDPOINT", "_HEADERS", "_PROTOCOL", "_CERTIFICATE", "_CLIENT_KEY")
 _NEAR_OURS: Final = 0.75
-_NEAR_STANDARD: Final = 0.88
 _LONGEST: Final = 80
 
 
@@ -100,15 +70,8 @@ def meant(name: str, known: Collection[str]) -> str | None:
 
 
 def is_weighty(name: str) -> bool:
-    """Tell whether telemetry would be lost, or a limit not kept, where this variable is written wrong and so not read."""
-    return name in _LIMITING or name.endswith(_SENDING)
-
-
-def nearly(name: str) -> str | None:
-    """Give the variable of OpenTelemetry that a name nearly is; None for one that is right, or for no near miss."""
-    if name in STANDARD:
-        return None
-    return _near(name, STANDARD, _NEAR_STANDARD)
+    """Tell whether a limit would not be kept where this variable is written wrong and so not read."""
+    return name in _LIMITING
 
 
 def _near(name: str, known: Collection[str], cutoff: float) -> str | None:

@@ -11,7 +11,6 @@ from opentelemetry.context import Context
 from opentelemetry.trace import set_span_in_context
 
 from ravi_otel._extras import load
-from ravi_otel._stack.doctor.clock import Sample
 from ravi_otel._stack.doctor.targets import Signal
 from ravi_otel._version import __version__
 
@@ -28,7 +27,6 @@ class Trip:
     trace_id: str
     bodies: dict[Signal, bytes]
     taken: set[str] = field(default_factory=set[str])
-    samples: list[Sample] = field(default_factory=list[Sample])
     sent_s: float = 0.0
 
 

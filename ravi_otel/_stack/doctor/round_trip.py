@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from ravi_otel._extras import load
 from ravi_otel._forksafe import without_signals
-from ravi_otel._stack.doctor import clock
-from ravi_otel._stack.doctor.clock import Sample
 from ravi_otel._stack.doctor.finding import Asked, Finding, broken, left_out, well
 from ravi_otel._stack.doctor.probe import Trip, empty
 from ravi_otel._stack.doctor.targets import GRPC, Target
@@ -48,7 +46,11 @@ _CODES: Final = {
     "RESOURCE_EXHAUSTED": _ADVICE[429],
     "UNAVAILABLE": _ADVICE[503],
 }
-_TLS: Final = "Where the server asks who we are, set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY."
+_TLS: Final = (
+    "Set OTEL_EXPORTER_OTLP_CERTIFICATE to the PEM file of the authority that signed the server's certificate, and write http:// in "
+    "{variable} where it speaks without TLS. Where it asks who we are, set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
+    "OTEL_EXPORTER_OTLP_CLIENT_KEY."
+)
 _UNMADE: Final = "Check the variables OTEL_EXPORTER_OTLP_*; what is known to be wrong with them is among the settings."
 _REDIRECT: Final = "Set {variable} to where the server really is: a redirect is not followed, since headers may be secret."
 
@@ -58,24 +60,19 @@ class _Heard:
 
     def __init__(self) -> None:
         self.on = False
-        self.began_s = 0.0
         self.status: int | None = None
         self.kind = ""
-        self.samples: list[Sample] = []
 
     def note(self, response: Any, *_: Any, **__: Any) -> None:
         if not self.on:  # the exporter is asked once where it would send, and nothing is sent then
             return
         self.status = int(response.status_code)
         self.kind = str(response.headers.get("content-type") or "").partition(";")[0].strip().lower()
-        found = clock.sample(response.headers.get("date"), self.began_s, time.time())
-        if found is not None:
-            self.samples.append(found)
 
 
-def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[tuple[Finding, list[Sample]]]:
+def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[Finding]:
     """Send every signal at once, each to its own target, and give what was answered, in their order."""
-    answers: dict[int, tuple[Finding, list[Sample]]] = {}
+    answers: dict[int, Finding] = {}
     trip.sent_s = time.monotonic()
     patience_s = asked.left_s(_PATIENCE_S)
 
@@ -89,25 +86,25 @@ def sent(trip: Trip, targets: Sequence[Target], asked: Asked) -> list[tuple[Find
     until_s = time.monotonic() + patience_s + _GRACE_S
     for thread in threads:
         thread.join(max(0.0, until_s - time.monotonic()))
-    return [answers.get(at) or (_silent(target), []) for at, target in enumerate(targets)]
+    return [answers.get(at) or _silent(target) for at, target in enumerate(targets)]
 
 
-def _send(body: bytes, target: Target, patience_s: float) -> tuple[Finding, list[Sample]]:
+def _send(body: bytes, target: Target, patience_s: float) -> Finding:
     heard, check = _Heard(), f"endpoint.{target.signal}"
     try:
         sender = _sender(target, heard)
     except MissingExtraError:
         said = f"no {_ONE[target.signal]} was sent: the exporter of {target.protocol} is not installed"
-        return left_out(check, said, "See packages.exporter for what to install."), []
+        return left_out(check, said, "See packages.exporter for what to install.")
     except Exception as error:  # noqa: BLE001 - a bad value in the environment raises whatever it raises
-        return broken(check, f"no exporter could be made: {type(error).__name__}", _UNMADE), []
-    heard.on, heard.began_s, began = True, time.time(), time.monotonic()
+        return broken(check, f"no exporter could be made: {type(error).__name__}", _UNMADE)
+    heard.on, began = True, time.monotonic()
     try:
         answer = sender.send(body, patience_s)
     finally:
         with contextlib.suppress(Exception):
             sender.close()
-    return _judged(check, target, answer, heard, (time.monotonic() - began) * 1_000), heard.samples
+    return _judged(check, target, answer, heard, (time.monotonic() - began) * 1_000)
 
 
 def _sender(target: Target, heard: _Heard) -> Any:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import difflib
 import math
-import stat
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from ravi_otel._stack.doctor import names
 from ravi_otel._stack.doctor.finding import Asked, Finding, broken, odd, well
 from ravi_otel._stack.doctor.targets import BASE, GRPC, HTTP, SIGNALS, Signal, endpoint_of, is_exported, protocol_of, show
 from ravi_otel.local._wording import clean
@@ -18,38 +15,20 @@ from ravi_otel.local._wording import clean
 _OTHERS_PORT: Final = {HTTP: (4317, GRPC, 4318), GRPC: (4318, HTTP, 4317)}
 _PATHS: Final = {signal: f"/v1/{signal}" for signal in SIGNALS}
 _WINDOW_MS: Final = 90_000
-_SAMPLERS: Final = (
-    "always_on",
-    "always_off",
-    "traceidratio",
-    "parentbased_always_on",
-    "parentbased_always_off",
-    "parentbased_traceidratio",
-)
-_FILES: Final = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 _COMPRESSIONS: Final = ("", "none", "gzip", "deflate")
-_MOST_READ: Final = 1 << 20
 _MOST_TIMEOUT_S: Final = 600.0
 _NEAR: Final = 0.7
 _ENVIRONMENT: Final = "deployment.environment.name"
 
 
 def examine(asked: Asked) -> Iterator[Finding]:
-    """Look at OTEL_* variables, and at names that are nearly one."""
+    """Look at OTEL_* variables."""
     yield from _switches(asked)
     yield from _endpoints(asked)
     yield from _headers(asked)
-    yield from _certificates(asked)
     yield from _plain(asked)
-    yield from _sampler(asked)
     yield from _interval(asked)
     yield from _resource(asked)
-    for name in sorted(asked.environ):
-        if name.upper().startswith(("OTEL", "OLTP", "OPENTELEMETRY", "OTLP")) and (close := names.nearly(name)) is not None:
-            tell = (
-                broken if names.is_weighty(close) and not (asked.said(close) or (close.endswith("ENDPOINT") and asked.said(BASE))) else odd
-            )
-            yield tell("settings.names", f"{clean(name, 80)} is nothing that is read, and nearly {close}", f"Write {close}.")
 
 
 def _switches(asked: Asked) -> Iterator[Finding]:
@@ -184,26 +163,6 @@ def _is_header(pair: str) -> bool:
     return bool(sign) and named and unquote(value).isprintable()
 
 
-def _certificates(asked: Asked) -> Iterator[Finding]:
-    signals = ("", *(f"{signal.upper()}_" for signal in SIGNALS))
-    for variable in (f"OTEL_EXPORTER_OTLP_{signal}{name}" for signal in signals for name in _FILES):
-        if not (said := asked.said(variable)):
-            continue
-        try:
-            pem = stat.S_ISREG(Path(said).stat().st_mode) and b"-----BEGIN " in _beginning(Path(said))
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no path"
-            yield broken("settings.tls", f"{variable} cannot be read: {why}", f"Set {variable} to a PEM file that this user may read.")
-            continue
-        if not pem:
-            yield broken("settings.tls", f"{variable} names a file that is no PEM", f"Set {variable} to a file with -----BEGIN in it.")
-
-
-def _beginning(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(_MOST_READ)
-
-
 def _plain(asked: Asked) -> Iterator[Finding]:
     """Look at what every exporter reads besides: how long a request may take, and whether it is compressed."""
     for prefix in ("OTEL_EXPORTER_OTLP_", *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_" for signal in SIGNALS)):
@@ -227,32 +186,6 @@ def _plain(asked: Asked) -> Iterator[Finding]:
                 f"{prefix}COMPRESSION={clean(compression, 40)!r} is none that is known",
                 f"Set {prefix}COMPRESSION to gzip or none.",
             )
-
-
-def _sampler(asked: Asked) -> Iterator[Finding]:
-    sampler = asked.said("OTEL_TRACES_SAMPLER").lower()
-    if sampler.endswith("always_off"):
-        yield odd("settings.sampler", f"OTEL_TRACES_SAMPLER={clean(sampler, 40)}: no span is kept", "Unset OTEL_TRACES_SAMPLER.")
-    elif sampler.endswith("traceidratio"):
-        share = _number(asked.said("OTEL_TRACES_SAMPLER_ARG") or "1")
-        if share is None or not 0 < share <= 1:
-            yield odd(
-                "settings.sampler",
-                "OTEL_TRACES_SAMPLER_ARG is no share above 0 and up to 1",
-                "Set OTEL_TRACES_SAMPLER_ARG to a share such as 0.1, or unset both.",
-            )
-        elif share < 1:
-            yield odd(
-                "settings.sampler",
-                f"only {share:.3%} of all traces are kept, those with errors and limits not rather than others",
-                "Unset OTEL_TRACES_SAMPLER, and have the collector sample: its production overlay keeps errors and limit events.",
-            )
-    elif sampler and sampler not in _SAMPLERS:
-        yield odd(
-            "settings.sampler",
-            f"OTEL_TRACES_SAMPLER={clean(sampler, 40)} is none of the SDK's own",
-            f"Set it to one of {', '.join(_SAMPLERS)}, or see that the package with it is installed.",
-        )
 
 
 def _interval(asked: Asked) -> Iterator[Finding]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import email.utils
 import socket
 import ssl
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +23,7 @@ SENT = {"ravi-otel doctor", "doctor.round_trip", "Sent by `ravi-otel doctor` to 
 def test_one_span_one_metric_and_one_log_record_are_acknowledged(collector):
     found = ask(endpoint.examine)
     assert {f"endpoint.{signal}": {"well"} for signal in SIGNALS}.items() <= states(found).items()
-    assert the(found, "endpoint.connect").state == the(found, "clock.endpoint").state == "well"
+    assert the(found, "endpoint.connect").state == "well"
     assert len(collector.received) == 3
     assert set(collector.received) == SENT
 
@@ -178,32 +176,6 @@ def test_what_is_no_http_says_that_port_and_protocol_may_not_belong_together(mon
     assert "\x1b" not in str(found)
 
 
-# -- the clock ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ahead_s", "state", "word"), [(0, "well", "agree"), (30, "odd", "behind"), (-30, "odd", "ahead"), (600, "broken", "behind")]
-)
-def test_the_endpoints_clock_is_compared_with_ours(collector, ahead_s, state, word):
-    def give(handler):
-        handler.date_time_string = lambda: email.utils.formatdate(time.time() + ahead_s, usegmt=True)
-        status(200).give(handler)
-
-    collector.otherwise = Answer(True, give)
-    found = the(ask(endpoint.examine), "clock.endpoint")
-    assert found.state == state
-    assert word in found.said
-
-
-def test_a_date_that_is_none_is_left_out(collector):
-    def give(handler):
-        handler.date_time_string = lambda: "yesterday"
-        status(200).give(handler)
-
-    collector.otherwise = Answer(True, give)
-    assert the(ask(endpoint.examine), "clock.endpoint").state == "left_out"
-
-
 # -- TLS ----------------------------------------------------------------------------------------------------------
 
 
@@ -230,22 +202,22 @@ def over_tls(certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> I
 
 def test_a_certificate_of_nobody_we_know_is_said_with_the_variable_that_names_its_authority(over_tls):
     found = ask(endpoint.examine)
-    assert the(found, "endpoint.tls").state == "broken"
-    assert "self-signed certificate" in the(found, "endpoint.tls").said
-    assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in the(found, "endpoint.tls").advice
+    assert [the(found, f"endpoint.{signal}").state for signal in SIGNALS] == ["broken"] * 3
+    assert "TLS with" in the(found, "endpoint.traces").said
+    assert "OTEL_EXPORTER_OTLP_CERTIFICATE" in the(found, "endpoint.traces").advice
     assert over_tls.received == []
 
 
 def test_with_the_authority_named_all_goes_over_tls(over_tls, certificate, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", certificate[0])
     found = ask(endpoint.examine)
-    assert the(found, "endpoint.tls").state == "well"
+    assert the(found, "endpoint.traces").state == "well"
     assert set(over_tls.received) == SENT
 
 
 def test_a_server_without_tls_behind_https_is_said(collector, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url.replace("http:", "https:"))
-    found = the(ask(endpoint.examine), "endpoint.tls")
+    found = the(ask(endpoint.examine), "endpoint.traces")
     assert (found.state, "http://" in found.advice) == ("broken", True)
 
 
@@ -257,4 +229,3 @@ def test_grpc_against_a_server_that_speaks_http_says_which_port_is_whose(collect
     found = ask(endpoint.examine, within_s=3.0)
     assert the(found, "endpoint.traces").state == "broken"
     assert "speaks another protocol than grpc" in the(found, "endpoint.traces").said
-    assert the(found, "clock.endpoint").state == "left_out"

@@ -45,9 +45,7 @@ def test_a_server_that_keeps_what_it_is_told_is_well_and_holds_what_it_held():
         found = ask(ledger.examine, ledger=server.url)
         assert (server.say("DBSIZE"), server.say("GET", "mine")) == (b":1\r\n", b"$1\r\n1\r\n")
     assert not_well(found) == []
-    assert {"ledger.opens", "ledger.scripts", "ledger.clock", "ledger.version", "ledger.eviction", "ledger.persistence"} == set(
-        states(found)
-    )
+    assert {"ledger.opens", "ledger.scripts", "ledger.version", "ledger.eviction", "ledger.persistence"} == set(states(found))
 
 
 def test_a_server_that_may_forget_counters_is_broken(monkeypatch):
@@ -94,7 +92,6 @@ def test_a_user_who_may_not_ask_for_settings_hears_what_was_left_out():
     assert {each.check: each.state for each in found} == {
         "ledger.opens": "well",
         "ledger.scripts": "broken",
-        "ledger.clock": "left_out",
         "ledger.server": "left_out",
     }
 

@@ -9,16 +9,16 @@ from pathlib import Path
 from asking_doctor import ask
 
 from ravi_otel._cli.doctor import doctor
-from ravi_otel._stack.doctor import clock, settings
+from ravi_otel._stack.doctor import settings
 from ravi_otel._stack.servers import CORE
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "doctor.md").read_text(encoding="utf-8")
-GROUPS = ("packages", "settings", "endpoint", "clock", "stack", "arrival", "ledger", "store")
+GROUPS = ("packages", "settings", "endpoint", "stack", "arrival", "ledger", "store")
 NAME = re.compile(rf"(?:{'|'.join(GROUPS)})\.[a-z_-]+|stack|ledger|store|endpoint")
 
 
-TELLERS = {"well", "odd", "broken", "left_out", "tell", "ails", "_ranged", "judged"}
+TELLERS = {"well", "odd", "broken", "left_out", "tell", "ails", "_ranged"}
 
 
 def checks() -> set[str]:
@@ -29,7 +29,7 @@ def checks() -> set[str]:
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in TELLERS:
                 made |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
-            if isinstance(node, ast.Constant) and re.fullmatch(r"(?:endpoint|clock|ledger)\.[a-z_]+", str(node.value)):
+            if isinstance(node, ast.Constant) and re.fullmatch(r"(?:endpoint|ledger)\.[a-z_]+", str(node.value)):
                 made.add(str(node.value))
     return {name for name in made if NAME.fullmatch(name)}
 
@@ -51,9 +51,5 @@ def test_what_the_example_says_of_settings_is_what_is_said(monkeypatch):
         monkeypatch.setenv(name, value)
     shown = re.findall(r"^(well|odd|broken) +(settings\.\w+): (.+)(?:\n +-> (.+))?$", example, re.MULTILINE)
     said = {(each.state, each.check, each.said, each.advice) for each in ask(settings.examine)}
-    assert len(shown) == 3
+    assert len(shown) == 2
     assert set(shown) <= said
-
-
-def test_the_bounds_of_the_clock_are_those_of_the_code():
-    assert f"above {clock.ODD_S:g} s is odd, above {clock.BROKEN_S:g} s broken" in PAGE
