@@ -27,7 +27,7 @@ SDK_ROOMS = (
     "_telemetry/context_processor.py",
     "local/",
     "testing/",
-    "_stack/doctor/probe.py",
+    "_stack/doctor/telemetry.py",
 )
 
 EXEMPTION = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:\s*ignore|pragma:\s*no cover)")

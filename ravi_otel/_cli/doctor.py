@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -21,9 +21,8 @@ from rich.text import Text
 
 from ravi_otel._enforcement.ledger.choosing import read_choice
 from ravi_otel._stack import files
-from ravi_otel._stack.doctor import targets
-from ravi_otel._stack.doctor.examining import examine, worst
-from ravi_otel._stack.doctor.finding import Asked, Finding, State
+from ravi_otel._stack.doctor import Check, Finding, Inputs, State, examine, packages, settings, store, telemetry, worst
+from ravi_otel._stack.doctor import ledger as shared_ledger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import plain
@@ -34,6 +33,16 @@ _TIMEOUT_S: Final = 10.0
 _MOST_TIMEOUT_S: Final = 600.0
 _SLACK: Final = 0.9
 """The part of the time that the checks themselves know of, so that what they found late is still said."""
+
+_GROUPS: Final[Mapping[str, Check]] = {
+    "packages": packages.examine,
+    "settings": telemetry.examine_settings,
+    "settings.own": settings.examine,
+    "endpoint": telemetry.examine_endpoint,
+    "ledger": shared_ledger.examine,
+    "store": store.examine,
+}
+"""Each group of checks by the word that its findings begin with, in the order in which they are shown."""
 
 _WORDS: Final[dict[State, str]] = {"well": "well", "odd": "odd", "broken": "broken", "left_out": "left out"}
 _STYLES: Final[dict[State, str]] = {"well": "green", "odd": "yellow", "broken": "bold red", "left_out": "dim"}
@@ -82,8 +91,8 @@ def doctor(
     if env_file or place:
         files.settings(place or files.shipped(), env_file)
     with _environment(endpoint), _quiet():
-        asked = Asked(dict(os.environ), began + timeout_s * _SLACK, ledger, policy, env_file, place)
-        findings = examine(asked, began + timeout_s)
+        inputs = Inputs(dict(os.environ), began + timeout_s * _SLACK, ledger, policy, env_file, place)
+        findings = examine(inputs, began + timeout_s, _GROUPS)
     if endpoint is not None:
         findings = [_as_asked(each) for each in findings]
     with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
@@ -100,15 +109,15 @@ def _environment(endpoint: str | None) -> Generator[None]:
     if endpoint is None:
         yield
         return
-    if endpoint.partition("://")[0].lower() not in ("http", "https") or targets.show(endpoint) == "…" or not endpoint.isprintable():
+    if endpoint.partition("://")[0].lower() not in ("http", "https") or telemetry.show(endpoint) == "…" or not endpoint.isprintable():
         raise ConfigurationError("--endpoint is no URL of an OTLP endpoint. Write one such as http://localhost:4318.")
-    names = [targets.BASE, *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in targets.SIGNALS)]
+    names = [telemetry.BASE, *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT" for signal in telemetry.SIGNALS)]
     before = {name: os.environ.pop(name) for name in names if name in os.environ}
-    os.environ[targets.BASE] = endpoint
+    os.environ[telemetry.BASE] = endpoint
     try:
         yield
     finally:
-        del os.environ[targets.BASE]
+        del os.environ[telemetry.BASE]
         os.environ.update(before)
 
 
@@ -116,7 +125,7 @@ def _as_asked(finding: Finding) -> Finding:
     """Name the option where a finding names the variable that the option stands for."""
     if finding.check == "settings.names":
         return finding
-    said, advice = (text.replace(targets.BASE, "--endpoint") for text in (finding.said, finding.advice))
+    said, advice = (text.replace(telemetry.BASE, "--endpoint") for text in (finding.said, finding.advice))
     return dataclasses.replace(finding, said=said, advice=advice)
 
 

@@ -17,11 +17,8 @@ from rich.console import Console
 from ravi_otel._cli.columns import print_columns
 from ravi_otel._cli.doctor import doctor
 from ravi_otel._cli.stored import say
-from ravi_otel._stack import files, servers, starting
-from ravi_otel._stack.engine import PROFILES
-from ravi_otel._stack.ports import HOST, port
-from ravi_otel._stack.servers import Answer
-from ravi_otel._stack.starting import OVERLAYS, Plan
+from ravi_otel._stack import files, servers
+from ravi_otel._stack.servers import HOST, OVERLAYS, PROFILES, Answer, Plan, port
 from ravi_otel.local._render import console
 
 _WAIT_S: Final = 180.0
@@ -93,11 +90,11 @@ def up(
     limit event; --overlay bridge puts what OpenInference and OpenLLMetry say under our names. Called again it changes what
     runs to what is asked for.
     """
-    plan = starting.planned(place, env_file, profiles=profiles, overlays=overlays, one=one)
-    starting.start(plan)
+    plan = Plan.make(place, env_file, profiles=profiles, overlays=overlays, one=one)
+    plan.start()
     if wait_s:
-        with _progress() as told:
-            starting.wait(plan, wait_s, told)
+        with _progress() as report:
+            plan.wait(wait_s, report)
     _print_where(plan)
 
 
@@ -107,11 +104,11 @@ def up(
 @_which
 def down(*, volumes: bool, yes: bool, place: Path | None, env_file: Path | None) -> None:
     """Stop the stack, and the single container if that is what runs. What they have stored stays, unless --volumes deletes it."""
-    plan = starting.planned(place, env_file, begun=True)
+    plan = Plan.make(place, env_file, begun=True)
     if volumes and not yes:
-        starting.check(plan)
+        plan.check()
         click.confirm("This deletes all metrics, traces, log records and budgets that the stack holds. Go on?", abort=True, err=True)
-    ended = starting.stop(plan, volumes=volumes)
+    ended = plan.stop(volumes=volumes)
     click.echo(f"Ended: {', '.join(ended)}." if ended else "Nothing of the stack was running.")
 
 
@@ -155,8 +152,7 @@ def _print(answers: Sequence[Answer]) -> None:
 
 def _print_where(plan: Plan) -> None:
     for server in plan.servers:
-        address = f"{'redis' if server.ask == 'PING' else 'http'}://{HOST}:{port(plan.settings, server.shows)}"
-        click.echo(f"{server.name:<13} {address:<24} {server.what}")
+        click.echo(f"{server.name:<13} {server.address(plan.settings):<24} {server.what}")
     click.echo("\nWhat a program is told:")
     click.echo(f"export OTEL_EXPORTER_OTLP_ENDPOINT=http://{HOST}:{port(plan.settings, 'RAVI_PORT_OTLP_HTTP')}")
     click.echo("export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf")

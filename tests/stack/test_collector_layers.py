@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ravi_otel._stack.doctor import probe
-from ravi_otel._stack.starting import OVERLAYS
+from ravi_otel._stack.doctor.telemetry import SERVICE
+from ravi_otel._stack.servers import OVERLAYS
 from ravi_otel._telemetry import names
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
@@ -108,7 +108,7 @@ def test_errors_limits_and_slow_traces_are_kept_whatever_becomes_of_the_rest():
     assert f'span.attributes["{names.LIMIT_DECISION}"] == "denied"' in policies["limits"]["ottl_condition"]["span"]
     assert policies["ends"]["ottl_condition"]["span"] == [f'span.attributes["{names.STOP_REASON}"] != nil']
     assert policies["slow"]["latency"]["threshold_ms"] == 60_000
-    assert policies["doctor"]["string_attribute"] == {"key": "service.name", "values": [probe.SERVICE]}
+    assert policies["doctor"]["string_attribute"] == {"key": "service.name", "values": [SERVICE]}
     assert sampling["sampling_strategy"] == "span-ingest", "a trace with a limit event must be seen while its run goes on"
     cache = sampling["decision_cache"]
     assert min(cache["sampled_cache_size"], cache["non_sampled_cache_size"]) >= 10 * sampling["num_traces"]

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ravi_otel._stack import files, servers
-from ravi_otel._stack.engine import CORE, ONE, PROFILES
+from ravi_otel._stack.servers import ONE_PROJECT, PROFILES, PROJECT
 
 COLLECTOR = Path(__file__).parents[2] / "collector"
 VARIABLES = files.settings(COLLECTOR.parent, environ={})
@@ -107,7 +107,7 @@ def test_no_two_ports_are_the_same():
 
 def test_the_command_knows_the_projects_the_profiles_and_every_port():
     usual, one = compose("compose.yaml"), compose("one.yaml")
-    assert (usual["name"], one["name"]) == (CORE, ONE)
+    assert (usual["name"], one["name"]) == (PROJECT, ONE_PROJECT)
     assert {profile for service in usual["services"].values() for profile in service.get("profiles", ())} == set(PROFILES)
     for each, asked in ((usual, servers.needed_ports(PROFILES, one=False)), (one, servers.needed_ports((), one=True))):
         published = [REFERENCE.findall(port)[0][0] for service in each["services"].values() for port in service.get("ports", ())]

@@ -9,8 +9,8 @@ import click
 import yaml
 
 from ravi_otel._cli.stack import stack
-from ravi_otel._stack import engine, files, servers
-from ravi_otel._stack.ports import HOST, port
+from ravi_otel._stack import files, servers
+from ravi_otel._stack.servers import HOST, port
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "stack.md").read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def test_what_up_prints_is_on_the_page():
 
 
 def test_the_versions_that_are_needed_are_those_that_are_asked_for():
-    least = {kind.name: ".".join(map(str, kind.least)) for kind in engine.KINDS}
+    least = {kind.name: ".".join(map(str, kind.least)) for kind in servers.COMMANDS}
     assert f"compose {least['docker compose']} or newer" in PAGE
     assert f"podman-compose {least['podman-compose']} or newer" in PAGE
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
-from typing import Final
+from typing import Final, NamedTuple
 
 from ravi_otel._runtime.patching import figures, is_within
-from ravi_otel._stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
-from ravi_otel._stack.doctor.targets import SIGNALS, protocol_of
+from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
+from ravi_otel._stack.doctor.telemetry import SIGNALS, Route
 from ravi_otel._version import __version__
 
 _OURS: Final = "ravi-otel"
@@ -36,161 +35,127 @@ _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9._-]+)(?:\[[^\]]*\])?\s*([^;]*)(?:
 _EXTRA: Final = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
-    """Be what this package needs of another: versions such as `>=1.40,<2`, by which extra, "" for none."""
+class _Requirement(NamedTuple):
+    """What this package needs of another: versions such as `>=1.40,<2`, for which extra, "" for none."""
 
     name: str
     versions: str
     extra: str
 
+    def finding(self, check: str) -> Finding:
+        """Compare what is installed with the versions."""
+        found = _installed(self.name)
+        if found is not None and is_within(found, self.versions):
+            return well(check, f"{self.name} {found}")
+        said = f"{self.name} is not installed" if found is None else f"{self.name} {found} is outside {self.versions}"
+        return broken(check, said, f"Run: pip install '{self.name}{self.versions}'")
 
-def examine(asked: Asked) -> Iterator[Finding]:
-    """Look at the packages that a program here would have."""
-    yield _python()
+
+def examine(inputs: Inputs) -> Iterator[Finding]:
+    """Look at the packages that a program started here would have."""
     needed = _requirements()
-    yield from _ours(needed)
-    yield from _clients(needed)
-    yield from _opentelemetry(needed, asked)
-    yield from _plain(needed)
-    yield from _others()
+    python = f"Python {platform.python_version()} ({platform.python_implementation()}, {platform.system()})"
+    too_old = figures(platform.python_version()) < _LEAST_PYTHON
+    yield (broken("packages.python", python, "Use Python 3.11 or newer.") if too_old else well("packages.python", python))
+    if needed:
+        yield well("packages.ravi-otel", f"ravi-otel {__version__}")
+    else:
+        yield odd(
+            "packages.ravi-otel",
+            f"ravi-otel {__version__} is not installed as a package: what it needs cannot be compared",
+            "Install it with pip, so that opentelemetry-instrument finds it too.",
+        )
+    known = {each.name: each for each in reversed(needed)}
+    yield from _clients(known)
+    yield from _opentelemetry(known, inputs)
+    yield from _needed(needed)
+    yield from _other_instrumentations()
     yield from _extras(needed)
 
 
-def installed(name: str) -> str | None:
-    """Give the version of a distribution; None where it is not installed."""
+def _installed(name: str) -> str | None:
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
 
 
-def _requirements() -> list[Requirement]:
+def _requirements() -> list[_Requirement]:
     try:
-        lines = metadata.requires(_OURS) or []
+        found = [match for line in metadata.requires(_OURS) or [] if (match := _REQUIREMENT.fullmatch(line.strip())) is not None]
     except metadata.PackageNotFoundError:
         return []
-    found = [_REQUIREMENT.fullmatch(line.strip()) for line in lines]
-    read = [(each[1].lower(), each[2].strip(), _EXTRA.search(each[3] or "")) for each in found if each is not None]
-    return [Requirement(name, versions, extra[1] if extra else "") for name, versions, extra in read]
+    read = [(each[1].lower(), each[2].strip(), _EXTRA.search(each[3] or "")) for each in found]
+    return [_Requirement(name, versions, extra[1] if extra else "") for name, versions, extra in read]
 
 
-def _python() -> Finding:
-    version = platform.python_version()
-    said = f"Python {version} ({platform.python_implementation()}, {platform.system()})"
-    if figures(version) < _LEAST_PYTHON:
-        return broken("packages.python", said, "Use Python 3.11 or newer.")
-    return well("packages.python", said)
-
-
-def _ours(needed: Sequence[Requirement]) -> Iterator[Finding]:
-    said = f"ravi-otel {__version__}"
-    if needed:
-        yield well("packages.ravi-otel", said)
-    else:
-        yield odd(
-            "packages.ravi-otel",
-            f"{said} is not installed as a package: what it needs cannot be compared",
-            "Install it with pip, so that opentelemetry-instrument finds it too.",
-        )
-
-
-def _clients(needed: Sequence[Requirement]) -> Iterator[Finding]:
-    versions = _versions(needed, "openai")
-    found = installed("openai")
+def _clients(known: Mapping[str, _Requirement]) -> Iterator[Finding]:
+    needed = known.get("openai") or _Requirement("openai", "", "")
+    found, way_out = _installed("openai"), f"Run: pip install 'openai{needed.versions}'"
     if found is None:
-        yield odd("packages.openai", "openai is not installed: no call of it can be seen", f"Run: pip install 'openai{versions}'")
-    elif not is_within(found, versions):
-        yield broken("packages.openai", f"openai {found} is outside {versions}, which we wrap", f"Run: pip install 'openai{versions}'")
+        yield odd("packages.openai", "openai is not installed: no call of it can be seen", way_out)
+    elif not is_within(found, needed.versions):
+        yield broken("packages.openai", f"openai {found} is outside {needed.versions}, which we wrap", way_out)
     else:
-        yield well("packages.openai", f"openai {found} is wrapped ({versions or 'any version'})")
+        yield well("packages.openai", f"openai {found} is wrapped ({needed.versions or 'any version'})")
     for name in _SISTERS:
-        if (version := installed(name)) is not None:
+        if (version := _installed(name)) is not None:
             yield well(f"packages.{name}", f"{name} {version} is wrapped too")
 
 
-def _versions(needed: Sequence[Requirement], name: str) -> str:
-    return next((each.versions for each in needed if each.name == name), "")
-
-
-def _opentelemetry(needed: Sequence[Requirement], asked: Asked) -> Iterator[Finding]:
-    api, sdk = installed(_API), installed(_SDK)
-    yield _ranged("packages.api", _API, api, _versions(needed, _API))
-    yield _ranged("packages.sdk", _SDK, sdk, _versions(needed, _SDK))
+def _opentelemetry(known: Mapping[str, _Requirement], inputs: Inputs) -> Iterator[Finding]:
+    api, sdk = _installed(_API), _installed(_SDK)
+    for check, name in (("packages.api", _API), ("packages.sdk", _SDK)):
+        yield (known.get(name) or _Requirement(name, "", "")).finding(check)
     if api and sdk and api != sdk:
-        yield broken(
-            "packages.opentelemetry",
-            f"{_API} {api} and {_SDK} {sdk} are of two releases, and each SDK needs its own API",
-            f"Run: pip install '{_API}=={sdk}'",
-        )
-    for protocol in dict.fromkeys(protocol_of(asked, signal) for signal in SIGNALS):
-        if (exporter := _EXPORTERS.get(protocol)) is not None:
-            yield _exporter(exporter, protocol, sdk, _versions(needed, exporter))
+        said = f"{_API} {api} and {_SDK} {sdk} are of two releases, and each SDK needs its own API"
+        yield broken("packages.opentelemetry", said, f"Run: pip install '{_API}=={sdk}'")
+    for protocol in dict.fromkeys(Route.of(inputs, signal).protocol for signal in SIGNALS):
+        if (name := _EXPORTERS.get(protocol, "")) != "":
+            yield _exporter(known.get(name) or _Requirement(name, "", ""), protocol, sdk)
 
 
-def _exporter(name: str, protocol: str, sdk: str | None, versions: str) -> Finding:
-    found = installed(name)
+def _exporter(needed: _Requirement, protocol: str, sdk: str | None) -> Finding:
+    name, found = needed.name, _installed(needed.name)
     if found is None:
-        extra = "[grpc]" if protocol == "grpc" else ""
-        return broken(
-            "packages.exporter",
-            f"{name} is not installed, and the protocol is {protocol}: nothing can be exported",
-            f"Run: pip install 'ravi-otel{extra}'",
-        )
-    if sdk and is_within(found, versions) and figures(found)[:2] != figures(sdk)[:2]:
-        return odd("packages.exporter", f"{name} {found} is of another release than {_SDK} {sdk}", f"Run: pip install '{name}~={sdk}'")
-    return _ranged("packages.exporter", name, found, versions)
+        said = f"{name} is not installed, and the protocol is {protocol}: nothing can be exported"
+        return broken("packages.exporter", said, f"Run: pip install 'ravi-otel{'[grpc]' if protocol == 'grpc' else ''}'")
+    if sdk and is_within(found, needed.versions) and figures(found)[:2] != figures(sdk)[:2]:
+        said = f"{name} {found} is of another release than {_SDK} {sdk}"
+        return odd("packages.exporter", said, f"Run: pip install '{name}~={sdk}'")
+    return needed.finding("packages.exporter")
 
 
-def _ranged(check: str, name: str, found: str | None, versions: str) -> Finding:
-    if found is None:
-        return broken(check, f"{name} is not installed", f"Run: pip install '{name}{versions}'")
-    if not is_within(found, versions):
-        return broken(check, f"{name} {found} is outside {versions}", f"Run: pip install '{name}{versions}'")
-    return well(check, f"{name} {found}")
-
-
-def _plain(needed: Sequence[Requirement]) -> Iterator[Finding]:
+def _needed(requirements: Sequence[_Requirement]) -> Iterator[Finding]:
     """Look at the rest of what we need; those that are well are one finding."""
     told = {"openai", _API, _SDK, *_EXPORTERS.values()}
-    rest = [each for each in needed if not each.extra and each.name not in told]
-    found = [_ranged("packages.needed", each.name, installed(each.name), each.versions) for each in rest]
+    found = [each.finding("packages.needed") for each in requirements if not each.extra and each.name not in told]
     yield from (each for each in found if each.state != "well")
     if fine := [each.said for each in found if each.state == "well"]:
         yield well("packages.needed", ", ".join(fine))
 
 
-def _others() -> Iterator[Finding]:
+def _other_instrumentations() -> Iterator[Finding]:
     """Look for other instrumentations of the same clients: each would make a second span of a call."""
     for name in _HANDLED:
-        if (version := installed(name)) is not None:
-            yield well(
-                "packages.others",
-                f"{name} {version} is here: where it makes a call's span we make none, and count and limit the call all the same",
-            )
+        if (version := _installed(name)) is not None:
+            said = f"{name} {version} is here: where it makes a call's span we make none, and count and limit the call all the same"
+            yield well("packages.others", said)
     for name in _UNKNOWN:
-        if (version := installed(name)) is not None:
-            yield odd(
-                "packages.others",
-                f"{name} {version} is here: where it instruments the client too, a call may have a second span",
-                "Switch its instrumentation of the client off, or read its spans beside ours.",
-            )
+        if (version := _installed(name)) is not None:
+            said = f"{name} {version} is here: where it instruments the client too, a call may have a second span"
+            yield odd("packages.others", said, "Switch its instrumentation of the client off, or read its spans beside ours.")
 
 
-def _extras(needed: Sequence[Requirement]) -> Iterator[Finding]:
+def _extras(requirements: Sequence[_Requirement]) -> Iterator[Finding]:
     absent: list[str] = []
-    for extra in sorted({each.extra for each in needed} - {""}):
-        wanted = [each for each in needed if each.extra == extra]
-        found = [(each, installed(each.name)) for each in wanted]
-        missing = [each.name for each, version in found if version is None]
-        if missing:
+    for extra in sorted({each.extra for each in requirements} - {""}):
+        wanted = [each for each in requirements if each.extra == extra]
+        if missing := [each.name for each in wanted if _installed(each.name) is None]:
             absent.append(f"{extra} ({', '.join(missing)})")
             continue
-        yield from (
-            bad for each, version in found if (bad := _ranged("packages.extras", each.name, version, each.versions)).state != "well"
-        )
-        yield well("packages.extras", f"extra {extra}: {', '.join(f'{each.name} {version}' for each, version in found)}")
+        yield from (bad for each in wanted if (bad := each.finding("packages.extras")).state != "well")
+        yield well("packages.extras", f"extra {extra}: {', '.join(f'{each.name} {_installed(each.name)}' for each in wanted)}")
     if absent:
-        yield left_out(
-            "packages.extras", f"extras not installed: {'; '.join(absent)}", "Where you want one, run: pip install 'ravi-otel[NAME]'"
-        )
+        said = f"extras not installed: {'; '.join(absent)}"
+        yield left_out("packages.extras", said, "Where you want one, run: pip install 'ravi-otel[NAME]'")

@@ -1,246 +1,258 @@
-"""Look at the variables of OpenTelemetry: where telemetry goes, how often, and under which names."""
+"""Look at our own variables: policy and limits, what crosses to other processes, the spool, and names that are none."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator
+import os
+import re
+import shlex
+import stat
+import time
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
-from ravi_otel._stack.doctor.finding import Asked, Finding, broken, odd, well
-from ravi_otel._stack.doctor.targets import BASE, GRPC, HTTP, SIGNALS, Signal, endpoint_of, is_exported, protocol_of, show
+from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
+from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
+from ravi_otel._extras import load
+from ravi_otel._runtime.config import effective
+from ravi_otel._stack import files
+from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
+from ravi_otel._stack.doctor.ledger import file_system
+from ravi_otel._telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
+from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
+from ravi_otel.carrier.keys import VARIABLE as KEYS
+from ravi_otel.errors import RaviError
 from ravi_otel.local._wording import clean
+from ravi_otel.policy._limits import Kind
 
-_OTHERS_PORT: Final = {HTTP: (4317, GRPC, 4318), GRPC: (4318, HTTP, 4317)}
-_PATHS: Final = {signal: f"/v1/{signal}" for signal in SIGNALS}
-_WINDOW_MS: Final = 90_000
-_COMPRESSIONS: Final = ("", "none", "gzip", "deflate")
-_MOST_TIMEOUT_S: Final = 600.0
-_NEAR: Final = 0.7
-_ENVIRONMENT: Final = "deployment.environment.name"
+OURS: Final = frozenset(
+    {
+        *(f"RAVI_LIMIT_{kind.upper()}" for kind in Kind),
+        "RAVI_ADMISSION",
+        "RAVI_ALLOW_UNSEEN",
+        "RAVI_APPROVALS",
+        "RAVI_CARRY_AS",
+        "RAVI_CARRY_BAGGAGE",
+        "RAVI_CARRY_KEYS",
+        "RAVI_CARRY_TO",
+        "RAVI_CARRY_TRUST",
+        "RAVI_CONTENT_BYTES",
+        "RAVI_CONTENT_TEXT_BYTES",
+        "RAVI_DETAIL",
+        "RAVI_ENFORCEMENT",
+        "RAVI_EXPORT_SPOOL",
+        "RAVI_EXPORT_SPOOL_AGE_S",
+        "RAVI_EXPORT_SPOOL_BYTES",
+        "RAVI_FOOTERS",
+        "RAVI_FRAMEWORKS",
+        "RAVI_INCLUDE_USAGE",
+        "RAVI_JAEGER_URL",
+        "RAVI_LAUNCH",
+        "RAVI_LAUNCH_FD",
+        "RAVI_LAUNCH_SITE",
+        "RAVI_LEASE_S",
+        "RAVI_LEDGER",
+        "RAVI_LIMIT_LOG",
+        "RAVI_LIVE",
+        "RAVI_POLICY",
+        "RAVI_PROFILE",
+        "RAVI_FORMATS",
+        "RAVI_PROVIDERS",
+        "RAVI_RAISE_BUGS",
+        "RAVI_REDACT",
+        "RAVI_SHORTEN_TIMEOUTS",
+        "RAVI_SIGTERM",
+        "RAVI_STEP_SPANS",
+        "RAVI_STORE",
+        "RAVI_TIME_PER_OUTPUT_CHUNK",
+        "RAVI_USAGE_HOSTS",
+        "RAVI_WARN_AT",
+    }
+)
+"""Every variable of ours that a program reads; those of the stack's servers are in its `.env`."""
+
+_PREFIX: Final = "RAVI_"
+_LIMITING: Final = frozenset({"RAVI_LEDGER", "RAVI_POLICY"})
+_NEAR: Final = 0.75
+_LONGEST: Final = 80
 
 
-def examine(asked: Asked) -> Iterator[Finding]:
-    """Look at OTEL_* variables."""
-    yield from _switches(asked)
-    yield from _endpoints(asked)
-    yield from _headers(asked)
-    yield from _plain(asked)
-    yield from _interval(asked)
-    yield from _resource(asked)
+def examine(inputs: Inputs) -> Iterator[Finding]:
+    """Look at RAVI_* variables, and at the policy file."""
+    yield from _policy(inputs)
+    yield from _carrying(inputs)
+    yield from _lease(inputs)
+    yield from _spool(inputs)
+    yield from _unknown(inputs)
 
 
-def _switches(asked: Asked) -> Iterator[Finding]:
-    disabled = asked.said("OTEL_SDK_DISABLED").lower()
-    if disabled == "true":
-        yield odd("settings.export", "OTEL_SDK_DISABLED=true: no telemetry is made at all", "Unset OTEL_SDK_DISABLED to have any.")
-    elif disabled not in ("", "false"):
+def _policy(inputs: Inputs) -> Iterator[Finding]:
+    environ = {name: value for name, value in inputs.environ.items() if name != LEDGER}  # which is looked at by itself
+    try:
+        policy = effective(environ=environ, file=inputs.policy)
+        if policy.gate is not None:
+            load("ravi_otel.supervisor.rule_files").read_rules(policy.gate)
+    except RaviError as error:
+        yield broken("settings.policy", str(error), "Mend what the sentence names; `ravi-otel limits` shows what counts then.")
+        return
+    named = inputs.policy or inputs.value("RAVI_POLICY")
+    limits = len(policy.limits)
+    said = f"{limits} limit{'' if limits == 1 else 's'} from environment and policy file"
+    yield well("settings.policy", f"{said} ({clean(str(named), 120)})" if named else said)
+    if policy.observe and limits:
+        yield odd("settings.policy", "limits only observe: nothing is refused", "Unset RAVI_ENFORCEMENT, or set it to enforce.")
+
+
+def _carrying(inputs: Inputs) -> Iterator[Finding]:
+    try:
+        check_configured(inputs.environ)
+    except RaviError as error:
+        yield broken("settings.carrying", f"{error} Nothing is carried to or from other processes.", "Mend the variable it names.")
+        return
+    keys, to, trust = inputs.value(KEYS), inputs.value(TO), inputs.value(TRUST)
+    if to and not keys:
+        yield odd("settings.carrying", f"{TO} is set and {KEYS} is not: what is carried is not signed", f"Set {KEYS} on both sides.")
+    if inputs.value(NAMES) and not (keys or trust):
+        yield odd("settings.carrying", f"{NAMES} is set, and nothing from outside is believed", f"Set {KEYS}, or {TRUST}.")
+    if trust and not keys:
         yield odd(
-            "settings.export",
-            f"OTEL_SDK_DISABLED={clean(disabled, 40)!r} is not read as true: telemetry is made",
-            "Set OTEL_SDK_DISABLED=true to have none, or unset it.",
+            "settings.carrying",
+            f"{TRUST} believes peers by their address, without a signature",
+            f"Set {KEYS} on both sides, and unset {TRUST}.",
         )
-    for signal in SIGNALS:
-        variable = f"OTEL_{signal.upper()}_EXPORTER"
-        named = asked.said(variable).lower()
-        if named and "otlp" not in [each.strip() for each in named.split(",")]:
-            tell = broken if difflib.get_close_matches(named, ["otlp"], cutoff=_NEAR) else odd  # `none` is a decision, `otpl` is none
-            yield tell(
-                "settings.export",
-                f"{variable}={clean(named, 40)}: {signal} go nowhere, for otlp is all that is exported by",
-                f"Set {variable}=otlp, or unset it.",
+    if keys and (to or trust or inputs.value(NAMES)):
+        yield well("settings.carrying", "what crosses to other processes is signed")
+    if inputs.value(BAGGAGE) and not to:
+        yield left_out("settings.carrying", f"{BAGGAGE} is set, and {TO} names no host that our entry goes to")
+
+
+def _lease(inputs: Inputs) -> Iterator[Finding]:
+    try:
+        lease_of(inputs.value(LEASE))
+    except RaviError as error:
+        yield broken("settings.lease", str(error), f"Set {LEASE} to seconds such as 30, or unset it.")
+
+
+def _unknown(inputs: Inputs) -> Iterator[Finding]:
+    known = OURS | set(files.settings(files.shipped(), environ={}))
+    for name in sorted(inputs.environ):
+        if not name.upper().startswith(_PREFIX) or name in known or name.startswith(("RAVI_LIMIT_", "RAVI_LAUNCH")):
+            continue
+        close = _meant(name, known)
+        way_out = f"Write {close}." if close else "Take it away, or write the name that was meant."
+        tell = broken if close and close in _LIMITING and not inputs.value(close) else odd
+        yield tell("settings.names", f"{clean(name, 80)} is no variable of ours", way_out)
+    if "RAVI_RAISE_BUGS" in inputs.environ:
+        yield odd("settings.bugs", "RAVI_RAISE_BUGS is set: a bug of ours ends a call of yours", "Unset it outside of tests.")
+
+
+def _meant(name: str, known: Collection[str]) -> str | None:
+    """Return the variable that a name was meant to be; None when none is near."""
+    stems = {each.removeprefix(_PREFIX): each for each in known}
+    stem = name.upper().removeprefix(_PREFIX)
+    close = [each for each in stems if each.endswith(f"_{stem}")]  # RAVI_SPOOL is RAVI_EXPORT_SPOOL
+    if len(close) != 1 and len(stem) <= _LONGEST:
+        close = difflib.get_close_matches(stem, sorted(stems), n=1, cutoff=_NEAR)
+    return stems[close[0]] if len(close) == 1 else None
+
+
+# -- the spool ----------------------------------------------------------------------------------------------------
+
+_BATCHES: Final = re.compile(r"(?:traces|metrics|logs)-[0-9a-f]{16}")
+"""What the export makes in it. What else lies there is somebody else's, and is neither looked at nor advised upon."""
+
+_KERNELS: Final = frozenset({"proc", "sysfs", "cgroup", "cgroup2", "devpts", "debugfs", "tracefs", "securityfs", "bpf"})
+_MOST_LISTED: Final = 10_000
+_OLD_S: Final = 300.0
+_OWN: Final = f"Set {SPOOL} to a directory of its own, which nobody else may write; it is made when it is needed."
+
+
+def _spool(inputs: Inputs) -> Iterator[Finding]:
+    """Look at the directory that RAVI_EXPORT_SPOOL names, where it does; nothing in it is changed."""
+    named = inputs.value(SPOOL)
+    if not named:
+        return
+    yield from _bounds(inputs)
+    try:
+        path = Path(named).expanduser().absolute()
+        found = path.stat() if path.exists() else None
+    except (OSError, RuntimeError, ValueError):
+        yield broken("settings.spool", f"{SPOOL} names no directory that can be found", f"Set {SPOOL} to one that you can write.")
+        return
+    shown = clean(str(path), 120)
+    above = path if found is not None else next((each for each in path.parents if each.exists()), path)
+    if found is not None and not stat.S_ISDIR(found.st_mode):
+        yield broken("settings.spool", f"{SPOOL}={shown} is no directory", f"Set {SPOOL} to a directory.")
+    elif (kind := file_system(above)) in _KERNELS:
+        yield broken("settings.spool", f"{SPOOL}={shown} is where {clean(kind, 20)} keeps no files of anybody's", _OWN)
+    elif found is None:
+        yield _to_be_made(above, shown)
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield broken("settings.spool", f"{SPOOL}={shown} cannot be written by this user", f"Set {SPOOL} to one that you can write.")
+    elif (flaw := _of_others(path, found, shown)) is not None:
+        yield flaw
+    else:
+        yield _waiting(path, shown)
+
+
+def _bounds(inputs: Inputs) -> Iterator[Finding]:
+    for variable, example in ((SPOOL_BYTES, 268_435_456), (SPOOL_AGE_S, 86_400)):
+        if not (said := inputs.value(variable)):
+            continue
+        try:
+            number = float(said)
+        except ValueError:
+            number = math.nan
+        if not 1 <= number <= 2**53:
+            yield odd(
+                "settings.spool",
+                f"{variable}={clean(said, 40)!r} is no number from 1 up: {example} is used",
+                f"Set {variable} to a plain number such as {example}, or unset it.",
             )
 
 
-def _endpoints(asked: Asked) -> Iterator[Finding]:
-    if not any(endpoint_of(asked, signal)[1] for signal in SIGNALS):
-        yield odd(
-            "settings.endpoint",
-            "no OTEL_EXPORTER_OTLP_ENDPOINT: telemetry leaves the program only by providers of its own",
-            "Set OTEL_EXPORTER_OTLP_ENDPOINT, for the stack on this machine to http://127.0.0.1:4318.",
-        )
-        return
-    for signal in SIGNALS:
-        if not endpoint_of(asked, signal)[1]:
-            yield odd("settings.endpoint", f"no endpoint for {signal}: they are not exported", f"Set {BASE}, which is for all signals.")
-    told: set[tuple[str, str]] = set()
-    for signal in SIGNALS:
-        variable, url = endpoint_of(asked, signal)
-        protocol = protocol_of(asked, signal)
-        if url and (variable, protocol) not in told:
-            told.add((variable, protocol))
-            yield from _endpoint(signal, variable, url, protocol)
+def _to_be_made(above: Path, shown: str) -> Finding:
+    if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
+        return well("settings.spool", f"{SPOOL}={shown} is made when it is needed")
+    return broken("settings.spool", f"{SPOOL}={shown} cannot be made by this user", f"Make it, or set {SPOOL} to another one.")
 
 
-def _endpoint(signal: Signal, variable: str, url: str, protocol: str) -> Iterator[Finding]:
-    if protocol not in (HTTP, GRPC):
-        yield broken(
-            "settings.protocol",
-            f"protocol {clean(protocol, 40)!r} is not supported: {signal} are not exported",
-            "Set OTEL_EXPORTER_OTLP_PROTOCOL to http/protobuf or grpc.",
-        )
-        return
-    shown = f"{variable}={show(url)}"
-    flaw = _flaw_of_url(shown, variable, url, protocol)
-    if flaw is not None:
-        yield flaw
-        return
-    parts = urlsplit(url if "://" in url else f"//{url}")
-    found = list(_of_place(shown, variable, parts.port, protocol))
-    found += _of_path(shown, signal, variable, parts.path, protocol)
-    if parts.username is not None or parts.password is not None:
-        found.append(
-            odd("settings.endpoint", f"{shown} has a user or a password in it", "Put credentials into OTEL_EXPORTER_OTLP_HEADERS instead.")
-        )
-    yield from found or [well("settings.endpoint", f"{shown}, by {protocol}")]
-
-
-def _flaw_of_url(shown: str, variable: str, url: str, protocol: str) -> Finding | None:
-    if show(url) == "…":
-        return broken("settings.endpoint", f"{variable} is no URL", f"Set {variable} to one such as http://localhost:4318.")
-    if "://" not in url:
-        if protocol == HTTP:
-            return broken("settings.endpoint", f"{shown} has no scheme", f"Write http:// or https:// before it in {variable}.")
-        return odd(
-            "settings.endpoint", f"{shown} has no scheme: gRPC takes that for TLS", f"Write http:// or https:// before it in {variable}."
-        )
-    scheme = urlsplit(url).scheme.lower()
-    if scheme not in ("http", "https"):
-        return broken("settings.endpoint", f"{shown} has scheme {clean(scheme, 20)}", f"Write http:// or https:// in {variable}.")
+def _of_others(path: Path, found: os.stat_result, shown: str) -> Finding | None:
+    """Say who else may use the directory, or what the export has made in it. Never a command for more than what the export made."""
+    if found.st_uid != os.geteuid():
+        said = f"{SPOOL}={shown} belongs to user {found.st_uid}, and this is {os.geteuid()}"
+        return broken("settings.spool", said, f"Give each user a {SPOOL} of its own.")
+    if found.st_mode & 0o022:
+        return broken("settings.spool", f"{SPOOL}={shown} may be written by others (mode {stat.S_IMODE(found.st_mode):04o})", _OWN)
+    for each in _made(path):
+        inside = each.lstat()
+        if inside.st_uid != os.geteuid() or not stat.S_ISDIR(inside.st_mode):
+            return broken("settings.spool", f"{SPOOL}={shown}: {each.name} is no directory of this user", _OWN)
+        if inside.st_mode & 0o077:
+            plain = shown == str(path)  # else it was shortened, or holds what no terminal should see
+            way_out = f"Run: chmod go= {shlex.quote(str(each))}" if plain else f"Take the rights of others from {each.name} in it."
+            return broken("settings.spool", f"{SPOOL}={shown}: others may use {each.name}", way_out)
     return None
 
 
-def _of_place(shown: str, variable: str, port: int | None, protocol: str) -> Iterator[Finding]:
-    others, other, own = _OTHERS_PORT[protocol]
-    if port == others:
-        protocol_variable = variable.replace("ENDPOINT", "PROTOCOL")
-        yield odd(
-            "settings.endpoint",
-            f"{shown}: port {others} is that of {other}, and the protocol is {protocol}",
-            f"Set {protocol_variable}={other}, or the port to {own}.",
-        )
+def _made(path: Path) -> list[Path]:
+    return [each for each in islice(path.iterdir(), _MOST_LISTED) if _BATCHES.fullmatch(each.name)]
 
 
-def _of_path(shown: str, signal: Signal, variable: str, path: str, protocol: str) -> Iterator[Finding]:
-    if protocol == GRPC:
-        if path.strip("/"):
-            yield odd("settings.endpoint", f"{shown} has a path, which gRPC does not use", f"Take the path out of {variable}.")
-        return
-    if variable == BASE and path.rstrip("/").endswith(tuple(_PATHS.values())):
-        yield broken(
-            "settings.endpoint",
-            f"{shown} has the path of one signal, and /v1/{signal} is added to it",
-            f"Take {path.rstrip('/')[path.rindex('/v1/') :]} out of {variable}.",
-        )
-    if variable != BASE and not path.rstrip("/").endswith(_PATHS[signal]):
-        yield odd(
-            "settings.endpoint",
-            f"{shown} is used as it is, and does not end in {_PATHS[signal]}",
-            f"Write the whole URL with {_PATHS[signal]} into {variable}, or the base into {BASE}.",
-        )
-
-
-def _headers(asked: Asked) -> Iterator[Finding]:
-    for variable in ("OTEL_EXPORTER_OTLP_HEADERS", *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS" for signal in SIGNALS)):
-        said = asked.said(variable)
-        wrong = [number for number, pair in enumerate(said.split(","), 1) if pair.strip() and not _is_header(pair)]
-        if wrong:
-            yield broken(
-                "settings.headers",
-                f"{variable}: number {wrong[0]} of its headers is no NAME=VALUE, and is left out",
-                "Write NAME=VALUE with commas between, and %20 for a blank in a value.",
-            )
-        elif said:
-            count = sum(bool(pair.strip()) for pair in said.split(","))
-            yield well("settings.headers", f"{variable} has {count} header{'s' if count > 1 else ''}; values are not shown")
-
-
-def _is_header(pair: str) -> bool:
-    name, sign, value = pair.strip().partition("=")
-    token = name.strip()
-    named = bool(token) and token.isascii() and token.replace("-", "").replace("_", "").replace(".", "").isalnum()
-    return bool(sign) and named and unquote(value).isprintable()
-
-
-def _plain(asked: Asked) -> Iterator[Finding]:
-    """Look at what every exporter reads besides: how long a request may take, and whether it is compressed."""
-    for prefix in ("OTEL_EXPORTER_OTLP_", *(f"OTEL_EXPORTER_OTLP_{signal.upper()}_" for signal in SIGNALS)):
-        timeout, compression = asked.said(f"{prefix}TIMEOUT"), asked.said(f"{prefix}COMPRESSION").lower()
-        seconds = _number(timeout or "10")
-        if seconds is None or seconds <= 0:
-            yield broken(
-                "settings.export",
-                f"{prefix}TIMEOUT={clean(timeout, 40)!r} is no number of seconds",
-                f"Set {prefix}TIMEOUT to one such as 10.",
-            )
-        elif seconds > _MOST_TIMEOUT_S:
-            yield odd(
-                "settings.export",
-                f"{prefix}TIMEOUT={clean(timeout, 40)} is {seconds:,.0f} s: it is read as seconds, not as milliseconds",
-                f"Set {prefix}TIMEOUT to seconds such as 10.",
-            )
-        if compression not in _COMPRESSIONS:
-            yield broken(
-                "settings.export",
-                f"{prefix}COMPRESSION={clean(compression, 40)!r} is none that is known",
-                f"Set {prefix}COMPRESSION to gzip or none.",
-            )
-
-
-def _interval(asked: Asked) -> Iterator[Finding]:
-    said = asked.said("OTEL_METRIC_EXPORT_INTERVAL")
-    interval = _number(said or "60000")
-    if interval is None or interval <= 0:
-        yield odd(
-            "settings.interval",
-            f"OTEL_METRIC_EXPORT_INTERVAL={clean(said, 40)!r} is no number of milliseconds",
-            "Set it to one such as 60000, or unset it.",
-        )
-    elif interval > _WINDOW_MS:
-        yield odd(
-            "settings.interval",
-            f"metrics are sent every {interval / 1_000:g} s, and the alerts look at the last {_WINDOW_MS // 1_000} s",
-            f"Set OTEL_METRIC_EXPORT_INTERVAL to at most {_WINDOW_MS}, or widen the windows of the alerts.",
-        )
-    else:
-        yield well("settings.interval", f"metrics are sent every {interval / 1_000:g} s")
-
-
-def _resource(asked: Asked) -> Iterator[Finding]:
-    attributes: dict[str, str] = {}
-    for number, pair in enumerate(asked.said("OTEL_RESOURCE_ATTRIBUTES").split(","), 1):
-        if not pair.strip():
-            continue
-        name, sign, value = pair.partition("=")
-        if not sign or not name.strip():
-            yield odd(
-                "settings.resource",
-                f"OTEL_RESOURCE_ATTRIBUTES: number {number} of its attributes is no NAME=VALUE, and is left out",
-                "Write NAME=VALUE with commas between, and %2C for a comma in a value.",
-            )
-        attributes[name.strip()] = unquote(value.strip())
-    service = asked.said("OTEL_SERVICE_NAME") or attributes.get("service.name", "")
-    if service:
-        yield well("settings.service", f"the service is {clean(service)!r}")
-    else:
-        yield odd("settings.service", "the service has no name: it will be 'unknown_service'", "Set OTEL_SERVICE_NAME.")
-    if attributes.get(_ENVIRONMENT):
-        yield well("settings.environment", f"the environment is {clean(attributes[_ENVIRONMENT])!r}")
-    else:
-        older = " (deployment.environment is the older name)" if "deployment.environment" in attributes else ""
-        yield odd(
-            "settings.environment",
-            f"no {_ENVIRONMENT} is set{older}: alerts and dashboards cannot tell environments apart",
-            f"Add {_ENVIRONMENT}=NAME to OTEL_RESOURCE_ATTRIBUTES.",
-        )
-    if any(is_exported(asked, signal) for signal in SIGNALS) and asked.said("OTEL_SERVICE_NAME") == "ravi-otel-doctor":
-        yield odd("settings.service", "ravi-otel-doctor is the name of what is sent to look", "Give your service a name of its own.")
-
-
-def _number(said: str) -> float | None:
-    try:
-        number = float(said)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+def _waiting(path: Path, shown: str) -> Finding:
+    batches = list(islice((each for child in _made(path) for each in child.glob("*.otlp")), _MOST_LISTED))
+    if not batches:
+        return well("settings.spool", f"{SPOOL}={shown}, and nothing waits in it")
+    sizes = [each.lstat() for each in batches if each.exists()]
+    age_s = max((time.time() - each.st_mtime for each in sizes), default=0.0)
+    said = f"{SPOOL}={shown}: {len(batches):,} batches wait, {sum(each.st_size for each in sizes) / 1e6:,.1f} MB, the oldest {age_s:,.0f} s"
+    if age_s < _OLD_S:
+        return well("settings.spool", said)
+    return odd(
+        "settings.spool",
+        said,
+        "Start a program with the same endpoint and headers, which sends them; delete those of an endpoint or key that is no more.",
+    )

@@ -6,13 +6,13 @@ import os
 import time
 from pathlib import Path
 
-from ravi_otel._stack.doctor.finding import Asked, Check, Finding
+from ravi_otel._stack.doctor import Check, Finding, Inputs
 
 
 def ask(
     group: Check, *, within_s: float = 20.0, ledger: str | None = None, policy: Path | None = None, env_file: Path | None = None
 ) -> list[Finding]:
-    return list(group(Asked(dict(os.environ), time.monotonic() + within_s, ledger, policy, env_file)))
+    return list(group(Inputs(dict(os.environ), time.monotonic() + within_s, ledger, policy, env_file)))
 
 
 def states(findings: list[Finding]) -> dict[str, set[str]]:

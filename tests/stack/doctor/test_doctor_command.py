@@ -13,8 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ravi_otel._cli.entry import commands
-from ravi_otel._stack.doctor.examining import examine, worst
-from ravi_otel._stack.doctor.finding import Asked, broken, left_out, odd, well
+from ravi_otel._stack.doctor import Inputs, broken, examine, left_out, odd, well, worst
 
 
 @pytest.fixture(autouse=True)
@@ -121,12 +120,12 @@ def test_all_of_it_takes_no_longer_than_agreed(monkeypatch):
 def test_a_check_that_hangs_leaves_what_was_found_and_is_itself_a_finding():
     never = threading.Event()
 
-    def hangs(asked):
+    def hangs(inputs):
         yield well("slow.first", "seen")
         never.wait()
 
     now = time.monotonic()
-    found = examine(Asked({}, now + 0.05), now + 0.1, {"slow": hangs, "quick": lambda asked: [odd("quick", "a", "b")]})
+    found = examine(Inputs({}, now + 0.05), now + 0.1, {"slow": hangs, "quick": lambda inputs: [odd("quick", "a", "b")]})
     never.set()
     assert [(each.check, each.state) for each in found] == [("slow.first", "well"), ("slow", "broken"), ("quick", "odd")]
 
@@ -134,7 +133,7 @@ def test_a_check_that_hangs_leaves_what_was_found_and_is_itself_a_finding():
 def test_a_check_that_fails_leaves_the_others(monkeypatch):
     monkeypatch.delenv("RAVI_RAISE_BUGS", raising=False)
     now = time.monotonic()
-    found = examine(Asked({}, now + 5), now + 5, {"bad": lambda asked: 1 / 0, "good": lambda asked: [well("good", "a")]})
+    found = examine(Inputs({}, now + 5), now + 5, {"bad": lambda inputs: 1 / 0, "good": lambda inputs: [well("good", "a")]})
     assert [(each.check, each.state) for each in found] == [("bad", "broken"), ("good", "well")]
     assert "ZeroDivisionError" in found[0].said
 

@@ -16,7 +16,7 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._enforcement.ledger.judge import Grant, Line, Reservation
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
 from ravi_otel._flow import run_sync
-from ravi_otel._stack.doctor import ledger, ledger_file
+from ravi_otel._stack.doctor import ledger
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
@@ -194,8 +194,8 @@ def test_a_network_file_system_is_known_by_the_longest_mount_point(tmp_path, mon
         "broken",
     ]
     mounts.write_text("\n".join(lines))
-    monkeypatch.setattr(ledger_file, "_MOUNTS", mounts)
-    assert ledger_file.file_system(tmp_path) == "ext4"
+    monkeypatch.setattr(ledger, "_MOUNTS", mounts)
+    assert ledger.file_system(tmp_path) == "ext4"
     found = [each for each in ask(ledger.examine, ledger=f"sqlite:{place}/ledger.db") if each.check == "ledger.place"]
     assert [each.state for each in found] == ["broken"]
     assert "nfs4" in found[0].said

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from asking_doctor import ask, not_well, states, the
 
+from ravi_otel._runtime.patching import is_within
 from ravi_otel._stack.doctor import packages
 
 NEEDED = ("openai<4,>=1.66", "opentelemetry-api<2,>=1.40", "opentelemetry-sdk<2,>=1.40", "opentelemetry-exporter-otlp-proto-http<2,>=1.40")
@@ -104,4 +105,4 @@ def test_another_instrumentation_of_the_client_is_named_with_what_becomes_of_its
     ],
 )
 def test_a_version_is_within_its_range_or_not(version, versions, within):
-    assert packages.is_within(version, versions) is within
+    assert is_within(version, versions) is within

@@ -9,7 +9,7 @@ from pathlib import Path
 from asking_doctor import ask
 
 from ravi_otel._cli.doctor import doctor
-from ravi_otel._stack.doctor import settings
+from ravi_otel._stack.doctor import telemetry
 from ravi_otel._stack.servers import CORE
 
 ROOT = Path(__file__).parents[3]
@@ -18,19 +18,12 @@ GROUPS = ("packages", "settings", "endpoint", "stack", "arrival", "ledger", "sto
 NAME = re.compile(rf"(?:{'|'.join(GROUPS)})\.[a-z_-]+|stack|ledger|store|endpoint")
 
 
-TELLERS = {"well", "odd", "broken", "left_out", "tell", "ails", "_ranged"}
-
-
 def checks() -> set[str]:
-    """Give the name of every check: what findings are made with, and those that are put together from a server's or a signal's name."""
+    """Return the name of every check: those that are written, and those that are put together from a server's or a signal's name."""
     made = {f"{group}.{signal}" for group in ("endpoint", "arrival") for signal in ("traces", "metrics", "logs")}
     made |= {f"stack.{server.name}" for server in CORE} | {"packages.anthropic", "packages.groq"}
     for file in (ROOT / "ravi_otel" / "_stack" / "doctor").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) in TELLERS:
-                made |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
-            if isinstance(node, ast.Constant) and re.fullmatch(r"(?:endpoint|ledger)\.[a-z_]+", str(node.value)):
-                made.add(str(node.value))
+        made |= {str(node.value) for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
     return {name for name in made if NAME.fullmatch(name)}
 
 
@@ -50,6 +43,6 @@ def test_what_the_example_says_of_settings_is_what_is_said(monkeypatch):
     for name, value in re.findall(r"\$ export (\w+)=(\S+)", example):
         monkeypatch.setenv(name, value)
     shown = re.findall(r"^(well|odd|broken) +(settings\.\w+): (.+)(?:\n +-> (.+))?$", example, re.MULTILINE)
-    said = {(each.state, each.check, each.said, each.advice) for each in ask(settings.examine)}
+    said = {(each.state, each.check, each.said, each.advice) for each in ask(telemetry.examine_settings)}
     assert len(shown) == 2
     assert set(shown) <= said

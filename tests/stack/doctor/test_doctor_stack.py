@@ -15,7 +15,8 @@ from asking_doctor import ask, not_well, states, the
 from misbehaving import Answer, Collector, status
 
 from ravi_otel._stack import files
-from ravi_otel._stack.doctor import arrival, endpoint
+from ravi_otel._stack.doctor import stack as checks
+from ravi_otel._stack.doctor.telemetry import examine_endpoint
 
 SHIPPED = files.shipped()
 RULES = [
@@ -106,7 +107,7 @@ def stack(collector: Collector, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ser
 
 
 def test_a_stack_that_is_as_shipped_is_well_from_end_to_end(stack):
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert not_well(found) == []
     expected = {f"arrival.{signal}" for signal in ("traces", "metrics", "logs")}
     expected |= {f"stack.{name}" for name in ("servers", "prometheus", "rules", "alertmanager", "dashboards", "datasources")}
@@ -114,7 +115,7 @@ def test_a_stack_that_is_as_shipped_is_well_from_end_to_end(stack):
 
 
 def test_the_metric_and_the_log_record_are_looked_for_by_their_own_ids(stack):
-    ask(endpoint.examine)
+    ask(examine_endpoint)
     queries = [parse_qs(urlsplit(path).query)["query"][0] for path in stack.asked if "query=" in path]
     assert any(re.search(r'service_instance_id="[0-9a-f]{32}"', query) for query in queries)
     assert any(re.search(r'\{service_name="ravi-otel-doctor"\} \| trace_id="[0-9a-f]{32}"', query) for query in queries)
@@ -125,16 +126,16 @@ def test_the_metric_and_the_log_record_are_looked_for_by_their_own_ids(stack):
 )
 def test_a_server_that_is_down_is_named_with_the_command_that_starts_it(stack, name, state):
     stack.down(name)
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert the(found, f"stack.{name}").state == state
     assert "ravi-otel stack up" in the(found, f"stack.{name}").advice
     assert f"ravi-otel-{name}-1" in the(found, f"stack.{name}").advice
 
 
 def test_what_was_acknowledged_and_never_arrives_is_broken(stack, monkeypatch):
-    monkeypatch.setattr(arrival, "_FAIR_S", 0.5)
+    monkeypatch.setattr(checks, "_FAIR_S", 0.5)
     stack.answers["loki"]["/loki/api/v1/query_range"] = {"data": {"result": []}}
-    found = ask(endpoint.examine, within_s=1.5)
+    found = ask(examine_endpoint, within_s=1.5)
     assert the(found, "arrival.logs").state == "broken"
     assert "ravi-otel-collector-1" in the(found, "arrival.logs").advice
     assert the(found, "arrival.traces").state == "well"
@@ -142,14 +143,14 @@ def test_what_was_acknowledged_and_never_arrives_is_broken(stack, monkeypatch):
 
 def test_what_had_too_little_time_to_arrive_is_left_out(stack):
     stack.answers["jaeger"]["/api/traces"] = {"data": []}
-    found = the(ask(endpoint.examine, within_s=1.0), "arrival.traces")
+    found = the(ask(examine_endpoint, within_s=1.0), "arrival.traces")
     assert (found.state, found.advice) == ("left_out", "Try a longer --timeout.")
 
 
 def test_a_collector_that_samples_by_tail_may_keep_the_span_later(stack):
     stack.answers["health"]["/metrics"] = "otelcol_processor_tail_sampling_global_count_traces_sampled 1"
     stack.answers["jaeger"]["/api/traces"] = {"data": []}
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert the(found, "arrival.traces").state == "left_out"
     assert the(found, "arrival.logs").state == "well"
 
@@ -170,12 +171,12 @@ def test_a_collector_that_samples_by_tail_may_keep_the_span_later(stack):
 )
 def test_a_server_that_is_set_up_otherwise_is_said(stack, server, path, answer, check, state):
     stack.answers[server][path] = answer
-    assert state in states(ask(endpoint.examine))[check]
+    assert state in states(ask(examine_endpoint))[check]
 
 
 def test_an_alertmanager_that_tells_by_mail_alone_is_well(stack):
     stack.answers["alertmanager"]["/api/v2/status"] = {"config": {"original": "receivers: [{email_configs: [{to: a@b}]}]"}}
-    found = the(ask(endpoint.examine), "stack.alertmanager")
+    found = the(ask(examine_endpoint), "stack.alertmanager")
     assert (found.state, found.said.partition(";")[0]) == ("well", "it tells alerts by email")
 
 
@@ -192,7 +193,7 @@ def test_messages_that_reach_nobody_are_said_by_their_share(stack, refused, lost
         'alertmanager_notifications_failed_total{integration="webhook",reason="clientError"} 0\n'
         f'alertmanager_notifications_failed_total{{integration="webhook",reason="other"}} {lost}\n'
     )
-    found = the(ask(endpoint.examine), "stack.alertmanager")
+    found = the(ask(examine_endpoint), "stack.alertmanager")
     assert found.state == state
     assert ("reached nobody" in found.said) == (state != "well")
 
@@ -200,13 +201,13 @@ def test_messages_that_reach_nobody_are_said_by_their_share(stack, refused, lost
 def test_a_rule_that_fails_is_named(stack):
     rules = [{"name": name, "health": "err" if name == RULES[0] else "ok"} for name in RULES]
     stack.answers["prometheus"]["/api/v1/rules"] = {"data": {"groups": [{"rules": rules}]}}
-    assert RULES[0] in the(ask(endpoint.examine), "stack.rules").said
+    assert RULES[0] in the(ask(examine_endpoint), "stack.rules").said
 
 
 def test_a_collector_and_a_prometheus_of_ones_own_are_not_taken_for_the_stack(stack):
     for name in ("alertmanager", "jaeger", "loki", "grafana"):
         stack.down(name)
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert the(found, "stack").state == "left_out"
     assert not_well(found) == []
 
@@ -215,7 +216,7 @@ def test_the_single_container_is_known_by_its_collector_and_shows_no_more_than_i
     for name in ("health", "alertmanager", "jaeger", "loki"):
         stack.down(name)
     collector.otherwise = Answer(False, status(200, headers={"content-type": "application/json"}, body=b'{"partialSuccess":{}}').give)
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert not_well(found) == []
     assert states(found)["stack.servers"] == {"well", "left_out"}
     assert (the(found, "arrival.metrics").state, the(found, "arrival.traces").state) == ("well", "left_out")
@@ -227,15 +228,15 @@ def test_a_stack_on_ports_of_its_own_is_found_by_the_file_that_it_was_started_wi
     ports.write_text("".join(f"{name}={os.environ[name]}\n" for name in names))
     for name in names:
         monkeypatch.delenv(name)
-    assert "--env-file" in the(ask(endpoint.examine), "stack").advice
-    found = ask(endpoint.examine, env_file=ports)
+    assert "--env-file" in the(ask(examine_endpoint), "stack").advice
+    found = ask(examine_endpoint, env_file=ports)
     assert not_well(found) == []
     assert the(found, "arrival.traces").state == "well"
 
 
 def test_an_endpoint_elsewhere_has_no_stack_looked_at(stack, monkeypatch):
     monkeypatch.setenv("RAVI_PORT_OTLP_HTTP", "9")
-    found = ask(endpoint.examine)
+    found = ask(examine_endpoint)
     assert the(found, "stack").state == "left_out"
     assert not any(check.startswith("arrival") for check in states(found))
     assert stack.asked == []

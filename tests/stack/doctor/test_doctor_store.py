@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from asking_doctor import ask, states, the
 
-from ravi_otel._stack.doctor import local_store
+from ravi_otel._stack.doctor import store as checks
 from ravi_otel.local._store import Store
 
 
@@ -20,32 +20,32 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_store_that_is_not_there_yet_is_not_made(place):
-    assert the(ask(local_store.examine), "store").state == "left_out"
+    assert the(ask(checks.examine), "store").state == "left_out"
     assert not place.exists()
 
 
 def test_a_store_of_ones_own_is_well(place):
     Store.open(place)
-    assert states(ask(local_store.examine)) == {"store.owner": {"well"}, "store.size": {"well"}, "store.file": {"well"}}
+    assert states(ask(checks.examine)) == {"store.owner": {"well"}, "store.size": {"well"}, "store.file": {"well"}}
 
 
 def test_a_store_that_others_may_look_into_is_odd(place):
     Store.open(place)
     place.chmod(0o755)
-    found = the(ask(local_store.examine), "store.owner")
+    found = the(ask(checks.examine), "store.owner")
     assert (found.state, found.advice) == ("odd", f"Run: chmod 700 {place}")
 
 
 def test_a_directory_of_something_else_is_broken(place):
     place.mkdir(mode=0o700)
     (place / "letter.txt").write_text("dear")
-    found = the(ask(local_store.examine), "store")
+    found = the(ask(checks.examine), "store")
     assert (found.state, found.advice) == ("broken", "Set RAVI_STORE to a store, or to a directory that is empty or not there yet.")
 
 
 def test_a_file_in_its_place_is_broken(place):
     place.write_text("")
-    assert the(ask(local_store.examine), "store").state == "broken"
+    assert the(ask(checks.examine), "store").state == "broken"
 
 
 def test_a_store_with_a_damaged_page_is_broken(place):
@@ -57,7 +57,7 @@ def test_a_store_with_a_damaged_page_is_broken(place):
     whole = bytearray(store.file.read_bytes())
     whole[-3 * 4096 : -2 * 4096] = b"\xff" * 4096
     store.file.write_bytes(whole)
-    found = the(ask(local_store.examine), "store.file")
+    found = the(ask(checks.examine), "store.file")
     assert (found.state, found.said.startswith(f"{store.file} is damaged")) == ("broken", True)
 
 
@@ -66,14 +66,14 @@ def test_a_file_of_another_program_in_its_place_is_broken(place):
     with closing(sqlite3.connect(place / "runs.db")) as connection:
         connection.execute("CREATE TABLE letters (text)")
         connection.commit()
-    found = the(ask(local_store.examine), "store")
+    found = the(ask(checks.examine), "store")
     assert (found.state, "another program" in found.said) == ("broken", True)
 
 
 def test_what_could_not_be_written_is_odd(place):
     with closing(Store.open(place).connect()) as connection:
         connection.execute("INSERT INTO processes (process, began, lost, lost_why) VALUES ('p', 1, 7, 'the disk is full')")
-    found = the(ask(local_store.examine), "store.records")
+    found = the(ask(checks.examine), "store.records")
     assert (found.state, "7 records" in found.said, "the disk is full" in found.said) == ("odd", True, True)
 
 
@@ -81,5 +81,5 @@ def test_a_store_of_the_former_layout_is_said_to_be_there(place):
     (place / "runs" / "20260101T000000-abc").mkdir(parents=True, mode=0o700)
     place.chmod(0o700)
     (place / "store.json").write_text("{}")
-    found = the(ask(local_store.examine), "store.former")
+    found = the(ask(checks.examine), "store.former")
     assert (found.state, "1 run of the former layout" in found.said) == ("left_out", True)

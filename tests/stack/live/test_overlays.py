@@ -13,7 +13,7 @@ from stack_process import wait_for
 from stack_servers import Stack, program_environment, running_stack
 from told import gauge, send, span, trace_id
 
-from ravi_otel._stack.doctor.probe import SERVICE
+from ravi_otel._stack.doctor.telemetry import SERVICE
 from ravi_otel.testing import ScriptedLLM, Text
 
 PLAIN = 40

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from ravi_otel._stack.doctor.finding import Asked, Finding, broken, left_out, odd, well
+from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel.errors import RaviError
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
@@ -26,7 +26,7 @@ _WAY_OUT: Final = "Set RAVI_STORE to a directory that this user may write."
 _NO_STORE: Final = "Set RAVI_STORE to a store, or to a directory that is empty or not there yet."
 
 
-def examine(asked: Asked) -> Iterator[Finding]:
+def examine(inputs: Inputs) -> Iterator[Finding]:
     """Look at the store of `ravi-otel run`; nothing is made."""
     try:
         place = Store.place().absolute()
@@ -42,10 +42,10 @@ def examine(asked: Asked) -> Iterator[Finding]:
         else:
             yield broken("store", f"{shown} cannot be made by this user", _WAY_OUT)
         return
-    yield from _look(place, shown, asked)
+    yield from _look(place, shown, inputs)
 
 
-def _look(place: Path, shown: str, asked: Asked) -> Iterator[Finding]:
+def _look(place: Path, shown: str, inputs: Inputs) -> Iterator[Finding]:
     found = place.stat()
     if not stat.S_ISDIR(found.st_mode):
         yield broken("store", f"{shown} is no directory", _WAY_OUT)
@@ -70,15 +70,15 @@ def _look(place: Path, shown: str, asked: Asked) -> Iterator[Finding]:
         yield odd("store.owner", f"others may look into {shown} (mode {stat.S_IMODE(found.st_mode):04o})", f"Run: chmod 700 {shown}")
     else:
         yield well("store.owner", f"{shown} is for its owner alone")
-    yield _size(place, shown, asked)
+    yield _size(place, shown, inputs)
     if store.file.exists():
-        yield from _read(store, asked)
+        yield from _read(store, inputs)
 
 
-def _read(store: Store, asked: Asked) -> Iterator[Finding]:
+def _read(store: Store, inputs: Inputs) -> Iterator[Finding]:
     """Read the file: whether SQLite finds it sound, and whether all that was told was written."""
     shown = clean(str(store.file), 120)
-    until = time.monotonic() + asked.left_s(_MOST_READ_S)
+    until = time.monotonic() + inputs.seconds_left(_MOST_READ_S)
     try:
         with closing(store.connect()) as connection:
             lost, why = connection.execute(_LOST).fetchone()
@@ -97,7 +97,7 @@ def _read(store: Store, asked: Asked) -> Iterator[Finding]:
         yield odd("store.records", f"{lost:,} records of the last runs could not be written: {why}", "Their sums are at least so much (≥).")
 
 
-def _size(place: Path, shown: str, asked: Asked) -> Finding:
+def _size(place: Path, shown: str, inputs: Inputs) -> Finding:
     total = count = 0
     more = ""
     for folder, _, names in os.walk(place):
@@ -107,7 +107,7 @@ def _size(place: Path, shown: str, asked: Asked) -> Finding:
             except OSError:
                 continue
         count += len(names)
-        if count > _MOST_LOOKED or asked.left_s() < 1:
+        if count > _MOST_LOOKED or inputs.seconds_left() < 1:
             more = "more than "
             break
     free = shutil.disk_usage(place).free
