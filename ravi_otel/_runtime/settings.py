@@ -47,7 +47,9 @@ _DIALECTS = "ravi_otel._instrumentation.formats.dialects"
 FOLLOWED = "RAVI_FRAMEWORKS"
 FRAMEWORKS: Final = ("langchain", "openai-agents", "pydantic-ai", "smolagents", "crewai", "llama-index")
 """The frameworks whose agents and tools can be followed."""
-_HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(:\d{1,5})?")
+_HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(?::(\d+))?")
+_PORT = re.compile(r"[1-9]\d{0,4}")
+_LAST_PORT = 65_535
 
 
 def read_options(  # noqa: PLR0913 - one keyword a choice
@@ -159,10 +161,16 @@ def _known_formats(given: dict[str, str]) -> dict[str, str]:
 def _host(parameter: str, given: str) -> str:
     """Accept a host as clients write it, with its port or without; anything else would silently never match."""
     host = given.strip().lower()
-    if not _HOST.fullmatch(host):
+    found = _HOST.fullmatch(host)
+    if found is None:
         raise ConfigurationError(
             f"{parameter} holds {show(given)}, which is no host: write its name alone, or with a port, as in llm.example.com:8443. "
             "An address with https:// or a path, and patterns with *, match nothing."
+        )
+    port = found[2]
+    if port is not None and (_PORT.fullmatch(port) is None or int(port) > _LAST_PORT):
+        raise ConfigurationError(
+            f"{parameter} holds {show(given)}, whose port {port[:20]} no server has: write one from 1 to {_LAST_PORT}, or the host alone."
         )
     return host
 

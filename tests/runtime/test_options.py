@@ -40,6 +40,17 @@ def test_what_is_no_host_is_refused_wherever_it_stands(host):
             options(**given)
 
 
+@pytest.mark.parametrize("port", ["99999", "65536", "0", "0443", "1" * 30])
+def test_a_port_that_no_server_has_is_refused_wherever_it_stands(port):
+    host = f"llm.example.com:{port}"
+    listed = f"{host}=openai"
+    for given in ({"RAVI_USAGE_HOSTS": host}, {"RAVI_PROVIDERS": listed}, {"RAVI_FORMATS": listed}, {"providers": {host: "openai"}}):
+        with pytest.raises(ravi_otel.ConfigurationError, match=f"{host[:20]}.*, whose port {port[:20]} no server has: write one from 1 to"):
+            options(**given)
+    with pytest.raises(ravi_otel.ConfigurationError, match=r"instrument\(formats\) holds .*no server has"):
+        ravi_otel.instrument(formats={host: "openai"})
+
+
 def test_providers_of_the_program_go_before_those_of_the_environment():
     found = options(providers={"A.example.com": "vllm"}, RAVI_PROVIDERS="a.example.com=openai, b.example.com:80=groq")
     assert found.providers == {"a.example.com": "vllm", "b.example.com:80": "groq"}

@@ -7,10 +7,9 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.content import message_of, parsed, tool_call
 from ravi_otel._instrumentation.formats.fields import weight_of
-from ravi_otel._instrumentation.formats.format import MOST_TEXT, TextCollector
+from ravi_otel._instrumentation.formats.format import MOST_TEXT, MOST_USES, TextCollector
 from ravi_otel.policy._usage import Call, Message, Part, Reply, ToolUse, Usage
 
-_MOST_USES: Final = 10_000
 _MOST_CAPTURED: Final = 128
 _MOST_PARTS: Final = 1_000
 _TOOL: Final = "tool_call"
@@ -69,7 +68,7 @@ class AnswerCollector(TextCollector):
     def ask(self, call_id: str | None, name: str | None, arguments: Any = "", *, index: int = 0) -> None:
         """Note that a tool is asked for; arguments as text may go on with `argue`."""
         self.begin()
-        if len(self._uses) < _MOST_USES:
+        if len(self._uses) < MOST_USES:
             self._uses.append(ToolUse(call_id, name))
         self._weight += weight_of(name or "")
         parts = self._room_for(index)

@@ -11,6 +11,8 @@ from typing import Any, Final, cast
 from ravi_otel._instrumentation.formats.content import Parts, bound, capless, contents, definition, first_of, hosted, message_of
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
+    PER_MESSAGE,
+    PER_REQUEST,
     as_mapping,
     as_text,
     count,
@@ -24,6 +26,7 @@ from ravi_otel._instrumentation.formats.fields import (
     weight_of,
 )
 from ravi_otel._instrumentation.formats.format import (
+    MOST_USES,
     READS,
     Request,
     Settings,
@@ -36,8 +39,6 @@ from ravi_otel._instrumentation.formats.format import (
 )
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = ("messages", "system", "tools", "output_format")
 _SETTINGS: Final = Settings(
     ("temperature", "top_p", "top_k", "max_tokens", "stop_sequences", "service_tier"),
@@ -46,7 +47,6 @@ _SETTINGS: Final = Settings(
     ("output_type", "output_format", "type"),
 )
 
-_MOST_USES: Final = 10_000
 _MOST_BLOCKS: Final = 1_000
 
 _STOPS: Final = {
@@ -98,7 +98,7 @@ class Messages(WireFormat):
         return request.describe(
             "chat",
             "messages",
-            size=partial(tokens_in, given, (size + told) * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, given, (size + told) * PER_MESSAGE + PER_REQUEST),
             output_cap=count(body.get("max_tokens")),
             messages=size + told if known else None,
             parameters=_SETTINGS.of(body),
@@ -221,7 +221,7 @@ def _detail(found: Mapping[str, Any], before: Mapping[str, Any], name: str) -> A
 
 def _uses(blocks: Sequence[Any]) -> tuple[ToolUse, ...]:
     """Return what the blocks of an answer ask for."""
-    return tuple(ToolUse(id_of(block, "id"), text(block, "name")) for block in blocks[:_MOST_USES] if text(block, "type") == _USE)
+    return tuple(ToolUse(id_of(block, "id"), text(block, "name")) for block in blocks[:MOST_USES] if text(block, "type") == _USE)
 
 
 # -- streams ------------------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class MessagesCollector(TextCollector):
             self._weight += weight_of(text(block, name) or "")
         if self._blocks is not None and len(self._blocks) < _MOST_BLOCKS:
             self._blocks[count(get(event, "index")) or 0] = _Block(block)
-        if self._uses is not None and len(self._uses) < _MOST_USES:
+        if self._uses is not None and len(self._uses) < MOST_USES:
             self._uses.extend(_uses((block,)))
 
     def _piece(self, event: Any) -> bool | None:

@@ -18,13 +18,16 @@ from urllib.parse import unquote
 from ravi_otel._instrumentation.formats import anthropic, chat
 from ravi_otel._instrumentation.formats.answers import AnswerCollector
 from ravi_otel._instrumentation.formats.content import (
+    MOST_ITEMS,
+    PICTURE,
     Parts,
     blob,
     bound,
     capless,
     first_of,
-    lenient,
+    largest_cap,
     link,
+    lowered,
     message_of,
     own_fields,
     tool_call,
@@ -32,6 +35,8 @@ from ravi_otel._instrumentation.formats.content import (
 )
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
+    PER_MESSAGE,
+    PER_REQUEST,
     as_mapping,
     as_text,
     count,
@@ -43,15 +48,11 @@ from ravi_otel._instrumentation.formats.fields import (
     tokens_in,
     total_only,
 )
-from ravi_otel._instrumentation.formats.format import JOB, UNREAD, Collector, Hosted, Request, Settings, WireFormat
+from ravi_otel._instrumentation.formats.format import JOB, MOST_USES, UNREAD, Collector, Hosted, Request, Settings, WireFormat
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
-_MOST_USES: Final = 10_000
 _INPUT_FIELDS: Final = ("messages", "system", "toolConfig")
-_MOST_PARTS: Final = 10_000
 _MOST_CHUNK: Final = 8 * 1024 * 1024
 
 _STOPS: Final[Mapping[str, str]] = {
@@ -89,11 +90,6 @@ class _OfBedrock(WireFormat):
         """See `WireFormat.framing`."""
         return Framing.EVENT_STREAM
 
-    def error_code(self, body: Any) -> str | None:
-        """See `WireFormat.error_code`; the code usually stands in a header alone: `x-amzn-errortype`."""
-        told = next((named for name in ("__type", "code") if (named := text(body, name))), None)
-        return None if told is None else told.rpartition("#")[2].partition(":")[0]
-
 
 def _action_of(path: str) -> str:
     return path.partition("?")[0].rstrip("/").rpartition("/")[2].lower()
@@ -126,7 +122,7 @@ class Converse(_OfBedrock):
             "converse",
             model=model_in(request.path),
             stream=self.streams(request),
-            size=partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, given, size * PER_MESSAGE + PER_REQUEST),
             output_cap=next((cap for name in _CAPS if (cap := count(get(config, name))) is not None), None),
             messages=size,
             parameters=parameters,
@@ -170,20 +166,19 @@ class Converse(_OfBedrock):
         parts.hide(next(("systemTool" for tool in tools if get(tool, "systemTool") is not None), None))
         pictures = sum(_bounded(one, parts) for message in items(body, "messages") for one in _blocks(message))
         config = as_mapping(body.get("inferenceConfig"))
-        call.output_cap = max((cap for name in _CAPS if (cap := lenient(config.get(name)))), default=None)
+        call.output_cap = largest_cap(config, _CAPS)
         uncapped = first_of(body, ("additionalModelRequestFields",)) or capless(config, *_CAPS)
         bound(request, call, parts.hidden, pictures=pictures, tools=_WITH_TOOLS * bool(tools), uncapped=uncapped)
 
     def cap(self, request: Request, cap: int) -> Mapping[str, Any]:
         """See `WireFormat.cap`."""
-        config = dict(as_mapping(request.body.get("inferenceConfig")))
-        used = [name for name in _CAPS if name in config] or [_CAPS[0]]
-        return {"inferenceConfig": {**config, **{name: min(cap, lenient(config.get(name)) or cap) for name in used}}}
+        config = as_mapping(request.body.get("inferenceConfig"))
+        return {"inferenceConfig": {**config, **lowered(config, _CAPS, cap)}}
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`."""
         calls = [get(one, "toolUse") for one in _blocks(get(get(result, "output"), "message"))]
-        return tuple(ToolUse(id_of(call, "toolUseId"), text(call, "name")) for call in calls if _is_programs(call))[:_MOST_USES]
+        return tuple(ToolUse(id_of(call, "toolUseId"), text(call, "name")) for call in calls if _is_programs(call))[:MOST_USES]
 
     def tool_results(self, request: Request) -> Sequence[str | None]:
         """See `WireFormat.tool_results`."""
@@ -288,7 +283,7 @@ def _is_programs(call: Any) -> bool:
 
 
 def _blocks(message: Any) -> Sequence[Any]:
-    return items(message, "content")[:_MOST_PARTS]
+    return items(message, "content")[:MOST_ITEMS]
 
 
 def _message(told: Any, reason: str | None = None) -> Message:
@@ -339,8 +334,6 @@ def _definition(tool: Any) -> dict[str, Any]:
 
 
 _SHEER: Final = frozenset({"text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "guardContent", "json", "searchResult"})
-_PICTURE: Final = 50_000
-"""More than is counted for one picture, however large (`content.bound`)."""
 
 
 def _bounded(block: Any, parts: Parts) -> int:
@@ -351,7 +344,7 @@ def _bounded(block: Any, parts: Parts) -> int:
         if not isinstance(data, (str, bytes)):
             parts.hide("image")
             return 0
-        return _PICTURE - len(data)
+        return PICTURE - len(data)
     answer = get(block, "toolResult")
     if answer is not None:
         return sum(_bounded(one, parts) for one in _blocks(answer))
@@ -541,21 +534,17 @@ class TextModels(WireFormat):
         body = request.body
         config = as_mapping(body.get("textGenerationConfig"))
         strange = next((name for name in body if name not in _BOUNDED and name not in _TEXT_SETTINGS_READ), None)
-        stated = [cap for name in _TEXT_CAPS if (cap := lenient(body.get(name)))]
-        stated += [cap] if (cap := lenient(config.get(_TITAN_CAP))) else []
-        call.output_cap = max(stated, default=None)
+        call.output_cap = largest_cap({**body, _TITAN_CAP: config.get(_TITAN_CAP)}, (*_TEXT_CAPS, _TITAN_CAP))
         bound(request, call, strange, uncapped=capless(body, *_TEXT_CAPS) or capless(config, _TITAN_CAP))
 
     def cap(self, request: Request, cap: int) -> Mapping[str, Any]:
         """See `WireFormat.cap`; each family has a name of its own for it."""
         body = request.body
         if "inputText" in body:
-            config = dict(as_mapping(body.get("textGenerationConfig")))
-            return {"textGenerationConfig": {**config, _TITAN_CAP: min(cap, lenient(config.get(_TITAN_CAP)) or cap)}}
-        used = [name for name in _TEXT_CAPS if name in body]
-        if not used:
-            used = ["max_gen_len" if "llama" in (text(body, "model") or "").lower() else "max_tokens"]
-        return {name: min(cap, lenient(body.get(name)) or cap) for name in used}
+            config = as_mapping(body.get("textGenerationConfig"))
+            return {"textGenerationConfig": {**config, **lowered(config, (_TITAN_CAP,), cap)}}
+        llama = "llama" in (text(body, "model") or "").lower()
+        return lowered(body, _TEXT_CAPS if llama else ("max_tokens", *_TEXT_CAPS), cap)
 
 
 _TEXT_INPUTS: Final = ("prompt", "inputText", "message", "chat_history")
@@ -582,7 +571,7 @@ _HOLDERS: Final = ("outputs", "results", "generations", "choices")
 def _completions(result: Any) -> Sequence[Any]:
     """Return the answers of one body: those of a list, or the body itself."""
     many = next((found for name in _HOLDERS if (found := items(result, name))), ())
-    return many[:_MOST_PARTS] or ((result,) if any(text(result, name) is not None for name in _TEXTS) else ())
+    return many[:MOST_ITEMS] or ((result,) if any(text(result, name) is not None for name in _TEXTS) else ())
 
 
 def _said(answer: Any) -> str:

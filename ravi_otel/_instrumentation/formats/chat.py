@@ -19,6 +19,7 @@ from ravi_otel._instrumentation.formats.content import (
     file,
     first_of,
     hosted,
+    largest_cap,
     lenient,
     message_of,
     parsed,
@@ -28,6 +29,8 @@ from ravi_otel._instrumentation.formats.content import (
     words,
 )
 from ravi_otel._instrumentation.formats.fields import (
+    PER_MESSAGE,
+    PER_REQUEST,
     as_list,
     as_mapping,
     as_text,
@@ -40,12 +43,10 @@ from ravi_otel._instrumentation.formats.fields import (
     usage_of,
     weight_of,
 )
-from ravi_otel._instrumentation.formats.format import HEAVIEST, MOST_TEXT, Request, Settings, TextCollector, WireFormat
+from ravi_otel._instrumentation.formats.format import HEAVIEST, MOST_TEXT, MOST_USES, Request, Settings, TextCollector, WireFormat
 from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
 _SETTINGS: Final = Settings(
     ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "service_tier", "top_k"),
     ("max_tokens", "max_completion_tokens"),
@@ -64,7 +65,6 @@ _COMPLETION_FIELDS: Final = ("prompt", "suffix", "messages")
 """The same of a legacy completion. The last is no field of that API, but a server may take a chat there."""
 
 _MOST_CHOICES: Final = 4_096
-_MOST_USES: Final = 10_000
 _MOST_NAME: Final = 1_024
 _MOST_MESSAGES: Final = 128
 _MOST_CALLS: Final = 128
@@ -120,7 +120,7 @@ class ChatCompletions(WireFormat):
             True,  # noqa: FBT003 - generative
             True,  # noqa: FBT003 - a turn
             request.stream,
-            partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
+            partial(tokens_in, given, size * PER_MESSAGE + PER_REQUEST),
             cap,
             max(1, count(body["n"]) or 1) if "n" in body else 1,
             size if known else None,
@@ -173,7 +173,7 @@ class ChatCompletions(WireFormat):
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`; of each of the choices."""
         calls = (call for choice in items(result, "choices") for call in items(get(choice, "message"), "tool_calls"))
-        return tuple(ToolUse(id_of(call, "id"), text(_holder(call), "name")) for call in islice(calls, _MOST_USES))
+        return tuple(ToolUse(id_of(call, "id"), text(_holder(call), "name")) for call in islice(calls, MOST_USES))
 
     def tool_results(self, request: Request) -> Sequence[str | None]:
         """See `WireFormat.tool_results`."""
@@ -185,8 +185,7 @@ class ChatCompletions(WireFormat):
         parts.hide(first_of(body, _HIDES) or hosted(body, _PROGRAM_TOOLS) or searching(body))
         if not isinstance(body.get("messages"), (list, tuple)):
             parts.hide("messages")
-        stated = [cap for name in _CAPS if (cap := lenient(body.get(name)))]
-        call.output_cap = max(stated, default=None)  # which of two a server keeps to is its own affair
+        call.output_cap = largest_cap(body, _CAPS)
         call.choices, unread = _choices(body)
         uncapped = first_of(body, _UNCAPPED) or capless(body, *_CAPS) or unread
         for message in items(body, "messages"):
@@ -467,7 +466,7 @@ class _Assembly:
             place = choice.top + (not goes_on)
         known = self._calls.get((index, place))
         if known is None:
-            if len(self._calls) >= _MOST_USES:
+            if len(self._calls) >= MOST_USES:
                 return
             known = self._calls[index, place] = _Call()
         choice.last, choice.top = known, place

@@ -19,21 +19,30 @@ from ravi_otel._instrumentation.formats.content import (
     contents,
     definition,
     first_of,
-    lenient,
+    largest_cap,
+    lowered,
     message_of,
     parsed,
     tool_call,
     tool_response,
     words,
 )
-from ravi_otel._instrumentation.formats.fields import as_mapping, as_text, count, get, id_of, items, text, tokens_in
-from ravi_otel._instrumentation.formats.format import JOB, UNREAD, Collector, Request, Settings, WireFormat, below_version
+from ravi_otel._instrumentation.formats.fields import (
+    PER_MESSAGE,
+    PER_REQUEST,
+    as_mapping,
+    as_text,
+    count,
+    get,
+    id_of,
+    items,
+    text,
+    tokens_in,
+)
+from ravi_otel._instrumentation.formats.format import JOB, MOST_USES, UNREAD, Collector, Request, Settings, WireFormat, below_version
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
-_MOST_USES: Final = 10_000
 _INPUT_FIELDS: Final = ("messages", "tools", "documents", "response_format", "message", "chat_history", "preamble", "tool_results")
 _CAP: Final = "max_tokens"
 _STOPS: Final[Mapping[str, str]] = {
@@ -70,7 +79,7 @@ class Chat(WireFormat):
         size = len(items(body, "messages")) or len(items(body, "chat_history")) + ("message" in body)
         return request.describe(
             "chat",
-            size=partial(tokens_in, [body.get(name) for name in _INPUT_FIELDS], size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, [body.get(name) for name in _INPUT_FIELDS], size * PER_MESSAGE + PER_REQUEST),
             output_cap=count(body.get(_CAP)),
             messages=size,
             parameters=_SETTINGS.of(body),
@@ -118,25 +127,21 @@ class Chat(WireFormat):
         for message in items(body, "messages"):
             given = items(message, "content")  # a document here is text, as are the fields that it has
             parts.take([one for one in given if text(one, "type") != "document"] if given else get(message, "content"))
-        call.output_cap = lenient(body.get(_CAP)) or None
+        call.output_cap = largest_cap(body, (_CAP,))
         bound(request, call, parts.hidden, pictures=parts.pictures, uncapped=capless(body, _CAP))
 
     def cap(self, request: Request, cap: int) -> Mapping[str, Any]:
         """See `WireFormat.cap`."""
-        return {_CAP: min(cap, lenient(request.body.get(_CAP)) or cap)}
+        return lowered(request.body, (_CAP,), cap)
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`."""
         calls = items(get(result, "message"), "tool_calls") or items(result, "tool_calls")
-        return tuple(ToolUse(id_of(one, "id"), text(get(one, "function"), "name") or text(one, "name")) for one in calls[:_MOST_USES])
+        return tuple(ToolUse(id_of(one, "id"), text(get(one, "function"), "name") or text(one, "name")) for one in calls[:MOST_USES])
 
     def tool_results(self, request: Request) -> Sequence[str | None]:
         """See `WireFormat.tool_results`."""
         return [id_of(one, "tool_call_id") for one in items(request.body, "messages") if text(one, "role") == "tool"]
-
-    def error_code(self, body: Any) -> str | None:  # noqa: ARG002 - the protocol's
-        """See `WireFormat.error_code`; there is a message alone."""
-        return None
 
 
 def _stop(told: str | None) -> str | None:
@@ -200,7 +205,7 @@ class ChatCollector(AnswerCollector):
             self.begin()
             self.id = text(event, "generation_id")
         elif kind == "tool-calls-generation":
-            for call in items(event, "tool_calls")[:_MOST_USES]:
+            for call in items(event, "tool_calls")[:MOST_USES]:
                 self.ask(None, text(call, "name"), get(call, "parameters"))
         elif kind == "stream-end":
             self.finish(_stop(text(event, "finish_reason")))
@@ -219,7 +224,7 @@ def _message(told: Any, reason: str | None = None) -> Message:
     plan, said = text(told, "tool_plan"), text(told, "message")
     parts: list[Part] = [] if not plan else [{"type": "reasoning", "content": plan}]
     parts += contents(get(told, "content")) if said is None else [words(said)]
-    parts += [_call(one) for one in items(told, "tool_calls")[:_MOST_USES]]
+    parts += [_call(one) for one in items(told, "tool_calls")[:MOST_USES]]
     return message_of(_ROLES.get(role, role), parts, reason)
 
 

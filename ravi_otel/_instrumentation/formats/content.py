@@ -184,8 +184,8 @@ _ELSEWHERE: Final = 512
 _WITH_TOOLS: Final = 1_024
 """What vendors put around the tools of a request."""
 
-_PICTURE: Final = 50_000
-"""More than any vendor counts for one picture: gpt-4o-mini takes 48,169 for a large one."""
+PICTURE: Final = 50_000
+"""More than any vendor counts for one picture, however large: gpt-4o-mini takes 48,169."""
 
 _TOOLS: Final = ("tools", "functions")
 _TEXTS: Final = frozenset(
@@ -295,7 +295,7 @@ class Parts:
         if not inline or address is None or text(part, "file_id") is not None:
             self.hide(str(kind))
             return
-        self.pictures += _PICTURE - len(address)
+        self.pictures += PICTURE - len(address)
 
     def _document(self, part: Any) -> None:
         source = get(part, "source")
@@ -315,6 +315,17 @@ def lenient(value: Any) -> int | None:
     except (ValueError, OverflowError):
         return None
     return math.ceil(number) if 0 <= number <= MOST else None
+
+
+def largest_cap(config: Mapping[str, Any], names: Sequence[str]) -> int | None:
+    """Return the largest of the caps that a request states under these names: which of two a server keeps to is its own affair."""
+    return max((cap for name in names if (cap := lenient(config.get(name)))), default=None)
+
+
+def lowered(config: Mapping[str, Any], names: Sequence[str], cap: int) -> dict[str, int]:
+    """Return the caps that a request uses, none above `cap`; the first of `names` where it uses none."""
+    used = [name for name in names if name in config] or names[:1]
+    return {name: min(cap, lenient(config.get(name)) or cap) for name in used}
 
 
 def capless(body: Mapping[str, Any], *names: str) -> str | None:

@@ -15,6 +15,9 @@ from ravi_otel.policy._usage import Usage
 MOST = 2**53
 """A count beyond what JSON numbers hold exactly is no count."""
 
+PER_MESSAGE, PER_REQUEST = 4, 3
+"""Tokens that are put around each message and around the whole, by what OpenAI documents; others differ little."""
+
 _MOST_NODES = 100_000
 _MEDIA_TOKENS = 1_000
 """What an inline image or recording is taken for: its bytes are no text."""

@@ -12,13 +12,15 @@ from itertools import product
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, text, tokens_in, tokens_of_weight, weight_of
+from ravi_otel._instrumentation.formats.fields import TOKEN, as_text, get, tokens_in, tokens_of_weight, weight_of
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel._instrumentation.model_hosts import seller_at
 from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Asked, Call, Message, Reply, ToolUse, Usage
 
 _MOST_QUIET: Final = 2**40
+MOST_USES: Final = 10_000
+"""Tools that one answer asks for."""
 MOST_TEXT: Final = 1_000_000
 """Characters of one stream that are kept; what is told of them is cut far shorter."""
 HEAVIEST: Final = 16
@@ -271,11 +273,6 @@ class WireFormat(ABC):
     def informed(self, headers: Iterable[tuple[bytes, bytes]]) -> WireFormat:  # noqa: ARG002 - for the formats that read it
         """Return what reads an answer that came with these headers: this format, unless they tell of it what its body may not."""
         return self
-
-    def error_code(self, body: Any) -> str | None:
-        """Return what the body of an error calls it, as code or type; None where it says nothing of the kind."""
-        told = get(body, "error")
-        return next((named for name in ("code", "type") if (named := text(told, name))), None)
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:  # noqa: ARG002 - for the formats that read it
         """Return the tools that a complete answer asks the program to run; only where the request offered some."""

@@ -15,9 +15,26 @@ from urllib.parse import parse_qs, unquote
 
 from ravi_otel._instrumentation.formats import anthropic, chat
 from ravi_otel._instrumentation.formats.answers import AnswerCollector
-from ravi_otel._instrumentation.formats.content import Parts, blob, bound, capless, lenient, link, message_of, own_fields, tool_call, words
+from ravi_otel._instrumentation.formats.content import (
+    MOST_ITEMS,
+    PICTURE,
+    Parts,
+    blob,
+    bound,
+    capless,
+    largest_cap,
+    lenient,
+    link,
+    lowered,
+    message_of,
+    own_fields,
+    tool_call,
+    words,
+)
 from ravi_otel._instrumentation.formats.fields import (
     MOST,
+    PER_MESSAGE,
+    PER_REQUEST,
     as_list,
     as_mapping,
     as_text,
@@ -30,14 +47,10 @@ from ravi_otel._instrumentation.formats.fields import (
     tokens_in,
     total_only,
 )
-from ravi_otel._instrumentation.formats.format import JOB, UNREAD, Hosted, Request, Settings, WireFormat, segments
+from ravi_otel._instrumentation.formats.format import JOB, MOST_USES, UNREAD, Hosted, Request, Settings, WireFormat, segments
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
-_MOST_USES: Final = 10_000
-_MOST_PARTS: Final = 10_000
 _INPUT_FIELDS: Final = ("contents", "systemInstruction", "system_instruction", "tools")
 
 _STOPS: Final[Mapping[str, str]] = {
@@ -118,7 +131,7 @@ class GenerateContent(WireFormat):
             "generate_content",
             model=model_in(request.path),
             stream=self.streams(request),
-            size=partial(tokens_in, given, size * _PER_MESSAGE + _PER_REQUEST),
+            size=partial(tokens_in, given, size * PER_MESSAGE + PER_REQUEST),
             output_cap=count(either(config, "maxOutputTokens")),
             choices=max(1, count(either(config, "candidateCount")) or 1),
             messages=size,
@@ -167,8 +180,7 @@ class GenerateContent(WireFormat):
         given = [either(body, "systemInstruction"), *_contents(body)]
         pictures = sum(_picture(part, parts) for one in given for part in _raw_parts(one))
         modalities = {one.upper() for one in as_list(either(config, "responseModalities")) if isinstance(one, str)}
-        stated = [cap for name in _CAPS if (cap := lenient(get(config, name)))]
-        call.output_cap = max(stated, default=None)
+        call.output_cap = largest_cap(as_mapping(config), _CAPS)
         call.choices = max(lenient(either(config, "candidateCount")) or 1, 1)
         uncapped = "responseModalities" if modalities & _NO_TEXT else capless(as_mapping(config), *_CAPS)
         bound(request, call, parts.hidden, pictures=pictures, uncapped=uncapped)
@@ -178,25 +190,19 @@ class GenerateContent(WireFormat):
         found: dict[str, Any] = {}
         for name in ("generationConfig", "generation_config"):
             if name in request.body or (name == "generationConfig" and "generation_config" not in request.body):
-                config = dict(as_mapping(request.body.get(name)))
-                used = [one for one in _CAPS if one in config] or [_CAPS[0]]
-                found[name] = {**config, **{one: min(cap, lenient(config.get(one)) or cap) for one in used}}
+                config = as_mapping(request.body.get(name))
+                found[name] = {**config, **lowered(config, _CAPS, cap)}
         return found
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`."""
         calls = (_call(part) for one in items(result, "candidates") for part in _raw_parts(get(one, "content")))
-        return tuple(ToolUse(id_of(call, "id"), text(call, "name")) for call in calls if call is not None)[:_MOST_USES]
+        return tuple(ToolUse(id_of(call, "id"), text(call, "name")) for call in calls if call is not None)[:MOST_USES]
 
     def tool_results(self, request: Request) -> Sequence[str | None]:
         """See `WireFormat.tool_results`."""
         answers = (either(part, "functionResponse") for one in _contents(request.body) for part in _raw_parts(one))
         return [id_of(answer, "id") for answer in answers if answer is not None]
-
-    def error_code(self, body: Any) -> str | None:
-        """See `WireFormat.error_code`: https://cloud.google.com/apis/design/errors."""
-        whole: Any = as_list(body)[0] if as_list(body) else body  # a stream of an array tells its error in one
-        return text(get(whole, "error"), "status")
 
 
 _CAPS: Final = ("maxOutputTokens", "max_output_tokens")
@@ -298,7 +304,7 @@ def _contents(body: Mapping[str, Any]) -> Sequence[Any]:
 
 def _raw_parts(content: Any) -> Sequence[Any]:
     given: Any = get(content, "parts")
-    return [given] if as_mapping(given) else as_list(given)[:_MOST_PARTS]
+    return [given] if as_mapping(given) else as_list(given)[:MOST_ITEMS]
 
 
 def _parts(content: Any) -> list[Part]:
@@ -350,10 +356,6 @@ def _definition(tool: Any) -> dict[str, Any]:
     return written if schema is None else {**written, "parameters": plain(schema)}
 
 
-_PICTURE: Final = 50_000
-"""More than is counted for one picture, however large (`content.bound`)."""
-
-
 def _picture(part: Any, parts: Parts) -> int:
     """Return how much more a part can count than it has bytes; what has no bound is hidden."""
     if isinstance(part, str):
@@ -362,7 +364,7 @@ def _picture(part: Any, parts: Parts) -> int:
     if inline is not None:
         mime, data = as_text(either(inline, "mimeType")), get(inline, "data")
         if _modality(mime) == "image" and isinstance(data, str):
-            return _PICTURE - len(data)
+            return PICTURE - len(data)
         parts.hide(f"inline {_modality(mime)}")
         return 0
     answer = either(part, "functionResponse")

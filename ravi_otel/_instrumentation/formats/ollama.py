@@ -13,27 +13,38 @@ from typing import Any, Final
 
 from ravi_otel._instrumentation.formats.answers import AnswerCollector
 from ravi_otel._instrumentation.formats.content import (
+    MOST_ITEMS,
+    PICTURE,
     Parts,
     blob,
     bound,
     capless,
     definition,
     first_of,
-    lenient,
+    largest_cap,
+    lowered,
     message_of,
     tool_call,
     tool_response,
     words,
 )
-from ravi_otel._instrumentation.formats.fields import as_mapping, as_text, count, get, id_of, items, plain, text, tokens_in
-from ravi_otel._instrumentation.formats.format import UNREAD, Collector, Request, Settings, WireFormat
+from ravi_otel._instrumentation.formats.fields import (
+    PER_MESSAGE,
+    PER_REQUEST,
+    as_mapping,
+    as_text,
+    count,
+    get,
+    id_of,
+    items,
+    plain,
+    text,
+    tokens_in,
+)
+from ravi_otel._instrumentation.formats.format import MOST_USES, UNREAD, Collector, Request, Settings, WireFormat
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_MESSAGE: Final = 4
-_PER_REQUEST: Final = 3
-_MOST_USES: Final = 10_000
-_MOST_PARTS: Final = 10_000
 _INPUT_FIELDS: Final = ("messages", "tools", "format", "prompt", "system", "suffix", "template")
 _CAP: Final = "num_predict"
 _OPTIONS: Final = Settings(
@@ -43,8 +54,6 @@ _OPTIONS: Final = Settings(
 )
 _HIDES: Final = ("context",)
 _STOPS: Final = {"load": "stop", "unload": "stop"}
-_PICTURE: Final = 50_000
-"""More than is counted for one picture, however large (`content.bound`)."""
 
 
 class _Generated(WireFormat):
@@ -75,16 +84,12 @@ class _Generated(WireFormat):
 
     def cap(self, request: Request, cap: int) -> Mapping[str, Any]:
         """See `WireFormat.cap`."""
-        options = dict(as_mapping(request.body.get("options")))
-        return {"options": {**options, _CAP: min(cap, lenient(options.get(_CAP)) or cap)}}
-
-    def error_code(self, body: Any) -> str | None:  # noqa: ARG002 - the protocol's
-        """See `WireFormat.error_code`; there is a message alone."""
-        return None
+        options = as_mapping(request.body.get("options"))
+        return {"options": {**options, **lowered(options, (_CAP,), cap)}}
 
     def _described(self, request: Request, operation: str, endpoint: str, messages: int | None) -> Call:
         body = request.body
-        size = (1 if messages is None else messages) * _PER_MESSAGE + _PER_REQUEST
+        size = (1 if messages is None else messages) * PER_MESSAGE + PER_REQUEST
         options = as_mapping(body.get("options"))
         parameters = _OPTIONS.of(options)
         if body.get("format") is not None and body.get("format") != "":
@@ -107,11 +112,11 @@ class _Generated(WireFormat):
         parts.hide(first_of(body, _HIDES))
         for one in pictures:
             if isinstance(one, str):
-                more += _PICTURE - len(one)
+                more += PICTURE - len(one)
             else:
                 parts.hide("images")
         options = as_mapping(body.get("options"))
-        call.output_cap = lenient(options.get(_CAP)) or None
+        call.output_cap = largest_cap(options, (_CAP,))
         bound(request, call, parts.hidden, pictures=more, uncapped=capless(options, _CAP))
 
 
@@ -140,7 +145,7 @@ class Chat(_Generated):
 
     def tool_uses(self, result: Any) -> tuple[ToolUse, ...]:
         """See `WireFormat.tool_uses`; most versions give a call no id."""
-        calls = items(get(result, "message"), "tool_calls")[:_MOST_USES]
+        calls = items(get(result, "message"), "tool_calls")[:MOST_USES]
         return tuple(ToolUse(id_of(one, "id"), text(get(one, "function"), "name")) for one in calls)
 
     def tool_results(self, request: Request) -> Sequence[str | None]:
@@ -160,7 +165,7 @@ class Generate(_Generated):
         body = request.body
         said, system = as_text(body.get("prompt")), as_text(body.get("system"))
         parts = [words(said)] if said else []
-        parts += [_picture(one) for one in items(body, "images")[:_MOST_PARTS]]
+        parts += [_picture(one) for one in items(body, "images")[:MOST_ITEMS]]
         return Asked(system=[words(system)] if system else [], messages=[message_of("user", parts)])
 
     def answered(self, result: Any) -> Sequence[Message]:
@@ -218,7 +223,7 @@ class LinesCollector(AnswerCollector):
         told = get(event, "message")
         quiet = self.say(text(event, "thinking") if told is None else text(told, "thinking"), kind="reasoning")
         quiet = self.say(text(event, "response") if told is None else text(told, "content")) or quiet
-        for call in items(told, "tool_calls")[:_MOST_USES]:
+        for call in items(told, "tool_calls")[:MOST_USES]:
             function = get(call, "function")
             self.ask(id_of(call, "id"), text(function, "name"), get(function, "arguments"))
             self._weight += tokens_in(get(function, "arguments")) * 12
@@ -239,8 +244,8 @@ def _message(told: Any, reason: str | None = None) -> Message:
         return message_of(role, [tool_response(text(told, "tool_call_id") or text(told, "tool_name"), said)])
     parts: list[Part] = [{"type": "reasoning", "content": thought}] if thought else []
     parts += [words(said)] if said else []
-    parts += [_picture(one) for one in items(told, "images")[:_MOST_PARTS]]
-    for call in items(told, "tool_calls")[:_MOST_USES]:
+    parts += [_picture(one) for one in items(told, "images")[:MOST_ITEMS]]
+    for call in items(told, "tool_calls")[:MOST_USES]:
         function = get(call, "function")
         parts.append(tool_call(id_of(call, "id"), text(function, "name"), plain(get(function, "arguments"))))
     return message_of(role, parts, reason)

@@ -28,6 +28,8 @@ from ravi_otel._instrumentation.formats.content import (
     words,
 )
 from ravi_otel._instrumentation.formats.fields import (
+    PER_MESSAGE,
+    PER_REQUEST,
     as_list,
     as_mapping,
     as_text,
@@ -43,8 +45,6 @@ from ravi_otel._instrumentation.formats.format import Request, Settings, TextCol
 from ravi_otel._runtime.background_calls import AWAITED, CONVERSATIONS, key_of
 from ravi_otel.policy._usage import Asked, Call, Message, Part, Reply, ToolUse, Usage
 
-_PER_ITEM: Final = 4
-_PER_REQUEST: Final = 3
 _INPUT_FIELDS: Final = frozenset({"input", "instructions", "tools", "text"})
 _SETTINGS: Final = Settings(
     ("temperature", "top_p", "service_tier"),
@@ -97,7 +97,7 @@ class Responses(WireFormat):
         call = request.describe(
             "chat",
             "responses",
-            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS.intersection(body))), size * _PER_ITEM + _PER_REQUEST),
+            size=partial(tokens_in, tuple(map(body.get, _INPUT_FIELDS.intersection(body))), size * PER_MESSAGE + PER_REQUEST),
             output_cap=count(body.get("max_output_tokens")),
             messages=size + instructed,
             unchained=instructed,

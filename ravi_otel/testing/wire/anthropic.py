@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from ravi_otel.policy._usage import Usage
 from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls
 from ravi_otel.testing.wire.counts import generated, input_tokens
-from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, stream
+from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, read_arguments, stream
 
 PATHS: Final = frozenset({"/v1/messages", "/v1/messages/count_tokens", "/v1/complete"})
 
@@ -102,16 +102,10 @@ def _blocks(request: Request, given: Generated) -> list[dict[str, Any]]:
     text = _texts(given)
     blocks: list[dict[str, Any]] = [{"type": "text", "text": text}] if text is not None else []
     if isinstance(given, ToolCalls):
-        blocks += [{**_call(request, at, name), "input": _read(arguments)} for at, (name, arguments) in enumerate(given.rendered())]
+        blocks += [
+            {**_call(request, at, name), "input": read_arguments(arguments)} for at, (name, arguments) in enumerate(given.rendered())
+        ]
     return blocks
-
-
-def _read(arguments: str) -> Any:
-    """Read a call's arguments; broken JSON goes out as the text it is."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _call(request: Request, at: int, name: str) -> dict[str, Any]:

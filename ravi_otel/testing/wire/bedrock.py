@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ravi_otel.policy._usage import Usage
-from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls, Vector
+from ravi_otel.testing.script import Failure, Generated, Request, Text, ToolCalls, Vector
 from ravi_otel.testing.wire import anthropic, chat
 from ravi_otel.testing.wire.counts import as_messages, generated, prompt_tokens, stated
 from ravi_otel.testing.wire.embeddings import vector
-from ravi_otel.testing.wire.payload import EVENT_STREAM, Payload, aws_event, pieces, plain
+from ravi_otel.testing.wire.payload import EVENT_STREAM, Payload, aws_event, model_of, pieces, plain, read_arguments, text_of
 
 PATHS: Final = re.compile(r"/model/(.+)/(converse|converse-stream|invoke|invoke-with-response-stream)")
 """The paths that name a model, and what is asked of it."""
@@ -32,22 +32,16 @@ _ERRORS: Final = {
 }
 
 
-def model_of(request: Request) -> str | None:
-    """Give the model that the path names."""
-    found = PATHS.fullmatch(request.path)
-    return None if found is None else found[1]
-
-
 # -- Converse -----------------------------------------------------------------------------------------------------------
 
 
 def converse(request: Request, given: Generated) -> Payload:
     """Give the answer of a model, whole."""
-    text = _said(given)
+    text = text_of(given)
     blocks: list[dict[str, Any]] = [] if text is None else [{"text": text}]
     if isinstance(given, ToolCalls):
         for at, (name, arguments) in enumerate(given.rendered()):
-            blocks.append({"toolUse": {**_call(request, at, name), "input": _read(arguments)}})
+            blocks.append({"toolUse": {**_call(request, at, name), "input": read_arguments(arguments)}})
     used = as_converse(_used(request, given))
     body = {
         "output": {"message": {"role": "assistant", "content": blocks}},
@@ -65,7 +59,7 @@ def converse_stream(request: Request, given: Generated) -> Payload:
 
 def _events(request: Request, given: Generated) -> Iterator[tuple[str, Mapping[str, Any]]]:
     yield "messageStart", {"role": "assistant"}
-    index, text = 0, _said(given)
+    index, text = 0, text_of(given)
     if text is not None:
         for part in pieces(text, given.chunks if isinstance(given, Text) else None):
             yield "contentBlockDelta", {"contentBlockIndex": index, "delta": {"text": part}}
@@ -106,7 +100,7 @@ def invoke(request: Request, given: Generated | Vector) -> Payload:
     body, inner = request.body, _inner(request, given)
     if inner is not None:
         return replace(inner, headers={**inner.headers, **_named(request), **_counted(_used(request, given))})
-    told = _text(body, _said(given) or "", given.finish_reason, _used(request, given))
+    told = _text(body, text_of(given) or "", given.finish_reason, _used(request, given))
     return plain(told | dict(given.extra), headers=_named(request) | _counted(_used(request, given)))
 
 
@@ -117,7 +111,7 @@ def invoke_stream(request: Request, given: Generated) -> Payload:
         data = [part.partition(b"data: ")[2].strip() for part in inner.parts]
         told: list[dict[str, Any]] = [json.loads(one) for one in data if one.startswith(b"{")]
     else:
-        parts = pieces(_said(given) or "", given.chunks if isinstance(given, Text) else None)
+        parts = pieces(text_of(given) or "", given.chunks if isinstance(given, Text) else None)
         told = [_text(body, part, None, None) for part in parts]
         told.append(_text(body, "", given.finish_reason, _used(request, given)))
     used = _used(request, given)
@@ -129,7 +123,9 @@ def invoke_stream(request: Request, given: Generated) -> Payload:
 
 def _inner(request: Request, given: Generated, *, stream: bool = False) -> Payload | None:
     """Give the answer of a family that speaks another API: Claude, or one that speaks like OpenAI's chat."""
-    asked = replace(request, body={**request.body, "model": model_of(request), "stream": stream, "stream_options": {"include_usage": True}})
+    asked = replace(
+        request, body={**request.body, "model": model_of(request, PATHS), "stream": stream, "stream_options": {"include_usage": True}}
+    )
     if "anthropic_version" in request.body:
         return anthropic.message(asked, given)
     return chat.answer(asked, given) if "messages" in request.body else None
@@ -191,20 +187,8 @@ def _named(request: Request) -> dict[str, str]:
     return {"x-amzn-requestid": f"00000000-0000-4000-8000-{request.index + 1:012d}"}
 
 
-def _said(given: Generated) -> str | None:
-    return given.text if isinstance(given, (Text, Refusal, ToolCalls)) else None
-
-
 def _call(request: Request, at: int, name: str) -> dict[str, Any]:
     return {"toolUseId": f"tooluse_{request.index + 1}_{at}", "name": name}
-
-
-def _read(arguments: str) -> Any:
-    """Read a call's arguments; broken JSON goes out as the text it is."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _used(request: Request, given: Generated) -> Usage | Mapping[str, Any] | None:

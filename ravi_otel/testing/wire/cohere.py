@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ravi_otel.policy._usage import Usage
-from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls, Vector
+from ravi_otel.testing.script import Failure, Generated, Request, Text, ToolCalls, Vector
 from ravi_otel.testing.wire.counts import generated, prompt_tokens, stated
 from ravi_otel.testing.wire.embeddings import vector
-from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, stream
+from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, stream, text_of
 
 PATHS: Final = frozenset({"/v2/chat", "/v2/embed"})
 
@@ -24,7 +24,7 @@ def chat(request: Request, given: Generated) -> Payload:
     """Give the answer, whole or as a stream."""
     if request.streamed:
         return stream(event({"type": kind, **told}, kind) for kind, told in _events(request, given))
-    text = _said(given)
+    text = text_of(given)
     message: dict[str, Any] = {"role": "assistant"} | ({} if text is None else {"content": [{"type": "text", "text": text}]})
     if isinstance(given, ToolCalls):
         message["tool_calls"] = [_call(request, at, name, arguments) for at, (name, arguments) in enumerate(given.rendered())]
@@ -38,7 +38,7 @@ def _events(request: Request, given: Generated) -> Iterator[tuple[str, Mapping[s
         "message-start",
         {"id": _id(request), "delta": {"message": {"role": "assistant", "content": [], "tool_calls": [], "citations": []}}},
     )
-    text = _said(given)
+    text = text_of(given)
     if text is not None:
         yield "content-start", {"index": 0, "delta": {"message": {"content": {"type": "text", "text": ""}}}}
         for part in pieces(text, given.chunks if isinstance(given, Text) else None):
@@ -82,10 +82,6 @@ def failed(answer: Failure) -> Payload:
 
 def _id(request: Request) -> str:
     return f"00000000-0000-4000-8000-{request.index + 1:012d}"
-
-
-def _said(given: Generated) -> str | None:
-    return given.text if isinstance(given, (Text, Refusal, ToolCalls)) else None
 
 
 def _stop(given: Generated) -> str:

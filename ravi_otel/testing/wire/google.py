@@ -10,11 +10,11 @@ from typing import Any, Final
 from urllib.parse import parse_qs
 
 from ravi_otel.policy._usage import Usage
-from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls, Vector
+from ravi_otel.testing.script import Failure, Generated, Request, Text, ToolCalls, Vector
 from ravi_otel.testing.wire import anthropic, chat
 from ravi_otel.testing.wire.counts import as_messages, generated, stated, tokens
 from ravi_otel.testing.wire.embeddings import vector
-from ravi_otel.testing.wire.payload import Payload, event, pieces, plain, stream, streamed_array
+from ravi_otel.testing.wire.payload import Payload, event, model_of, pieces, plain, read_arguments, stream, streamed_array, text_of
 
 PATHS: Final = re.compile(r"/v1[a-z0-9]*/(?:.*/)?models/([^/]+):([A-Za-z]+)")
 """The paths that name a model, and what is asked of it."""
@@ -29,12 +29,6 @@ _STATUSES: Final = {
     503: "UNAVAILABLE",
     504: "DEADLINE_EXCEEDED",
 }
-
-
-def model_of(request: Request) -> str | None:
-    """Give the model that the path names."""
-    found = PATHS.fullmatch(request.path)
-    return None if found is None else found[1]
 
 
 def answer(request: Request, given: Generated) -> Payload:
@@ -53,7 +47,7 @@ def streamed(request: Request, given: Generated) -> Payload:
 def _events(request: Request, given: Generated) -> Iterator[dict[str, Any]]:
     used = as_google(_used(request, given))
     head = _head(request, given) | dict(given.extra)
-    text = _said(given)
+    text = text_of(given)
     for part in pieces(text or "", given.chunks if isinstance(given, Text) else None):
         yield head | {"candidates": [_candidate([{"text": part}])]}
     for asked in _parts(given):
@@ -67,13 +61,13 @@ def raw(request: Request, given: Generated) -> Payload:
     """Give the answer of another vendor's model: of Anthropic's, or of one that speaks like OpenAI's chat."""
     streams = request.path.endswith(":streamRawPredict") or request.streamed
     asked = replace(
-        request, body={**request.body, "model": model_of(request), "stream": streams, "stream_options": {"include_usage": True}}
+        request, body={**request.body, "model": model_of(request, PATHS), "stream": streams, "stream_options": {"include_usage": True}}
     )
     return anthropic.message(asked, given) if "anthropic_version" in request.body else chat.answer(asked, given)
 
 
 def _head(request: Request, given: Generated) -> dict[str, Any]:
-    return {"responseId": f"response-{request.index + 1}", "modelVersion": given.model or model_of(request)}
+    return {"responseId": f"response-{request.index + 1}", "modelVersion": given.model or model_of(request, PATHS)}
 
 
 def _candidate(parts: list[dict[str, Any]], reason: str | None = None) -> dict[str, Any]:
@@ -81,24 +75,12 @@ def _candidate(parts: list[dict[str, Any]], reason: str | None = None) -> dict[s
     return told if reason is None else told | {"finishReason": reason}
 
 
-def _said(given: Generated) -> str | None:
-    return given.text if isinstance(given, (Text, Refusal, ToolCalls)) else None
-
-
 def _parts(given: Generated) -> list[dict[str, Any]]:
-    text = _said(given)
+    text = text_of(given)
     parts: list[dict[str, Any]] = [] if text is None else [{"text": text}]
     if isinstance(given, ToolCalls):
-        parts += [{"functionCall": {"name": name, "args": _read(arguments)}} for name, arguments in given.rendered()]
+        parts += [{"functionCall": {"name": name, "args": read_arguments(arguments)}} for name, arguments in given.rendered()]
     return parts
-
-
-def _read(arguments: str) -> Any:
-    """Read a call's arguments; broken JSON goes out as the text it is."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
 
 
 def _used(request: Request, given: Generated) -> Usage | Mapping[str, Any] | None:

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from ravi_otel.policy._usage import Usage
-from ravi_otel.testing.script import Failure, Generated, Refusal, Request, Text, ToolCalls, Vector
+from ravi_otel.testing.script import Failure, Generated, Request, Text, ToolCalls, Vector
 from ravi_otel.testing.wire.counts import as_messages, generated, prompt_tokens, stated
 from ravi_otel.testing.wire.embeddings import inputs_of, vector
-from ravi_otel.testing.wire.payload import NDJSON, Payload, pieces, plain
+from ravi_otel.testing.wire.payload import NDJSON, Payload, pieces, plain, read_arguments, text_of
 
 PATHS: Final = frozenset({"/api/chat", "/api/generate", "/api/embed"})
 
@@ -24,16 +24,16 @@ def answer(request: Request, given: Generated) -> Payload:
     if request.body.get("stream") is not False:
         return Payload(tuple(json.dumps(line).encode() + b"\n" for line in lines), content_type=NDJSON)
     calls = [call for line in lines for call in line.get("message", {}).get("tool_calls", ())]
-    text = _said(given) or ""
+    text = text_of(given) or ""
     return plain(lines[-1] | _spoken(request, text, calls) | dict(given.extra))
 
 
 def _lines(request: Request, given: Generated) -> Iterator[dict[str, Any]]:
     head = {"model": given.model or request.model, "created_at": _TIME}
-    for part in pieces(_said(given) or "", given.chunks if isinstance(given, Text) else None):
+    for part in pieces(text_of(given) or "", given.chunks if isinstance(given, Text) else None):
         yield head | _spoken(request, part) | {"done": False}
     if isinstance(given, ToolCalls):
-        calls = [{"function": {"name": name, "arguments": _read(arguments)}} for name, arguments in given.rendered()]
+        calls = [{"function": {"name": name, "arguments": read_arguments(arguments)}} for name, arguments in given.rendered()]
         yield head | _spoken(request, "", calls) | {"done": False}
     reason = _STOPS.get(given.finish_reason, given.finish_reason)
     used = as_ollama(_used(request, given)) or {}
@@ -44,18 +44,6 @@ def _spoken(request: Request, text: str, calls: list[dict[str, Any]] | None = No
     if request.path == "/api/generate":
         return {"response": text}
     return {"message": {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})}
-
-
-def _read(arguments: str) -> Any:
-    """Read a call's arguments; broken JSON goes out as the text it is."""
-    try:
-        return json.loads(arguments)
-    except (ValueError, RecursionError):
-        return arguments
-
-
-def _said(given: Generated) -> str | None:
-    return given.text if isinstance(given, (Text, Refusal, ToolCalls)) else None
 
 
 def _used(request: Request, given: Generated) -> Usage | Mapping[str, Any] | None:

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ravi_otel.testing.script import Generated, Refusal, Request, Text, ToolCalls
+
 _WORD = re.compile(r"\s*\S+|\s+")
 _JSON = "application/json"
 _EPOCH_S = 1_767_225_600  # 2026-01-01: ids and times are the same in every run
@@ -89,6 +91,25 @@ def aws_message(name: str, payload: bytes, kind: str = "event") -> bytes:
 def _header(name: str, value: str) -> bytes:
     """Give one header whose value is text, which is type 7."""
     return bytes([len(name)]) + name.encode() + b"\x07" + len(value.encode()).to_bytes(2, "big") + value.encode()
+
+
+def model_of(request: Request, paths: re.Pattern[str]) -> str | None:
+    """Give the model that the path of a request names, where it is one of these paths, whose first group that is."""
+    found = paths.fullmatch(request.path)
+    return None if found is None else found[1]
+
+
+def text_of(given: Generated) -> str | None:
+    """Give the text of an answer, None of one without."""
+    return given.text if isinstance(given, (Text, Refusal, ToolCalls)) else None
+
+
+def read_arguments(arguments: str) -> Any:
+    """Read a tool's arguments; broken JSON goes out as the text it is."""
+    try:
+        return json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
 
 
 def pieces(text: str, chunks: int | Sequence[str] | None = None) -> Sequence[str]:

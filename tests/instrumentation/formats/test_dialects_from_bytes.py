@@ -178,6 +178,13 @@ INVOKE, INVOKE_STREAM = "/model/m-1/invoke", "/model/m-1/invoke-with-response-st
 OLLAMA_LAST: Body = {"model": "m-1", "done": True, "done_reason": "stop", "prompt_eval_count": 7, "eval_count": 2}
 OPEN_TOOL: Body = {"type": "function", "function": {"name": "search", "parameters": {"type": "object"}}}
 
+
+def invoked(body: Body, whole: Body, events: list[Body], **more: Any) -> Case:
+    """A greeting of a model on Bedrock, in the words of its family."""
+    said: Any = {"says": HELLO, "reasons": ("stop",), "cap": 50, **more}
+    return Case("bedrock", INVOKE, body, whole, events, INVOKE_STREAM, Framing.EVENT_STREAM, **said)
+
+
 CASES: Mapping[str, Case] = {
     "google": Case(
         "google",
@@ -318,22 +325,13 @@ CASES: Mapping[str, Case] = {
         capped={"inferenceConfig": {"maxTokens": 9}},
         results=("t0",),
     ),
-    "Claude, invoked": Case(
-        "bedrock",
-        INVOKE,
+    "Claude, invoked": invoked(
         CLAUDE_BODY,
         CLAUDE_WHOLE,
         chunks(CLAUDE_EVENTS),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
         capped={"max_tokens": 9},
     ),
-    "Nova, invoked": Case(
-        "bedrock",
-        INVOKE,
+    "Nova, invoked": invoked(
         {**CONVERSE_BODY, "schemaVersion": "messages-v1", "inferenceConfig": {"max_new_tokens": 50}},
         {
             "output": {"message": {"role": "assistant", "content": [{"text": "Hello"}]}},
@@ -348,16 +346,9 @@ CASES: Mapping[str, Case] = {
                 {"metadata": {"usage": {"inputTokens": 7, "outputTokens": 2}}, **METRICS},
             ]
         ),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
         capped={"inferenceConfig": {"max_new_tokens": 9}},
     ),
-    "Llama, invoked": Case(
-        "bedrock",
-        INVOKE,
+    "Llama, invoked": invoked(
         {"prompt": "Hi", "max_gen_len": 50},
         {"generation": "Hello", "prompt_token_count": 7, "generation_token_count": 2, "stop_reason": "stop"},
         chunks(
@@ -366,17 +357,10 @@ CASES: Mapping[str, Case] = {
                 {"generation": "lo", "prompt_token_count": None, "generation_token_count": 2, "stop_reason": "stop", **METRICS},
             ]
         ),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
         operation="text_completion",
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
         capped={"max_gen_len": 9},
     ),
-    "Titan, invoked": Case(
-        "bedrock",
-        INVOKE,
+    "Titan, invoked": invoked(
         {"inputText": "Hi", "textGenerationConfig": {"maxTokenCount": 50, "topP": 0.5}},
         {"inputTextTokenCount": 7, "results": [{"tokenCount": 2, "outputText": "Hello", "completionReason": "FINISH"}]},
         chunks(
@@ -392,12 +376,7 @@ CASES: Mapping[str, Case] = {
                 },
             ]
         ),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
         operation="text_completion",
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
         capped={"textGenerationConfig": {"maxTokenCount": 9, "topP": 0.5}},
     ),
     "Mistral, invoked, whose whole answer tells no usage": Case(
@@ -412,30 +391,16 @@ CASES: Mapping[str, Case] = {
         cap=50,
         capped={"max_tokens": 9},
     ),
-    "Mistral, invoked, as a stream": Case(
-        "bedrock",
-        INVOKE,
+    "Mistral, invoked, as a stream": invoked(
         {"prompt": "Hi", "max_tokens": 50},
         {},
         chunks([{"outputs": [{"text": "Hel", "stop_reason": None}]}, {"outputs": [{"text": "lo", "stop_reason": "stop"}], **METRICS}]),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
         operation="text_completion",
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
     ),
-    "a chat, invoked": Case(
-        "bedrock",
-        INVOKE,
+    "a chat, invoked": invoked(
         {"messages": MESSAGES, "max_tokens": 50},
         CHAT_WHOLE,
         chunks(CHAT_EVENTS),
-        INVOKE_STREAM,
-        Framing.EVENT_STREAM,
-        says=HELLO,
-        reasons=("stop",),
-        cap=50,
         capped={"max_tokens": 9},
     ),
     "Titan's embeddings": Case(
@@ -727,32 +692,12 @@ def test_a_lie_in_any_field_of_a_request_or_an_answer_raises_nothing(case: Case,
         found.cap(request, 9)
         found.tool_results(request)
         read_body(found, json.dumps(case.whole).encode, call)
-        found.error_code(case.whole)
         collector = found.collector(call)
         for event in case.events:
             collector.add(event)
         collector.produced  # noqa: B018 - it is worked out
         usage = read_events(collector, call).usage
         assert usage is None or 0 <= usage.total_tokens <= 2**53
-
-
-@pytest.mark.parametrize(
-    ("dialect", "path", "body", "code"),
-    [
-        ("google", GOOGLE, {"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}, "RESOURCE_EXHAUSTED"),
-        ("google", GOOGLE, [{"error": {"code": 400, "status": "INVALID_ARGUMENT"}}], "INVALID_ARGUMENT"),
-        ("bedrock", "/model/m/converse", {"__type": "com.amazon#ThrottlingException:http", "message": "slow"}, "ThrottlingException"),
-        ("bedrock", "/model/m/converse", {"message": "slow"}, None),
-        ("cohere", "/v2/chat", {"message": "invalid api token"}, None),
-        ("ollama", "/api/chat", {"error": "model not found"}, None),
-        ("openai", "/v1/chat/completions", {"error": {"code": "invalid_api_key", "type": "x"}}, "invalid_api_key"),
-        ("anthropic", "/v1/messages", {"type": "error", "error": {"type": "overloaded_error"}}, "overloaded_error"),
-    ],
-)
-def test_the_body_of_an_error_names_it(dialect: Dialect, path: str, body: Any, code: str | None) -> None:
-    found = format_for_request(dialect, "POST", path, {"model": "m", "messages": []})
-    assert found is not None
-    assert found.error_code(body) == code
 
 
 @pytest.mark.parametrize(

@@ -183,33 +183,53 @@ class Model:
         return [json.loads(each.raw) for each in self.server.requests]
 
 
-class _Echo(BaseHTTPRequestHandler):
-    """Answer anything with an empty object."""
+class _Answering(BaseHTTPRequestHandler):
+    """Answer every POST as the class says, whose body has been read by then."""
 
     protocol_version = "HTTP/1.1"
+    answer: Callable[[Any], None]
 
     def do_POST(self) -> None:
         """Answer."""
         self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", "2")
-        self.end_headers()
-        self.wfile.write(b"{}")
+        self.answer()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the class's own name
         """Say nothing."""
 
 
-@pytest.fixture
-def anything() -> Iterator[str]:
-    """Give the host of a server that answers any path."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Echo) as server:
+@contextmanager
+def _serving(answer: Callable[[Any], None]) -> Generator[str]:
+    handler = type("Handler", (_Answering,), {"answer": answer})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def serving() -> Callable[[Callable[[Any], None]], Any]:
+    """Give what serves an answer to every POST, and gives its host."""
+    return _serving
+
+
+@pytest.fixture
+def anything() -> Iterator[str]:
+    """Give the host of a server that answers any path with an empty object."""
+
+    def answer(asked: BaseHTTPRequestHandler) -> None:
+        asked.send_response(200)
+        asked.send_header("content-type", "application/json")
+        asked.send_header("content-length", "2")
+        asked.end_headers()
+        asked.wfile.write(b"{}")
+
+    with _serving(answer) as host:
+        yield host
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import aiohttp
@@ -45,45 +45,32 @@ def events() -> bytes:
     return b"".join(b"data: " + json.dumps(each).encode() + b"\n\n" for each in (*chunks, last, used)) + b"data: [DONE]\n\n"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answer with what the class has, compressed where that is accepted and asked for by the path."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        """Answer."""
-        self.rfile.read(int(self.headers["content-length"]))
-        body = events()
-        self.send_response(200)
-        self.send_header("content-type", "text/event-stream; charset=utf-8")
-        if "zipped" in self.path:
-            body = gzip.compress(body, mtime=0)
-            self.send_header("content-encoding", "gzip")
-        if "sized" in self.path:
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-            return
-        self.send_header("transfer-encoding", "chunked")
-        self.end_headers()
-        for at in range(0, len(body), 97):
-            piece = body[at : at + 97]
-            self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
-        self.wfile.write(b"0\r\n\r\n")
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the class's own name
-        """Say nothing."""
+def streamed(asked: BaseHTTPRequestHandler) -> None:
+    """Answer with those events, compressed or with their length where the path asks for it."""
+    body = events()
+    asked.send_response(200)
+    asked.send_header("content-type", "text/event-stream; charset=utf-8")
+    if "zipped" in asked.path:
+        body = gzip.compress(body, mtime=0)
+        asked.send_header("content-encoding", "gzip")
+    if "sized" in asked.path:
+        asked.send_header("content-length", str(len(body)))
+        asked.end_headers()
+        asked.wfile.write(body)
+        return
+    asked.send_header("transfer-encoding", "chunked")
+    asked.end_headers()
+    for at in range(0, len(body), 97):
+        piece = body[at : at + 97]
+        asked.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+    asked.wfile.write(b"0\r\n\r\n")
 
 
 @pytest.fixture
-def host() -> Iterator[str]:
+def host(serving: Any) -> Iterator[str]:
     """Serve such streams."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
-        thread.join()
+    with serving(streamed) as found:
+        yield found
 
 
 async def _aiohttp(url: str, read: Callable[[aiohttp.ClientResponse], Any]) -> Any:
