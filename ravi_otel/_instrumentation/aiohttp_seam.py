@@ -1,7 +1,8 @@
 """Wrap what a session of aiohttp sends a request with, and what its answer is read by.
 
 `ClientSession._request` is one whole call, with its redirects and what is sent once more over another connection; `ClientRequest.send` is
-each of its requests. Of an answer every byte that a program reads passes `StreamReader._read_nowait_chunk`.
+each of its requests. One to a model that another host has redirected to it is a call of its own. Of an answer every byte that a program
+reads passes `StreamReader._read_nowait_chunk`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Final
@@ -23,6 +25,8 @@ from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
 from ravi_otel.policy._usage import Reply
 
 _LENGTH: Final = "content-length"
+_REQUEST: Final = "aiohttp request"
+"""The layer that each request passes, whatever asked for it."""
 
 
 class AiohttpCall(HttpCall):
@@ -60,6 +64,35 @@ class AiohttpCall(HttpCall):
             return self.read_whole(live, content_type, lambda: body)
         follow_response(self, live, result)
         return None
+
+
+class RedirectedCall(AiohttpCall):
+    """A request to a model that a host has redirected to it which is no model's; `send` is the method that sends it.
+
+    Nobody can write to its body any more. Its answer begins with it: the library, which asks for that next, is given the same again.
+    """
+
+    def __init__(self, out: Outgoing, send: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        super().__init__(out, self._answered, args, kwargs)
+        self.unwritable = self.unwritable or "a request that was redirected"
+        self._send = send
+
+    async def _answered(self, *args: Any, **kwargs: Any) -> Any:
+        self.pass_down(_REQUEST)
+        response = await self._send(*args, **kwargs)
+        try:
+            await response.start(*args, **kwargs)
+        except BaseException:
+            response.close()
+            raise
+        response.start = partial(_already, weakref.ref(response))
+        return response
+
+
+async def _already(held: weakref.ref[Any], *_args: Any) -> Any:
+    response: Any = held()
+    del response.start
+    return response
 
 
 class FollowedContent(TappedBody):
@@ -154,9 +187,13 @@ class AiohttpSeam:
 
     def _request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         call = self._begin(wrapped, session, args, kwargs) if self._active else None
-        return wrapped(*args, **kwargs) if call is None else named_like(send_call_async(call.call, call), wrapped)
+        if call is None:
+            return wrapped(*args, **kwargs)
+        awaited = _passed(wrapped, args, kwargs) if call is _PASSES else send_call_async(call.call, call)
+        return named_like(awaited, wrapped)
 
-    def _begin(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> HttpCall | None:
+    def _begin(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
+        """Return the call that is about to be sent, `_PASSES` for what is none although it goes to a model's host, None for the rest."""
         if len(args) < 2:  # noqa: PLR2004 - method and URL, as its own methods give them
             return None
         try:
@@ -168,18 +205,44 @@ class AiohttpSeam:
             if to is None:
                 return None
             out = _outgoing(session, str(args[0]), url, kwargs, to)
-            return AiohttpCall.begin(out, partial(AiohttpCall, out, wrapped, args, kwargs))
+            return AiohttpCall.begin(out, partial(AiohttpCall, out, wrapped, args, kwargs)) or _PASSES
         except Exception as bug:
             if isinstance(bug, RaviError) or from_signal(bug):
                 raise
             swallow("prepare", bug)
             return None
 
-    async def _send(self, wrapped: Callable[..., Any], _request: Any, args: Any, kwargs: Any) -> Any:
+    async def _send(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> Any:
         call = HTTP_CALL.get() if self._active else None
         if call is not None and call.sends and isinstance(call, AiohttpCall):
-            call.pass_down("aiohttp request")
+            call.pass_down(_REQUEST)
+        elif self._active and not _PASSING.get() and (redirected := self._begin_redirected(wrapped, request, args, kwargs)) is not None:
+            return await send_call_async(redirected.call, redirected)
         return await wrapped(*args, **kwargs)
+
+    def _begin_redirected(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> HttpCall | None:
+        """Return the call that a request is which a host has redirected to a model; None for any other."""
+        try:
+            url = request.url
+            to = MODEL_HOSTS.at(url.host, url.port)
+            if to is None:
+                return None
+            headers, body = request.headers, get(request, "body")
+            content = body if isinstance(body, (bytes, bytearray)) else get(body, "_value")
+            out = Outgoing(
+                to,
+                str(request.method).upper(),
+                url.raw_path_qs,
+                content if isinstance(content, (bytes, bytearray)) else None,
+                headers.get("authorization", ""),
+                encoded="content-encoding" in headers,
+            )
+            return RedirectedCall.begin(out, partial(RedirectedCall, out, wrapped, args, kwargs))
+        except Exception as bug:
+            if isinstance(bug, RaviError) or from_signal(bug):
+                raise
+            swallow("prepare", bug)
+            return None
 
     def _read(self, wrapped: Callable[..., Any], content: Any, args: Any, kwargs: Any) -> Any:
         data = wrapped(*args, **kwargs)
@@ -201,6 +264,20 @@ class AiohttpSeam:
             with Guarded("stream"):  # it is closed as without us
                 body.abandon()  # before its reader is told that it was closed, which is no end of its own
         return wrapped(*args, **kwargs)
+
+
+_PASSES: Final = object()
+_PASSING: Final[ContextVar[bool]] = ContextVar("ravi_otel_aiohttp_passing", default=False)
+"""Whether a request is on its way that was looked at, and is no call although it goes to a model's host."""
+
+
+async def _passed(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    token = _PASSING.set(True)
+    try:
+        return await wrapped(*args, **kwargs)
+    finally:
+        with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+            _PASSING.reset(token)
 
 
 def _outgoing(session: Any, method: str, url: Any, kwargs: Any, to: ModelHost) -> Outgoing:

@@ -8,7 +8,8 @@ They belong to the base classes that generated clients share, and are the same f
 * `_process_response`, sync and async, is the answer before the client reads it.
 
 `ClientSeam` holds the wrappers. `ClientCall` is one call, with what is changed of its request and each of its attempts; it is sent by
-`model_call.send_call`. `RawRequests` are the calls that bypass the wrapper of `request`.
+`model_call.send_call`. `RawRequests` are the calls that bypass the wrapper of `request`. `LibraryCall` is what every call has that a
+library sends for the program, also those over an HTTP library alone (`http_seam`).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ import copy
 import json
 import sys
 import threading
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 from weakref import WeakKeyDictionary, finalize
 
 from ravi_otel._enforcement import errors_text
@@ -46,7 +48,7 @@ from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall, SendFailure, send_call, send_call_async
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, later, stoppable, why_over
+from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, later, stoppable, why_over
 from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._events import RetryRecord
@@ -151,7 +153,7 @@ class ClientSeam:
                 client_call.ask_for_usage(profile, client, args[0] if args else kwargs.get("cast_to"))
         except Exception as error:  # noqa: BLE001 - our own bug never reaches the user's call
             swallow("prepare", error)
-            client_call = ClientCall(options, *self._unread, None, SWEEPS.count, wrapped, args, kwargs)
+            client_call = ClientCall(wrapped, args, kwargs, SWEEPS.count, options, *self._unread, None)
         return client_call
 
     def build_request(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
@@ -219,20 +221,175 @@ def _read(
     wire_format = profile.format_for(method, path, host.base, host.provider)
     request = Request(method, path, body, host, stream, options.files)
     call = wire_format.call(request)
+    if INFERRING.runs or STATE.options.content:
+        read_content(call, wire_format, request)
+    return ClientCall(wrapped, args, kwargs, SWEEPS.count, options, call, wire_format, request)
+
+
+def read_content(call: Call, wire_format: WireFormat, request: Request) -> None:
+    """Write on the call what its request says, where that is captured, and which results of tools it brings, where some are waited for."""
     if INFERRING.runs and INFERRING.waiting:
         with Guarded("results"):  # the call is counted all the same
             call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
     if STATE.options.content and not is_redacting():
         with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
             call.content = wire_format.asked(request)
-    return ClientCall(options, call, wire_format, request, SWEEPS.count, wrapped, args, kwargs)
 
 
 # -- one call -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
-class ClientCall:
+class LibraryCall:
+    """One call as a library sends it for the program, which can be stopped while the library waits for its answer (`InFlight`).
+
+    What the library raises because of us is raised as the refusal that is behind it.
+    """
+
+    layer: ClassVar[str]
+    """The library, or what of it, that the call was seen in."""
+
+    _wrapped: Callable[..., Any]
+    _args: _Args
+    _kwargs: _Kwargs
+    _sweeps: int
+    """How often something was stopped before."""
+    scope: Scope = field(init=False)
+    """That it was made in, known once it is sent."""
+    live: ModelCall | None = field(default=None, init=False)
+    """The call while it is being sent."""
+    sends: bool = field(default=False, init=False)
+    stopped: bool = field(default=False, init=False)
+    """Whether we ended what is waited for."""
+    seen_leaving: bool = field(default=False, init=False)
+    """Whether the bytes of the request that is on its way were seen leaving."""
+    in_transit: Any = field(default=None, init=False)
+    """The request that is on its way."""
+    _shortened: bool = field(default=False, init=False)
+    """Whether the latest attempt's time-outs are ours."""
+    _replaced: bool = field(default=False, init=False)
+    """Whether what was raised is our refusal in place of the library's error."""
+    _refused: RaviError | None = field(default=None, init=False)
+    """The refusal of one more request, such as a redirect."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the request that is on its way."""
+        return str(get(self.in_transit, "url"))
+
+    @abstractmethod
+    def carries(self, content: object) -> bool:
+        """Whether a request with this content may be the one that is on its way; one nobody can look at may be."""
+
+    def send(self, live: ModelCall | None) -> Any:
+        """See `CallSender.send`."""
+        token = self._begin_sending(live)
+        late: RaviError | None = None
+        try:
+            if live is not None:
+                self.scope = live.scope
+                IN_FLIGHT.add(self)
+            return self._wrapped(*self._args, **self._kwargs)
+        except Exception as error:
+            late = self._refusal_behind(error)
+            if late is None:
+                raise
+            raise late from (None if late is self._refused else error)
+        finally:
+            IN_FLIGHT.discard(self)
+            del late, live  # whose tracebacks know this frame
+            self.live, self.sends = None, False
+            if self._shortened:
+                self._restore_timeouts()
+            if self.in_transit is not None:
+                self._leave_transit()
+            token.var.reset(token)
+
+    async def send_async(self, live: ModelCall | None) -> Any:
+        """See `CallSender.send_async`."""
+        token = self._begin_sending(live)
+        late: RaviError | None = None
+        try:
+            if live is None:
+                return await self._wrapped(*self._args, **self._kwargs)
+            return await stoppable(live, self._wrapped, self._args, self._kwargs)
+        except Exception as error:
+            late = self._refusal_behind(error)
+            if late is None:
+                raise
+            raise late from (None if late is self._refused else error)
+        finally:
+            del late, live  # whose tracebacks know this frame
+            self.live, self.sends = None, False
+            if self._shortened:
+                self._restore_timeouts()
+            if self.in_transit is not None:
+                self._leave_transit()
+            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
+                token.var.reset(token)
+
+    @abstractmethod
+    def _begin_sending(self, live: ModelCall | None) -> Token[Any]:
+        """Put what goes out into the arguments, and make this the call that requests in this context belong to."""
+
+    def stop(self) -> None:
+        """See `InFlight.stop`."""
+        self.stopped = True
+        self.shut_down()
+
+    def shut_down(self) -> None:
+        """Wake the thread that waits for the answer, where its connection can be found."""
+
+    def _refusal_behind(self, error: Exception) -> RaviError | None:
+        """Return the refusal behind the library's error: we ended what it waited for, or it was our time-out; None for its own."""
+        live, late = self.live, None
+        with Guarded("failure"):  # our own bug never hides the library's error
+            self._note_failure(error)
+        if live is None or isinstance(error, RaviError):
+            return None
+        if self._refused is not None:
+            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
+            return self._refused
+        with Guarded("deadline"):  # the same
+            if self.stopped:
+                late = why_over(live.scope, live.record)
+            elif self._shortened and is_timeout(error):
+                late = live.scope.overdue(live.record, EARLY_NS)
+        self._replaced = late is not None
+        return late
+
+    def _note_failure(self, error: Exception) -> None:
+        """Take note of what the library raises, whoever caused it."""
+
+    def _keep_to_deadline(self, live: ModelCall, request: Any) -> None:
+        """Let no part of an attempt wait longer than the time that is left of its scope; nothing that is sent changes."""
+        with Guarded("timeout"):  # our own bug never stops an attempt
+            left, call = live.scope.left_ns(), live.record.call
+            if left is None or not STATE.options.shorten_timeouts:
+                return
+            self._shortened = self.shorten_timeouts(request, max(_SHORTEST_S, left / NANO))
+            if self._shortened and TIMEOUT not in call.changes:
+                call.changes = (*call.changes, TIMEOUT)
+
+    def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - for those that have some
+        """Let no part of an attempt with this request wait longer than `left_s`; whether that is less than it would have waited."""
+        return False
+
+    def _restore_timeouts(self) -> None:
+        """Give a request of the program's own its time-outs back."""
+
+    def _enter_transit(self, request: Any) -> None:
+        """Be found as the call whose request this is, by whichever thread and library sends it on."""
+        _IN_TRANSIT.pop(id(self.in_transit), None)
+        self.in_transit, self.seen_leaving = request, False
+        _IN_TRANSIT[id(request)] = self
+
+    def _leave_transit(self) -> None:
+        _IN_TRANSIT.pop(id(self.in_transit), None)
+
+
+@dataclass(slots=True, eq=False)
+class ClientCall(LibraryCall):
     """One call over the client it was made on: what it asks for, what counting and limits change of it, and each of its attempts.
 
     It is sent as any call is (`_runtime.model_call.CallSender`), and can be sized for strict limits (`Sizing`). A stream is asked for its
@@ -240,25 +397,17 @@ class ClientCall:
     as they are: what is changed is changed in copies.
     """
 
+    layer: ClassVar[str] = "client"
+
     options: Any
     """What is sent: the caller's object until something is changed."""
     call: Call
     format: WireFormat
     _request: Request | None
     """What was read of it; None for what could not be read."""
-    _sweeps: int
-    """How often something was stopped before."""
-    _wrapped: Callable[..., Any]
-    _args: _Args
-    _kwargs: _Kwargs
     hides_usage: bool = False
     """Whether it was us who asked the stream for its usage, so that the program must not see it."""
-    live: ModelCall | None = None
-    """The call while it is being sent."""
-    sends: bool = False
     last_error: BaseException | None = None
-    seen_leaving: bool = False
-    """Whether the bytes of the request that is on its way were seen leaving."""
     has_post_parser: bool = False
     """Whether a post-parser, the program's or the client's, parses the answer, and may reject it."""
     answer: Any = None
@@ -269,31 +418,18 @@ class ClientCall:
     """The request that was built last."""
     _last_paid: Any = None
     """The request that was paid for last: the one that was built last, or a redirect or repetition of it."""
-    _shortened: bool = False
-    """Whether the latest attempt's time-outs are ours."""
-    _replaced: bool = False
-    """Whether what was raised is our refusal in place of the client's error."""
-    _refused: RaviError | None = None
-    """The refusal of one more request, such as a redirect."""
     _last_status: int | None = None
     """The status of the latest answer."""
-    _in_transit: Any = None
-    """The request that is on its way."""
     _outcome: AttemptOutcome | None = None
-    """What became of it when a transport sent it last."""
-
-    @property
-    def url(self) -> str:
-        """The URL of the request that is on its way."""
-        return str(get(self._in_transit, "url"))
+    """What became of the request that is on its way when a transport sent it last."""
 
     def sends_itself(self, request: object) -> bool:
         """Whether a request is the very one that it has built, and is sending."""
         return self.sends and request is self._built
 
     def carries(self, content: object) -> bool:
-        """Whether a request with this content may be the one that is on its way; one nobody can look at may be."""
-        mine = get(self._in_transit or self._built, "content")
+        """See `LibraryCall.carries`."""
+        mine = get(self.in_transit or self._built, "content")
         if content is None or mine is None or content == mine:
             return True
         return isinstance(content, dict) and content == body_of(None, None, mine)  # which another library writes once more
@@ -397,26 +533,12 @@ class ClientCall:
             return True
         return goes.output_cap is not None and goes.output_cap * goes.choices <= cap * call.choices
 
-    def shorten_timeouts(self, built: Any, scope: Scope) -> bool:
-        """Let no part of an attempt wait longer than the time that is left; whether that was less than the caller's own time-out.
-
-        Nothing that is sent changes. A request without time-outs of its own, made by no client that we know, stays as it is.
-        """
-        left = scope.left_ns()
-        own = None if left is None else built.extensions.get(TIMEOUT)
-        if left is None or not isinstance(own, dict):
-            return False
-        left_s, parts = max(_SHORTEST_S, left / NANO), cast("dict[str, Any]", own)
-        known = {part: parts.get(part) for part in _TIMEOUT_PARTS}
-        if not all(found is None or isinstance(found, (int, float)) for found in known.values()):
-            return False  # text, perhaps: what becomes of it is between the caller and the HTTP library
-        if all(found is not None and found <= left_s for found in known.values()):
-            return False
-        shorter = {part: left_s if found is None else min(found, left_s) for part, found in known.items()}
-        built.extensions = {**built.extensions, TIMEOUT: {**parts, **shorter}}
-        if TIMEOUT not in self.call.changes:
-            self.call.changes = (*self.call.changes, TIMEOUT)
-        return True
+    def shorten_timeouts(self, built: Any, left_s: float) -> bool:
+        """Let no part of an attempt wait longer than `left_s`; whether that is less than the caller's own time-out."""
+        shorter = shorter_timeouts(built.extensions, left_s)
+        if shorter is not None:
+            built.extensions = shorter
+        return shorter is not None
 
     # -- sending ------------------------------------------------------------------------------------------------------
 
@@ -448,58 +570,8 @@ class ClientCall:
         seen = None if unparsed is None else self._reply(unparsed)
         return failure_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
-    def send(self, live: ModelCall | None) -> Any:
-        """See `CallSender.send`."""
-        token = self._begin_sending(live)
-        blocked: Blocked | None = None
-        late: RaviError | None = None
-        try:
-            blocked = None if live is None else Blocked(live.scope, self._shut_down)
-        except Exception as bug:  # noqa: BLE001 - then nobody can stop it
-            swallow("stop", bug)
-        try:
-            return self._wrapped(*self._args, **self._kwargs)
-        except Exception as error:
-            self._note_rejected_answer()
-            late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
-            if late is None:
-                raise
-            raise late from (None if late is self._refused else error)
-        finally:
-            if blocked is not None:
-                IN_FLIGHT.discard(blocked)
-            del late, live  # whose tracebacks know this frame
-            self.live = None
-            self.sends = False
-            if self._in_transit is not None:
-                _IN_TRANSIT.pop(id(self._in_transit), None)
-            SENDING.reset(token)
-
-    async def send_async(self, live: ModelCall | None) -> Any:
-        """See `CallSender.send_async`."""
-        token = self._begin_sending(live)
-        late: RaviError | None = None
-        try:
-            if live is None:
-                return await self._wrapped(*self._args, **self._kwargs)
-            return await stoppable(live, self._wrapped, self._args, self._kwargs)
-        except Exception as error:
-            self._note_rejected_answer()
-            late = self._refusal_behind(error, stopped=False)
-            if late is None:
-                raise
-            raise late from (None if late is self._refused else error)
-        finally:
-            del late, live  # whose tracebacks know this frame
-            self.live = None
-            self.sends = False
-            if self._in_transit is not None:
-                _IN_TRANSIT.pop(id(self._in_transit), None)
-            with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
-                SENDING.reset(token)
-
     def _begin_sending(self, live: ModelCall | None) -> Token[ClientCall | None]:
-        """Put the options that go out into the arguments, and make this the call that attempts in this context belong to."""
+        """See `LibraryCall._begin_sending`; what goes out are the options."""
         self.live = live
         if live is not None and live.record.output_cap is not None:
             self.cap(live.record.output_cap)
@@ -512,25 +584,10 @@ class ClientCall:
         self.sends = True
         return SENDING.set(self)
 
-    def _shut_down(self) -> None:
+    def shut_down(self) -> None:
+        """See `LibraryCall.shut_down`."""
         if self.live is not None and self._client is not None and self._built is not None:
             shut_down_request(self._client, self._built)
-
-    def _refusal_behind(self, error: Exception, *, stopped: bool) -> RaviError | None:
-        """Return the refusal behind the client's error: we ended what it waited for, or it was our time-out; None for the client's own."""
-        live, late = self.live, None
-        if live is None or isinstance(error, RaviError):
-            return None
-        if self._refused is not None:
-            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
-            return self._refused
-        with Guarded("deadline"):  # our own bug never hides the client's error
-            if stopped:
-                late = why_over(live.scope, live.record)
-            elif self._shortened and is_timeout(error):
-                late = live.scope.overdue(live.record, EARLY_NS)
-        self._replaced = late is not None
-        return late
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -560,11 +617,8 @@ class ClientCall:
         self._client, self._last_status = client, None
         if live is not None:
             live.sent()
-            try:
-                if live.scope.plan.clocks and STATE.options.shorten_timeouts:
-                    self._shortened = self.shorten_timeouts(request, live.scope)
-            except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
-                swallow("timeout", error)
+            if live.scope.plan.clocks:
+                self._keep_to_deadline(live, request)
         return request
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:
@@ -593,7 +647,7 @@ class ClientCall:
             raise_from_signal(error)
             return None
 
-    def _note_rejected_answer(self) -> None:
+    def _note_failure(self, error: Exception) -> None:  # noqa: ARG002 - the base's
         """Pass an answer that a post-parser has rejected to the cap of a strict limit, which may have cut it."""
         capped = None if self.live is None else self.live.capped
         unparsed = None if capped is None else self._unparsed()
@@ -620,9 +674,8 @@ class ClientCall:
         """
         live = self.live
         if live is not None and self._is_ours(request, sender):
-            _IN_TRANSIT.pop(id(self._in_transit), None)
-            self._in_transit, self._outcome, self.seen_leaving = request, None, False
-            _IN_TRANSIT[id(request)] = self
+            self._enter_transit(request)
+            self._outcome = None
             if self._last_status is not None and self._pay(live, self._last_status, str(self._last_status)):
                 self._last_paid = request
         yield partial(self._note_status, request)
@@ -639,7 +692,7 @@ class ClientCall:
         One that a transport of the program's sends once more is paid for; raises its refusal.
         """
         live, before = self.live, self._outcome
-        if live is not None and before is not None and request is self._in_transit:
+        if live is not None and before is not None and request is self.in_transit:
             if self._refused is not None:
                 raise self._refused
             self._pay(live, before.status, str(before.error_type), sent=before.sent)
@@ -655,7 +708,7 @@ class ClientCall:
 
     def _note_outcome(self, request: Any, response: Any, error: BaseException | None = None) -> None:
         """Note what became of a request that a transport has sent; one that met no server is not paid for again."""
-        if request is self._in_transit:
+        if request is self.in_transit:
             status = count(get(response, "status_code")) or 0
             self._outcome = AttemptOutcome(status, str(status), sent=True) if error is None else outcome_of(error, request)
 
@@ -685,6 +738,24 @@ def _returns_bytes(options: Any) -> bool:
     return callable(keys) and any(str(name).lower() == _RAW for name in list[Any](options.headers))
 
 
+def shorter_timeouts(extensions: Mapping[str, Any], left_s: float) -> dict[str, Any] | None:
+    """Return the extensions of a request with none of its time-outs longer than `left_s`; None where all of them are shorter.
+
+    A request without time-outs of its own, made by no client that we know, stays as it is.
+    """
+    own = extensions.get(TIMEOUT)
+    if not isinstance(own, dict):
+        return None
+    parts = cast("dict[str, Any]", own)
+    known = {part: parts.get(part) for part in _TIMEOUT_PARTS}
+    if not all(found is None or isinstance(found, (int, float)) for found in known.values()):
+        return None  # text, perhaps: what becomes of it is between the caller and the HTTP library
+    if all(found is not None and found <= left_s for found in known.values()):
+        return None
+    shorter = {part: left_s if found is None else min(found, left_s) for part, found in known.items()}
+    return {**extensions, TIMEOUT: {**parts, **shorter}}
+
+
 def shortest_pause(wait_s: Any, scope: Scope) -> Any:
     """Return the pause before a retry, no longer than the time that is left: past it the retry will be refused."""
     if not isinstance(wait_s, (int, float)):
@@ -700,13 +771,14 @@ def shortest_pause(wait_s: Any, scope: Scope) -> Any:
 SENDING: Final[ContextVar[ClientCall | None]] = ContextVar("ravi_otel_sending", default=None)
 """The call whose attempts are being made in this context. What can be stopped from outside is in `stopping.IN_FLIGHT`."""
 
-_IN_TRANSIT: Final[dict[int, ClientCall]] = {}
+_IN_TRANSIT: Final[dict[int, LibraryCall]] = {}
 """The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
 
 
 def call_of(request: object) -> ClientCall | None:
     """Return the call that a request is an attempt of, whichever thread sends it."""
-    return SENDING.get() or _IN_TRANSIT.get(id(request))
+    found = SENDING.get() or _IN_TRANSIT.get(id(request))
+    return found if isinstance(found, ClientCall) else None
 
 
 def is_sending() -> bool:
@@ -729,12 +801,12 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
     return found is not None
 
 
-def is_handed_on(is_there: Callable[[str], bool], content: object) -> bool:
-    """Whether a request with this content is that of such a call, on its way to where it is seen leaving."""
-    return any(client_call.carries(content) for client_call in _not_seen_leaving(is_there))
+def is_handed_on(is_there: Callable[[str], bool], content: object, layer: str) -> bool:
+    """Whether a request with this content is that of such a call of another layer, on its way to where it is seen leaving."""
+    return any(call.carries(content) for call in _not_seen_leaving(is_there) if call.layer != layer)
 
 
-def _not_seen_leaving(is_there: Callable[[str], bool]) -> Iterator[ClientCall]:
+def _not_seen_leaving(is_there: Callable[[str], bool]) -> Iterator[LibraryCall]:
     return (call for call in list(_IN_TRANSIT.values()) if not call.seen_leaving and is_there(call.url))
 
 

@@ -37,7 +37,7 @@ from ravi_otel.policy._usage import Reply
 _NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
 """HTTP libraries differ, and these names they share: nothing was sent when one of them was raised."""
 
-_TIMED_OUT: Final = frozenset({"APITimeoutError", "TimeoutException"})
+_TIMED_OUT: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _CLIENT_ERRORS: Final = range(400, 500)
 _ANSWERED: Final = (("openai", "APIStatusError"), ("anthropic", "APIStatusError"), ("groq", "APIStatusError"))
 """Whose word on the provider's status is believed: the package and the name of an error's class."""
@@ -81,8 +81,8 @@ def outcome_of(error: BaseException | None, built: object) -> AttemptOutcome:
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether it is a time-out of the client's or of its HTTP library's, under whatever name it is raised."""
-    return any(cls.__name__ in _TIMED_OUT for cls in type(error).__mro__)
+    """Whether it is a time-out of the client's or of its HTTP library's, under whatever name it is raised, or given as the reason."""
+    return any(cls.__name__ in _TIMED_OUT for one in (error, get(error, "reason")) for cls in type(one).__mro__)
 
 
 def _status(error: BaseException, believed: Sequence[tuple[str, str]]) -> int | None:
@@ -193,7 +193,7 @@ class BodyCopy:
     __slots__ = ("_ends_itself", "_headers", "_kept", "_kind", "_share", "_size", "_stated", "ended", "streamed")
 
     def __init__(self, response: Any) -> None:
-        self._kind = _library_class(response)
+        self._kind = library_class(response)
         self._headers = {name: value for name in _DESCRIBING if (value := response.headers.get(name)) is not None}
         content_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
         self.streamed = content_type == "text/event-stream"
@@ -284,7 +284,7 @@ def is_heavy(data: bytes) -> bool:
     return data.count(b",") + data.count(b"[") + data.count(b"{") > _MOST_MARKS
 
 
-def _library_class(response: Any) -> Any:
+def library_class(response: Any) -> Any:
     """Return the HTTP library's class of a response: a subclass may be made in other ways."""
     for cls in class_of(response).__mro__:
         if cls.__name__ == "Response" and cls.__module__.startswith("httpx"):

@@ -24,24 +24,22 @@ from contextlib import suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._extras import load
-from ravi_otel._forksafe import renew_in_child
-from ravi_otel._instrumentation.client_seam import SENDING, is_handed_on
+from ravi_otel._instrumentation.client_seam import SENDING, LibraryCall, is_handed_on, read_content
 from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._instrumentation.formats.format import UNREAD, Host, Request, WireFormat, read_body, read_events
 from ravi_otel._instrumentation.http_library import MOST_KEPT, interrupts_lock_holder, is_heavy, read_headers
 from ravi_otel._instrumentation.model_hosts import asks_model, provider_at
 from ravi_otel._instrumentation.streams import UNREAD as UNREAD_STREAMS
 from ravi_otel._instrumentation.streams import FollowedStream
-from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.model_call import ModelCall, SendFailure
+from ravi_otel._runtime.patching import Block
 from ravi_otel._runtime.state import STATE, Options
-from ravi_otel._runtime.stopping import IN_FLIGHT, SWEEPS, Blocked, drain, later, stoppable, why_over
-from ravi_otel._telemetry.content import is_redacting
+from ravi_otel._runtime.stopping import SWEEPS, drain, later
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
+from ravi_otel.hooks._listeners import Guarded, from_signal, raise_from_signal, swallow
 from ravi_otel.policy._usage import Call, Reply
 
 if TYPE_CHECKING:
@@ -168,35 +166,26 @@ class Outgoing:
         return self.authorization.startswith(_SIGNED)
 
 
-class HttpCall:
+class HttpCall(LibraryCall):
     """One call to a model over an HTTP library: what it asks for, what a strict limit writes into it, and each of its requests.
 
     It is sent as any call is (`model_call.CallSender`), and can be sized for strict limits (`Sizing`). The program's own objects stay as
     they are: what is changed is changed in copies.
     """
 
-    layer: ClassVar[str]
-    """The library that it was seen in."""
-
     def __init__(self, out: Outgoing, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> None:
+        super().__init__(wrapped, args, kwargs, SWEEPS.count)
         self.out = out
-        self.live: ModelCall | None = None
-        self.sends = False
-        self.seen_leaving = False
-        self._wrapped = wrapped
-        self._args = args
-        self._kwargs = kwargs
-        self._sweeps = SWEEPS.count
+        self._left = False  # some of it left
         self._requests = 1  # that were paid for
         self._passed: dict[str, int] = {}  # how many of them each layer has seen
-        self._replaced = False  # what was raised is our refusal in place of the library's error
-        self._refused: RaviError | None = None  # the refusal of one more request
         self.last_status: int | None = None
         self.last_error = ""
         self.connection: Any = None  # that carries its request, where the library tells
         body = out.body()
         self.written: Any = None  # the content that is sent in the place of the program's
-        self._writable = body is not None and not out.is_signed
+        self.unwritable = "a request that is signed" if out.is_signed else "a request that is no JSON" if body is None else None
+        """Why nobody may write to its body."""
         self.request = Request(out.method, out.target, body or {}, out.to.host, stream=False)
         self.format: WireFormat = UNREAD
         self.call: Call = UNREAD.call(self.request)
@@ -215,7 +204,7 @@ class HttpCall:
             return None
         if STATE.options.clients or (out.method in _ASKING and not asks_model(out.method, out.target)):
             return None
-        if is_handed_on(lambda url: _leads_to(url, out.to.host), out.content):
+        if is_handed_on(lambda url: _leads_to(url, out.to.host), out.content, cls.layer):
             return None
         made = make()
         return made if made.read_request() else None
@@ -233,12 +222,7 @@ class HttpCall:
             call = found.call(request)
             if not self.request.body and call.generative:  # a form, a file, or what the program makes as it is sent
                 call.unread = True
-            if INFERRING.runs and INFERRING.waiting:
-                with Guarded("results"):  # the call is counted all the same
-                    call.tool_results = tuple(filter(None, found.tool_results(request)))
-            if STATE.options.content and not is_redacting():
-                with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
-                    call.content = found.asked(request)
+            read_content(call, found, request)
             self.format, self.call = found, call
         except Exception as error:
             if from_signal(error):
@@ -253,8 +237,8 @@ class HttpCall:
         call = self.call
         try:
             self.format.bound(self.request, call)
-            if not self.request.body or (call.least_cap and call.output_cap != 0 and not self._writable):
-                call.unbounded = "a request that is signed" if self.out.is_signed else "a request that is no JSON"
+            if not self.request.body or (call.least_cap and call.output_cap != 0 and self.unwritable is not None):
+                call.unbounded = self.unwritable or "a request that is no JSON"
                 call.input_bound, call.least_cap = None, 0
         except Exception as error:  # noqa: BLE001 - our own bug loosens no strict limit
             swallow("bound", error)
@@ -269,98 +253,40 @@ class HttpCall:
         """Send this body in the place of the program's, in copies of what the program gave."""
 
     def carries(self, content: object) -> bool:
-        """Whether a request with this content may be one of this call's: another body is another call, one nobody can see is not."""
+        """See `LibraryCall.carries`: another body is another call, one nobody can see is not."""
         if content is None or self.out.content is None or content in (self.out.content, self.written):
             return True
         return isinstance(content, dict) and content == self.out.body()  # which the library below writes once more
 
     # -- sending --------------------------------------------------------------------------------------------------------
 
-    def send(self, live: ModelCall | None) -> Any:
-        """See `CallSender.send`."""
-        token = self._begin_sending(live)
-        blocked: Blocked | None = None
-        late: RaviError | None = None
-        try:
-            blocked = None if live is None else Blocked(live.scope, self._stop)
-        except Exception as bug:  # noqa: BLE001 - then nobody can stop it
-            swallow("stop", bug)
-        try:
-            self._check_again()
-            return self._wrapped(*self._args, **self._kwargs)
-        except Exception as error:
-            late = self._refusal_behind(error, stopped=blocked is not None and blocked.stopped)
-            if late is None:
-                raise
-            raise late from (None if late is self._refused else error)
-        finally:
-            if blocked is not None:
-                IN_FLIGHT.discard(blocked)
-            del late, live  # whose tracebacks know this frame
-            self._end_sending(token)
-
-    async def send_async(self, live: ModelCall | None) -> Any:
-        """See `CallSender.send_async`."""
-        token = self._begin_sending(live)
-        late: RaviError | None = None
-        try:
-            if live is None:
-                return await self._wrapped(*self._args, **self._kwargs)
-            return await stoppable(live, self._checked, self._args, self._kwargs)
-        except Exception as error:
-            late = self._refusal_behind(error, stopped=False)
-            if late is None:
-                raise
-            raise late from (None if late is self._refused else error)
-        finally:
-            del late, live  # whose tracebacks know this frame
-            self._end_sending(token)
-
-    async def _checked(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_again()
-        return await self._wrapped(*args, **kwargs)
-
-    def _check_again(self) -> None:
-        """Raise where something was stopped since this call was made, perhaps before it could be found."""
-        if self.live is not None and self._sweeps != SWEEPS.count:
-            self.live.scope.checkpoint(self.live.record)
+    @property
+    def url(self) -> str:
+        """Where its requests go."""
+        host = self.out.to.host
+        return f"http://{host.address}:{host.port}"
 
     def _begin_sending(self, live: ModelCall | None) -> Token[HttpCall | None]:
         self.live = live
         if live is not None:
             if live.record.output_cap is not None:
                 self._cap(live.record.output_cap)
-            live.sent()
+            if live.scope.plan.clocks:
+                self._keep_to_deadline(live, None)
         self.sends = True
-        _ON_THEIR_WAY.add(self)
         return HTTP_CALL.set(self)
 
-    def _end_sending(self, token: Token[HttpCall | None]) -> None:
-        self.live, self.sends = None, False
-        _ON_THEIR_WAY.discard(self)
-        with suppress(ValueError):  # a coroutine that is finalised in another context than it ran in
-            HTTP_CALL.reset(token)
-
-    def _stop(self) -> None:
-        with Guarded("stop"):  # then it ends by its own time-outs
-            self.shut_down()
-
-    def shut_down(self) -> None:
-        """Wake the thread that waits for the answer, where its connection can be found."""
-
-    def _refusal_behind(self, error: Exception, *, stopped: bool) -> RaviError | None:
-        """Return the refusal behind the library's error, because we ended what it waited for; None for the library's own."""
-        live, late = self.live, None
-        if live is None or isinstance(error, RaviError):
-            return None
-        if self._refused is not None:
-            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
-            return self._refused
-        if stopped:
-            with Guarded("deadline"):  # our own bug never hides the library's error
-                late = why_over(live.scope, live.record)
-        self._replaced = late is not None
-        return late
+    def leave(self) -> None:
+        """Note that a request of it leaves now; raise where something was stopped since it was made, perhaps before it could be found."""
+        live = self.live
+        if live is None:
+            return
+        if self._sweeps != SWEEPS.count:
+            self._sweeps = SWEEPS.count
+            with Guarded("stop", RaviError):  # our own bug never stops a request
+                live.scope.checkpoint(live.record)
+        self._left = True
+        live.sent()
 
     # -- its requests: the first is paid for when the call is admitted ---------------------------------------------------
 
@@ -369,7 +295,7 @@ class HttpCall:
 
         A call has as many requests as any one layer has seen: what is under another layer is the same request further down.
         """
-        self.seen_leaving = True
+        self.leave()
         seen = self._passed[layer] = self._passed.get(layer, 0) + 1
         if seen <= self._requests:
             return
@@ -402,7 +328,7 @@ class HttpCall:
         status = count(get(told, "status")) or count(get(get(told, "response"), "status_code"))
         return SendFailure(
             type(error).__qualname__,
-            sent=not self.never_left(told),
+            sent=self._left and not self.never_left(told),
             billed=status is None or not ERRORS <= status < _SERVER_ERRORS,
             status=status,
         )
@@ -471,11 +397,6 @@ _NEVER_LEFT: Final = frozenset(
 HTTP_CALL: Final[ContextVar[HttpCall | None]] = ContextVar("ravi_otel_http_call", default=None)
 """The call whose requests are being made in this context."""
 
-_ON_THEIR_WAY: Final[set[HttpCall]] = set()
-"""All whose requests are being made: a transport of the program's may send one from another thread, and by another library."""
-
-renew_in_child(_ON_THEIR_WAY.clear)
-
 
 def is_sending_http() -> bool:
     """Note that a request leaves in this context; whether it is one of such a call, which a task that was started meanwhile outlives."""
@@ -486,16 +407,6 @@ def is_sending_http() -> bool:
     return True
 
 
-def is_sent_for(is_there: Callable[[str, int | None], bool]) -> bool:
-    """Whether a request is one of such a call which nobody has seen leaving; `is_there` says whether a host is where that request goes."""
-    for call in list(_ON_THEIR_WAY):
-        host = call.out.to.host
-        if not call.seen_leaving and is_there(host.address or "", host.port):
-            call.seen_leaving = True
-            return True
-    return False
-
-
 def _leads_to(url: str, host: Host) -> bool:
     authority = url.partition("://")[2].partition("/")[0].rpartition("@")[2].lower()
     return authority in (host.address, f"{host.address}:{host.port}")
@@ -504,6 +415,9 @@ def _leads_to(url: str, host: Host) -> bool:
 # -- what is open when the library returns --------------------------------------------------------------------------------
 
 _PIECE: Final = 64 * 1024
+_SMALL_PIECE: Final = 512
+"""Bytes as sent that are decoded at once by what has no bound of its own."""
+
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _WINDOWS: Final = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
 
@@ -511,18 +425,27 @@ _WINDOWS: Final = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
 class BodyFeed:
     """The bytes of one answer as they pass: cut into events, or kept to be read as one JSON object; holds nothing of the response.
 
-    `lossy` says that not all of it could be read: then what it used is known only if it said so.
+    `lossy` says that not all of it could be read: then what it used is known only if it said so. `decoder` makes what undoes an encoding
+    that Python has nothing for, as the HTTP library does it: it takes bytes, and returns some, or several pieces.
     """
 
-    __slots__ = ("_inflate", "_kept", "_missed", "_parser", "_plain", "_size", "ended")
+    __slots__ = ("_decode", "_inflate", "_kept", "_missed", "_parser", "_plain", "_size", "ended")
 
-    def __init__(self, framing: Framing | None, encoding: str | None = None) -> None:
+    def __init__(
+        self, framing: Framing | None, encoding: str | None = None, decoder: Callable[[], Callable[[bytes], Any]] | None = None
+    ) -> None:
         self._parser: Any = None if framing is None else framing.parser()
         self._kept: list[bytes] | None = [] if framing is None else None
         self._inflate: Any = None
+        self._decode: Callable[[bytes], Any] | None = None
         self._plain = encoding in (None, "", "identity")
-        if not self._plain and encoding is not None and (window := _WINDOWS.get(encoding.strip().lower())) is not None:
-            self._inflate = zlib.decompressobj(window)
+        if not self._plain and encoding is not None:
+            window = _WINDOWS.get(encoding.strip().lower())
+            if window is not None:
+                self._inflate = zlib.decompressobj(window)
+            elif decoder is not None:
+                with Guarded("decoder"):  # then what it used is unknown
+                    self._decode = decoder()
         self._missed = False  # some of it came in an encoding that nobody here can undo
         self._size = 0
         self.ended = False
@@ -531,11 +454,6 @@ class BodyFeed:
     def streamed(self) -> bool:
         """Whether it is made of events."""
         return self._parser is not None
-
-    @property
-    def decodes(self) -> bool:
-        """Whether it can be read as it was sent."""
-        return self._plain or self._inflate is not None
 
     @property
     def lossy(self) -> bool:
@@ -571,6 +489,9 @@ class BodyFeed:
 
     def _decoded(self, data: bytes) -> Iterator[bytes]:
         """Undo the encoding, piece by piece: a hostile body grows a thousandfold, and no more than so much of it is opened."""
+        if self._decode is not None:
+            yield from self._decoded_by(self._decode, data)
+            return
         size = 0
         while data and self._inflate is not None:
             try:
@@ -586,6 +507,22 @@ class BodyFeed:
             yield plain
         if self._inflate is None:
             self._missed = True
+
+    def _decoded_by(self, decode: Callable[[bytes], Any], data: bytes) -> Iterator[bytes]:
+        size = 0
+        for at in range(0, len(data), _SMALL_PIECE):
+            pieces: list[bytes] = []
+            try:
+                plain = decode(data[at : at + _SMALL_PIECE])
+                pieces += (plain,) if isinstance(plain, bytes) else plain
+            except Exception as error:  # noqa: BLE001 - each library has errors of its own for what is not encoded so
+                raise_from_signal(error)
+                size = MOST_KEPT
+            size += sum(map(len, pieces))
+            if size >= MOST_KEPT:
+                self._decode, self._missed = None, True
+                return
+            yield from pieces
 
 
 class FollowedBody(FollowedStream):
@@ -605,6 +542,9 @@ class FollowedBody(FollowedStream):
             return None
         self._begun = True
         return self._feed
+
+    def _reading_whole(self, response: Any, args: object, kwargs: object) -> Block | None:  # noqa: ARG002 - the base's
+        return None  # that reads by the iterator of bytes as well, where limits hold
 
     def _keep(self, body: Any, data: bytes) -> bool:
         return self.came(data) if body is self._feed else super()._keep(body, data)

@@ -1,7 +1,7 @@
 """Wrap what a client of httpx or httpx2 sends a request with, sync and async, whatever its transport.
 
 `Client.send` is one whole call, with what authentication and redirects send besides; `_send_single_request` is each of its requests, and
-a transport may send one again.
+a transport may send one again. A request to a model that another host has redirected to it is a call of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any, ClassVar, Final
+from weakref import WeakSet
 
-from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, SENDING
+from ravi_otel._instrumentation.client_seam import RAW_REQUESTS, SENDING, TIMEOUT, shorter_timeouts
 from ravi_otel._instrumentation.formats.fields import class_of, count, get
-from ravi_otel._instrumentation.http_library import shut_down_request
+from ravi_otel._instrumentation.http_library import library_class, shut_down_request
 from ravi_otel._instrumentation.http_seam import ERRORS, HTTP_CALL, MODEL_HOSTS, BodyFeed, FollowedBody, HttpCall, ModelHost, Outgoing
 from ravi_otel._runtime.model_call import ModelCall, send_call, send_call_async
-from ravi_otel._runtime.patching import Block, Wraps, named_like, wrapper_of
+from ravi_otel._runtime.patching import Block, Wraps, awaited_in, called_in, named_like, wrapper_of
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._listeners import from_signal, swallow
+from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
 from ravi_otel.policy._usage import Reply
 
 _PORTS: Final = {"https": 443, "http": 80}
-_TIMEOUT: Final = "timeout"
+_OWN: Final = frozenset({"HTTPTransport", "AsyncHTTPTransport"})
+"""The classes of the libraries' own transports, which send a request as they are given it."""
+
 _BYTES: Final = "ByteStream"
 """The class of a body that is there as a whole."""
 
@@ -39,7 +42,9 @@ class HttpxCall(HttpCall):
         self._client = client
         self._given = request  # the program's
         self._goes = request  # what goes out in its place
-        self._writable = self._writable and class_of(request.stream).__name__ == _BYTES
+        self._extensions: Any = None  # what it had while ours have shorter time-outs
+        if self.unwritable is None and class_of(request.stream).__name__ != _BYTES:
+            self.unwritable = "a request that is no JSON"
 
     def write(self, body: Mapping[str, Any]) -> None:
         """See `HttpCall.write`."""
@@ -58,20 +63,50 @@ class HttpxCall(HttpCall):
             self._kwargs = {**self._kwargs, "request": changed}
 
     def shut_down(self) -> None:
-        """See `HttpCall.shut_down`."""
+        """See `LibraryCall.shut_down`."""
         shut_down_request(_Holder(self._client), self._goes)
+
+    def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - the base's
+        """See `LibraryCall.shorten_timeouts`."""
+        shorter = shorter_timeouts(self._goes.extensions, left_s)
+        if shorter is not None:
+            self._extensions, self._goes.extensions = self._goes.extensions, shorter
+        return shorter is not None
+
+    def _restore_timeouts(self) -> None:
+        self._goes.extensions = self._extensions
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._goes is not self._given and get(error, "_request") is self._goes:
+            error._request = self._given  # type: ignore[attr-defined]  # noqa: SLF001 - which the program gets as `request`
 
     def is_ours(self, client: Any, request: Any) -> bool:
         """Whether a request is one of this call: HTTP libraries hand its extensions on to the one that follows it."""
         if request is self._goes:
             return True
-        mine, its = (get(get(one, "extensions"), _TIMEOUT) for one in (self._goes, request))
+        mine, its = (get(get(one, "extensions"), TIMEOUT) for one in (self._goes, request))
         return client in (None, self._client) and mine is not None and mine is its
 
     @contextmanager
-    def around_request(self, layer: str) -> Generator[Callable[[Any], None]]:
-        """Wrap the sending of one request of this call; raises the refusal of one more than was paid for."""
-        self.pass_down(layer)
+    def around_request(self, client: Any, request: Any) -> Generator[Callable[[Any], None]]:
+        """Wrap the sending of one request of this call; raises the refusal of one more than was paid for.
+
+        A transport of the program's own may send it from another thread, and by another library.
+        """
+        self.pass_down(self.layer)
+        if class_of(client._transport_for_url(request.url)).__name__ not in _OWN:  # noqa: SLF001 - the only way to it
+            self._enter_transit(request)
+        try:
+            yield self._note_status
+        finally:
+            if self.in_transit is request:
+                self._leave_transit()
+
+    @contextmanager
+    def around_transport(self) -> Generator[Callable[[Any], None]]:
+        """Wrap its sending by the library's own transport, where a transport of the program's may have it sent several times."""
+        self.pass_down("transport")
+        self.seen_leaving = True
         yield self._note_status
 
     def _note_status(self, response: Any) -> None:
@@ -90,9 +125,16 @@ class HttpxCall(HttpCall):
         content_type = headers.get("content-type")
         if result.is_closed:
             return self.read_whole(live, content_type, lambda: result.content)
-        feed = BodyFeed(self.framing_of(content_type), headers.get("content-encoding"))
-        FollowedBody(live, self.format, feed if feed.decodes else BodyFeed(None)).follow_response(result)
+        encoding = headers.get("content-encoding")
+        feed = BodyFeed(self.framing_of(content_type), encoding, None if encoding is None else partial(_decoder, result, encoding))
+        FollowedBody(live, self.format, feed).follow_response(result)
         return None
+
+
+def _decoder(response: Any, encoding: str) -> Callable[[bytes], Any]:
+    """Return what undoes an encoding as the library does it, for a reader of its own."""
+    alike = library_class(response)(200, headers={"content-encoding": encoding})
+    return alike._get_content_decoder().decode  # type: ignore[no-any-return]  # noqa: SLF001 - in all versions of both
 
 
 class _Holder:
@@ -114,11 +156,12 @@ class HttpxSeam:
 
     def install(self) -> None:
         """Wrap the sync and the async ones."""
-        module, single, transport = self._module, self._around_single, self._around_transport
+        module, transport = self._module, self._around_transport
+        self._wraps.wrap(module.BaseClient, "_build_redirect_request", self._redirect)
         self._wraps.wrap(module.Client, "send", self._send)
         self._wraps.wrap(module.AsyncClient, "send", self._send_awaited)
-        self._wraps.wrap(module.Client, "_send_single_request", wrapper_of(single, awaits=False))
-        self._wraps.wrap(module.AsyncClient, "_send_single_request", wrapper_of(single, awaits=True))
+        self._wraps.wrap(module.Client, "_send_single_request", self._send_single)
+        self._wraps.wrap(module.AsyncClient, "_send_single_request", self._send_single_awaited)
         self._wraps.wrap(module.HTTPTransport, "handle_request", wrapper_of(transport, awaits=False))
         self._wraps.wrap(module.AsyncHTTPTransport, "handle_async_request", wrapper_of(transport, awaits=True))
         self._active = True
@@ -144,6 +187,8 @@ class HttpxSeam:
         url = getattr(request, "url", None)
         if url is None:  # what is no request is the library's to refuse
             return None
+        if _REDIRECTED:
+            _REDIRECTED.discard(request)
         try:
             to = MODEL_HOSTS.at(url.host, url.port or _PORTS.get(url.scheme))
             if to is None or RAW_REQUESTS.knows(request.extensions):
@@ -156,17 +201,54 @@ class HttpxSeam:
             swallow("prepare", bug)
             return None
 
-    def _around_single(self, client: Any, args: Any, kwargs: Any) -> Block | None:
-        return self._around(HttpxCall.layer, client, args[0] if args else kwargs["request"])
+    def _redirect(self, wrapped: Callable[..., Any], _client: Any, args: Any, kwargs: Any) -> Any:
+        """Note a request to a model to which another host, which is no model's, has redirected: no call is on its way for it."""
+        request = wrapped(*args, **kwargs)
+        if self._active:
+            with Guarded("redirect"):  # the request is the program's as it is
+                url = request.url
+                if MODEL_HOSTS.at(url.host, url.port or _PORTS.get(url.scheme)) is not None:
+                    _REDIRECTED.add(request)
+        return request
+
+    def _send_single(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+        block, call = self._around_single(self._send_single, wrapped, client, args, kwargs)
+        return called_in(block, wrapped, args, kwargs) if call is None else send_call(call.call, call)
+
+    def _send_single_awaited(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+        block, call = self._around_single(self._send_single_awaited, wrapped, client, args, kwargs)
+        awaited = awaited_in(block, wrapped, args, kwargs) if call is None else send_call_async(call.call, call)
+        return named_like(awaited, wrapped)
+
+    def _around_single(
+        self, send: Callable[..., Any], wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any
+    ) -> tuple[Block | None, HttpCall | None]:
+        """Return the block that goes around one request of a call, or the call that it is itself, and sends it by `send`; else neither."""
+        request = args[0] if args else kwargs["request"]
+        call = self._call_of(client, request)
+        if call is not None:
+            return call.around_request(client, request), None
+        if not _REDIRECTED or request not in _REDIRECTED:
+            return None, None
+        return None, self._begin(lambda *given, **named: send(wrapped, client, given, named), client, args, kwargs)
 
     def _around_transport(self, _transport: Any, args: Any, kwargs: Any) -> Block | None:
-        return self._around("transport", None, args[0] if args else kwargs["request"])
+        call = self._call_of(None, args[0] if args else kwargs["request"])
+        return None if call is None else call.around_transport()
 
-    def _around(self, layer: str, client: Any, request: Any) -> Block | None:
+    def _call_of(self, client: Any, request: Any) -> HttpxCall | None:
         call = HTTP_CALL.get() if self._active else None
-        if not isinstance(call, HttpxCall) or not call.sends or not call.is_ours(client, request):
-            return None
-        return call.around_request(layer)
+        return call if isinstance(call, HttpxCall) and call.sends and call.is_ours(client, request) else None
+
+
+_REDIRECTED: Final[WeakSet[Any]] = WeakSet()
+"""Requests to models that redirects have led to, until they are sent."""
+
+
+def _content_of(request: Any) -> Any:
+    """Return what a request has read of its body, or all of one that is there as a whole; None where that is still to come."""
+    fields, body = request.__dict__, request.stream
+    return fields["_content"] if "_content" in fields else body._stream if class_of(body).__name__ == _BYTES else None  # noqa: SLF001 - of a redirect
 
 
 def _outgoing(request: Any, to: ModelHost) -> Outgoing:
@@ -175,7 +257,7 @@ def _outgoing(request: Any, to: ModelHost) -> Outgoing:
         to,
         request.method.upper(),
         request.url.raw_path.decode("ascii", "replace"),
-        request.__dict__.get("_content"),
+        _content_of(request),
         headers.get("authorization", ""),
         encoded="content-encoding" in headers,
     )

@@ -11,13 +11,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 
 from ravi_otel._enforcement.errors_text import place
 from ravi_otel._forksafe import renew_in_child
 from ravi_otel._instrumentation.client_seam import is_sent_elsewhere
-from ravi_otel._instrumentation.http_seam import MODEL_HOSTS, is_sent_for
+from ravi_otel._instrumentation.http_seam import MODEL_HOSTS
 from ravi_otel._instrumentation.model_hosts import asks_model
 from ravi_otel._instrumentation.uncovered_hosts import ALLOW, Uncovered, is_allowed
 from ravi_otel._runtime.state import STATE
@@ -48,7 +48,7 @@ class UncoveredCalls:
             asks = _is_known(host) and (
                 asks_model(method, target) or (method == "GET" and any(name.lower() == b"upgrade" for name, _ in headers))
             )
-            if asks and not is_sent_elsewhere(lambda sent: _authority(sent) == host) and not is_sent_for(partial(_is_at, host)):
+            if asks and not is_sent_elsewhere(lambda sent: _authority(sent) == host):
                 self._note(host)
 
     def tell_all(self) -> None:
@@ -118,8 +118,3 @@ def _parts(authority: str) -> tuple[str, int | None]:
 
 def _is_known(authority: str) -> bool:
     return MODEL_HOSTS.at(*_parts(authority)) is not None
-
-
-def _is_at(authority: str, name: str, port: int | None) -> bool:
-    known, its_port = _parts(authority)
-    return name == known and (port == its_port or (its_port is None and port in (80, 443)))

@@ -24,8 +24,10 @@ from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import from_signal, swallow
 from ravi_otel.policy._usage import Reply
 
-_URL, _BODY, _HEADERS, _RETRIES, _PRELOAD = 1, 2, 3, 4, 12
+_URL, _BODY, _HEADERS, _RETRIES, _TIMEOUT, _PRELOAD = 1, 2, 3, 4, 7, 12
 """Where these stand among the arguments of `urlopen`."""
+
+_NOT_GIVEN: Final = object()
 
 _PORTS: Final = {"https": 443, "http": 80}
 _LENGTH: Final = "content-length"
@@ -36,8 +38,9 @@ class Urllib3Call(HttpCall):
 
     layer: ClassVar[str] = "urllib3"
 
-    def __init__(self, out: Outgoing, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    def __init__(self, pool: Any, out: Outgoing, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> None:
         super().__init__(out, wrapped, args, kwargs)
+        self._pool = pool
         self.pass_down(self.layer)  # the first, which `urlopen` was called for
 
     def write(self, body: Mapping[str, Any]) -> None:
@@ -59,8 +62,18 @@ class Urllib3Call(HttpCall):
             self._kwargs = {**self._kwargs, name: value}
 
     def shut_down(self) -> None:
-        """See `HttpCall.shut_down`."""
+        """See `LibraryCall.shut_down`."""
         shut_down(get(self.connection, "sock"))
+
+    def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - the base's
+        """See `LibraryCall.shorten_timeouts`."""
+        given = _argument(self._args, self._kwargs, _TIMEOUT, "timeout", default=_NOT_GIVEN)
+        own = self._pool.timeout.clone() if given is _NOT_GIVEN else self._pool._get_timeout(given)  # noqa: SLF001 - what it does with one
+        if isinstance(own.total, (int, float)) and own.total <= left_s:
+            return False
+        own.total = left_s
+        self._put(_TIMEOUT, "timeout", own)
+        return True
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `CallSender.read`."""
@@ -160,10 +173,15 @@ def _is_drained(response: Any) -> bool:
     return response.isclosed() and not (waits is not None and len(waits)) and not get(get(response, "_decoder"), "has_unconsumed_tail")
 
 
+def _decoder(encoding: Any) -> Callable[[bytes], Any]:
+    """Return what undoes an encoding as urllib3 does it."""
+    return sys.modules["urllib3.response"]._get_decoder(encoding.lower()).decompress  # type: ignore[no-any-return]  # noqa: SLF001 - in all versions
+
+
 def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
     """Follow a response of urllib3 that is open, of whatever call."""
     encoding = response.headers.get("content-encoding")
-    feed = BodyFeed(call.framing_of(response.headers.get("content-type")), encoding)
+    feed = BodyFeed(call.framing_of(response.headers.get("content-type")), encoding, partial(_decoder, encoding))
     body = FollowedResponse(live, call.format, feed, encoded=bool(encoding))
     body.tap(response, TAPS, id(response))
     if response.isclosed():  # there is nothing to read
@@ -216,7 +234,7 @@ class Urllib3Seam:
                 _pay_for_retry(call, history[-1])
                 return None
             out = _outgoing(pool, args, kwargs, to, target)
-            return Urllib3Call.begin(out, partial(Urllib3Call, out, wrapped, args, kwargs))
+            return Urllib3Call.begin(out, partial(Urllib3Call, pool, out, wrapped, args, kwargs))
         except Exception as bug:
             if isinstance(bug, RaviError) or from_signal(bug):
                 raise
@@ -228,6 +246,7 @@ class Urllib3Seam:
         call = HTTP_CALL.get()
         if call is not None and call.sends:
             call.connection = args[0] if args else kwargs.get("conn")
+            call.leave()
         return wrapped(*args, **kwargs)
 
     def _read(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any, *, at_once: bool) -> Any:
@@ -286,7 +305,9 @@ class _Raw:
 
 
 def shut_down(found: Any) -> None:
-    """Shut down a socket that somebody reads from, who is woken by its end."""
+    """Shut down a socket that somebody reads from, who is woken by its end; there is none while it still connects."""
+    if found is None:
+        return
     # By a copy: an encrypted socket that is shut down itself goes on in plain text.
     with socket.fromfd(found.fileno(), found.family, found.type) as twin, suppress(OSError):
         twin.shutdown(socket.SHUT_RDWR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ class Stack:
     def __init__(self, ask: Callable[..., Any], pieces: Callable[[str, Any], Any]) -> None:
         self._ask = ask
         self._pieces = pieces
+
+    @property
+    def is_httpx(self) -> bool:
+        """Whether it follows redirects only where it is told to."""
+        return "httpx" in self._ask.__qualname__
 
     def ask(self, url: str, body: Any = ASK, **more: Any) -> tuple[int, bytes]:
         """Ask for a whole answer."""
@@ -242,3 +248,19 @@ def model() -> Callable[[Any], Any]:
 def _model(script: Any) -> Generator[Model]:
     with ScriptedLLM(cast("Any", script) if isinstance(script, list) else lambda _: script) as server:
         yield Model(server)
+
+
+@pytest.fixture
+def unreachable() -> Iterator[str]:
+    """Give a host that answers no attempt to connect to it: its queue of those is full."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        address = listening.getsockname()
+        waiting = [socket.socket() for _ in range(4)]
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        yield f"127.0.0.1:{address[1]}"
+        for each in waiting:
+            each.close()
