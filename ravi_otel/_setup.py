@@ -522,4 +522,4 @@ def _gate_for(supervisor: Any, people: Mapping[str, Any], functions: Any, *, are
             f"instrument_tools(supervisor={checks.show(supervisor)}) is neither a supervisor, which has review(action, state, policy), "
             "nor a gate."
         )
-    return cast("ToolGate", load("ravi_otel.supervisor.gate").gate_for(supervisor, functions, **people, part=True, are_all=are_all))
+    return cast("ToolGate", load("ravi_otel.supervisor").gate_for(supervisor, functions, **people, part=True, are_all=are_all))

@@ -10,9 +10,9 @@ from functools import partial
 import anyio
 import anyio.to_thread
 
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.opening import open_store
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import open_queue
 
 COLOURS = ["sync", "asyncio", "trio"]
 NOW = 1_800_000_000.0
@@ -56,7 +56,7 @@ def until(condition, seconds=20.0):
 
 def desk(where, clock=lambda: NOW):
     """Be another process at the same queue, a file or a Redis."""
-    return open_store(where, clock=clock, create=True)
+    return open_queue(where, clock=clock, create=True)
 
 
 def pending(where, clock=lambda: NOW):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from ravi_otel.agents import SupervisedAgent
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.testing import Text
 
 NEVER_REFUND = Decision(DecisionKind.BLOCK, "never")

@@ -11,9 +11,7 @@ from ravi_otel._enforcement.ledger.contract import new_op_id
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import ToolDeniedError
 from ravi_otel.policy._contracts import ToolRequest
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import ApprovalAnswer, Decision, DecisionKind, Gate
 
 BACKENDS = {"async": "asyncio", "trio": "trio"}
 YES = ApprovalAnswer(approved=True, comment="fine", who="ann")

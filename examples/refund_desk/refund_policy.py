@@ -10,8 +10,8 @@ from refund_tools import RefundTools
 
 from ravi_otel import StopRun
 from ravi_otel.supervisor import ApprovalAnswer, Budget, CallbackApprover, Decision, DecisionKind
-from ravi_otel.supervisor.actions import InvalidAction, read_action
-from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor._arguments import ToolSignature
+from ravi_otel.supervisor._decisions import InvalidAction, read_action
 
 HUMAN_APPROVAL_CAP_USD = 800.0
 REASON = "Asked for by the customer, within the refund policy"

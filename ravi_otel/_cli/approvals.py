@@ -19,13 +19,28 @@ from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject
-from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.editing import changed, checked
-from ravi_otel.supervisor.approval.opening import RequestStore, open_store
-from ravi_otel.supervisor.approval.place import VARIABLE, place, read_place
-from ravi_otel.supervisor.approval.rows import StoredRequest
-from ravi_otel.supervisor.approval.sentences import by, login, moment, not_pending, not_waiting, who_may
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor.approval._queue import (
+    QUEUE_VARIABLE,
+    RequestStore,
+    StoredRequest,
+    current_login,
+    format_time,
+    open_queue,
+    queue_place,
+    read_queue_place,
+    who_may_decide,
+)
+from ravi_otel.supervisor.approval._request import (
+    check_edit,
+    copy_arguments,
+    describe_arguments,
+    edit_arguments,
+    escape,
+    freeze,
+    one_line,
+    read_arguments,
+)
 
 _HEADS: Final = ("id", "state", "asked", "expires", "agent", "tool", "arguments")
 _DROPS: Final = ("agent", "asked", "state", "expires")
@@ -48,7 +63,8 @@ def approvals() -> None:
 
 
 def _queue_option(command: F) -> F:
-    text = f"The queue: a file, or a Redis's URL; otherwise {VARIABLE}, else approvals.db in RAVI_STORE, else in .ravi of this directory."
+    elsewhere = f"otherwise {QUEUE_VARIABLE}, else approvals.db in RAVI_STORE, else in .ravi of this directory"
+    text = f"The queue: a file, or a Redis's URL; {elsewhere}."
     return click.option("--queue", "where", metavar="PATH|URL", help=text)(command)
 
 
@@ -94,16 +110,16 @@ def show(*, request_id: str, as_json: bool, where: str | None) -> None:
     _describe(stored)
     for earlier in queue.patiently(partial(queue.earlier, stored)):
         tell(
-            f"The same was asked before: {not_pending(earlier) if earlier.state != 'pending' else _short(earlier) + ' waits too.'}",
+            f"The same was asked before: {earlier.why_not_pending() if earlier.state != 'pending' else _short(earlier) + ' waits too.'}",
             "yellow",
         )
     if stored.state == "pending" and stored.flaw is None:
-        silent = not_waiting(stored, time.time())
+        silent = stored.abandoned_note(time.time())
         tell("It waits for an answer.")
         if silent:
             tell(silent, "yellow")
     else:
-        tell(not_pending(stored))
+        tell(stored.why_not_pending())
 
 
 @approvals.command(short_help="Approve one request, for one execution.")
@@ -131,7 +147,7 @@ def reject(*, request_id: str, who: str | None, comment: str, where: str | None)
     """
     queue, stored = _pending(where, request_id, or_approved=True)
     if stored.state == "approved":
-        tell(f"Takes back the approval of {by(stored)}, given at {moment(stored.answered_at)}.")
+        tell(f"Takes back the approval of {stored.answered_by()}, given at {format_time(stored.answered_at)}.")
     _answer(queue, stored, ApprovalAnswer(approved=False, comment=comment, who=who))
 
 
@@ -155,12 +171,12 @@ def edit(
     queue, stored = _pending(where, request_id)
     asked = stored.request.arguments
     if whole is not None:
-        fresh: JsonObject = frozen.read(whole)
+        fresh: JsonObject = read_arguments(whole)
     else:
-        fresh = changed(asked, changes) if changes else _edited_by_hand(stored.request)
+        fresh = edit_arguments(asked, changes) if changes else _edited_by_hand(stored.request)
     if stored.request.schema is not None:
-        fresh = checked(stored.request, fresh)
-    if frozen.exact(fresh) == frozen.exact(asked):
+        fresh = check_edit(stored.request, fresh)
+    if freeze(fresh) == freeze(asked):
         raise ConfigurationError("Nothing was changed, and nothing is answered: use `ravi-otel approvals approve` to approve it as it is.")
     _describe(stored)
     tell("Instead it would run with:")
@@ -187,14 +203,16 @@ def prune(*, older_than: float, dry_run: bool, where: str | None) -> None:
 
 def _queue(where: str | None) -> RequestStore:
     if where is None:
-        return open_store(place())
-    return open_store(read_place(where), out=_AT, named="--queue")
+        return open_queue(queue_place())
+    return open_queue(read_queue_place(where), out=_AT, named="--queue")
 
 
 def _existing(where: str | None) -> RequestStore:
     queue = _queue(where)
     if not queue.exists():
-        raise ConfigurationError(f"there is no queue of approvals at {checks.show(queue.shown)}. Name it with --queue, or set {VARIABLE}.")
+        raise ConfigurationError(
+            f"there is no queue of approvals at {checks.show(queue.shown)}. Name it with --queue, or set {QUEUE_VARIABLE}."
+        )
     return queue
 
 
@@ -206,16 +224,16 @@ def _found(where: str | None, request_id: str) -> tuple[RequestStore, StoredRequ
 def _pending(where: str | None, request_id: str, *, or_approved: bool = False) -> tuple[RequestStore, StoredRequest]:
     queue, stored = _found(where, request_id)
     if stored.state not in ("pending", "approved" if or_approved else "pending") or stored.flaw is not None:
-        raise click.ClickException(not_pending(stored))
+        raise click.ClickException(stored.why_not_pending())
     return queue, stored
 
 
 def _answer(queue: RequestStore, stored: StoredRequest, answer: ApprovalAnswer) -> None:
-    known = login()
+    known = current_login()
     who = known if answer.who is None else checks.name("--as", answer.who, "anna")
     done = queue.patiently(partial(queue.answer, stored, replace(answer, who=who), login=known))
     what = "approved" if answer.approved else "rejected"
-    tell(f"{what} {_short(done)} by {by(done)}: {frozen.escaped(done.request.tool)}")
+    tell(f"{what} {_short(done)} by {done.answered_by()}: {escape(done.request.tool)}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -224,10 +242,10 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 
 def _edited_by_hand(asked: ApprovalRequest) -> JsonObject:
-    written = click.edit(json.dumps(frozen.plain(asked.arguments), indent=2, sort_keys=True) + "\n", extension=".json")
+    written = click.edit(json.dumps(copy_arguments(asked.arguments), indent=2, sort_keys=True) + "\n", extension=".json")
     if written is None:
         raise ConfigurationError("Nothing was changed, and nothing is answered: save the file to answer, or give --set NAME=VALUE.")
-    return checked(asked, frozen.read(written))
+    return check_edit(asked, read_arguments(written))
 
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
@@ -235,29 +253,31 @@ def _edited_by_hand(asked: ApprovalRequest) -> JsonObject:
 
 def _describe(stored: StoredRequest) -> None:
     asked = stored.request
-    tell(f"{clean(stored.id, 64)}  {frozen.escaped(asked.tool)}  {_state(stored)}", "bold")
+    tell(f"{clean(stored.id, 64)}  {escape(asked.tool)}  {_state(stored)}", "bold")
     names = (
         *(("agent", asked.agent_name), ("run", asked.run_id), ("session", asked.session_id), ("tenant", asked.tenant_id)),
-        *(("user", asked.user_id), ("approvers", who_may(asked))),
+        *(("user", asked.user_id), ("approvers", who_may_decide(asked))),
     )
     for name, value in (("reason", asked.reason), *names):
         if value:
-            tell(f"{name:<9} {frozen.escaped(value)}")
+            tell(f"{name:<9} {escape(value)}")
     if asked.risk_score is not None:
         tell(f"risk      {asked.risk_score:g}")
-    tell(f"asked     {moment(asked.requested_at)}, expires {moment(asked.expires_at) if asked.expires_at is not None else 'never'}")
-    tell(f"sha256    {frozen.escaped(asked.fingerprint)}")
+    tell(
+        f"asked     {format_time(asked.requested_at)}, expires {format_time(asked.expires_at) if asked.expires_at is not None else 'never'}"
+    )
+    tell(f"sha256    {escape(asked.fingerprint)}")
     tell("arguments")
     _lines(asked.arguments)
     if stored.edited is not None:
         tell("edited to")
         _lines(stored.edited)
     if stored.comment:
-        tell(f"comment   {frozen.escaped(stored.comment)}")
+        tell(f"comment   {escape(stored.comment)}")
 
 
 def _lines(arguments: JsonObject) -> None:
-    for line in frozen.shown(arguments):
+    for line in describe_arguments(arguments):
         click.echo(f"  {line}")
 
 
@@ -266,7 +286,7 @@ def _cells(row: StoredRequest) -> list[str]:
     is_open = row.state in ("pending", "approved")
     expires = "-" if not is_open else "never" if asked.expires_at is None else _span(asked.expires_at - now)
     cells = [_short(row), _state(row), f"{_span(now - asked.requested_at)} ago", expires, clean(asked.agent_name, 30)]
-    return [*cells, clean(frozen.escaped(asked.tool), 40), frozen.line(asked.arguments, _MOST_IN_LIST)]
+    return [*cells, clean(escape(asked.tool), 40), one_line(asked.arguments, _MOST_IN_LIST)]
 
 
 def _state(row: StoredRequest) -> str:
@@ -293,7 +313,7 @@ def _fields(row: StoredRequest) -> dict[str, Any]:
         "state": row.state,
         "flaw": row.flaw,
         "tool": asked.tool,
-        "arguments": frozen.plain(asked.arguments),
+        "arguments": copy_arguments(asked.arguments),
         "reason": asked.reason,
         "risk_score": asked.risk_score,
         "fingerprint": asked.fingerprint,
@@ -313,7 +333,7 @@ def _fields(row: StoredRequest) -> dict[str, Any]:
         "identity": row.identity,
         "comment": row.comment,
         "answered_at": row.answered_at,
-        "edited": None if row.edited is None else frozen.plain(row.edited),
+        "edited": None if row.edited is None else copy_arguments(row.edited),
         "taken_at": row.taken_at,
         "taken_by": row.taken_by,
         "outcome": row.outcome,

@@ -15,8 +15,7 @@ from ravi_otel._cli.stored import say, tell
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.audit_entries import Entry, entries, newest_first
-from ravi_otel.supervisor.audit_verify import Verified, verify, verify_all
+from ravi_otel.supervisor._audit import AuditEntry, Verified, newest_first, read_entries, verify, verify_all
 
 _HASH_CHARS = 64
 _MOST_SAID = 200
@@ -70,7 +69,7 @@ def show(  # noqa: PLR0913 - one parameter an option
     Exits with 1 when a log is not as it was written, which is said.
     """
     found = verify_all(path) if path.is_dir() else [verify(path)]
-    every = newest_first([entry for each in found for entry in entries(each, clean)])
+    every = newest_first([entry for each in found for entry in read_entries(each, clean)])
     shown = [entry for entry in every if entry.is_of(run=run, tool=tool, person=person, what=what, text=text)]
     with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
         if as_json:
@@ -87,7 +86,7 @@ def show(  # noqa: PLR0913 - one parameter an option
         ctx.exit(1)
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: AuditEntry) -> str:
     at = "?" if entry.at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.at))
     words = (entry.run or "no run", entry.what, entry.tool, entry.says, f"by {entry.who}" if entry.who else "")
     return "  ".join([at, *filter(None, words)])
@@ -96,8 +95,8 @@ def _line(entry: Entry) -> str:
 def _tell(found: list[Verified]) -> None:
     for each in found:
         name = clean(each.path.name, 200)
-        entries = "1 entry" if each.entries == 1 else f"{each.entries:,} entries"
-        tell(f"{name}: {entries} as written, head {clean(each.head, 64)}" if each.ok else f"{name}: NOT as it was written")
+        count = "1 entry" if each.entries == 1 else f"{each.entries:,} entries"
+        tell(f"{name}: {count} as written, head {clean(each.head, 64)}" if each.ok else f"{name}: NOT as it was written")
         for problem in each.problems:
             tell(f"  {clean(problem, 300)}")
         for remark in each.remarks:

@@ -30,8 +30,8 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import format_amount as amount
 from ravi_otel.policy._limits import public_amount
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor.approval._queue import current_login
 
 _LEAST_EVERY_S: Final = 0.2
 _MOST_EVERY_S: Final = 3600.0
@@ -189,7 +189,16 @@ def _note(log: AuditLog, those: Sequence[Shown], changed: Sequence[Shown]) -> No
         was, now = (public_amount(each.kind, value) for value in (before[each.counter.key], each.counter.value))
         scope, _, name = each.where.partition(":")
         log.note_limit(
-            each.label, each.kind, was, now, run_id=None, agent_name=None, scope=scope, scope_name=name, who=login(), login=login()
+            each.label,
+            each.kind,
+            was,
+            now,
+            run_id=None,
+            agent_name=None,
+            scope=scope,
+            scope_name=name,
+            who=current_login(),
+            login=current_login(),
         )
 
 

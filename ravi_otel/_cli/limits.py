@@ -63,7 +63,7 @@ def limits(  # noqa: PLR0913 - one parameter an option
     asked = effective(flags=flags, file=file, profile=profile, observe=observe, admission=admission)
     policy = with_ledger(_with_options(asked, name, read_tags(tags)), ledger)
     if policy.gate is not None:
-        load("ravi_otel.supervisor.rule_files").read_rules(policy.gate)
+        load("ravi_otel.supervisor.rules._kinds").read_rules(policy.gate)
     check_for_run(policy)
     if as_json:
         click.echo(json.dumps(_as_json(policy), indent=2, allow_nan=False))

@@ -33,8 +33,7 @@ from ravi_otel.local._tree import left_out, nodes_of
 from ravi_otel.local._wording import clean, moment
 from ravi_otel.local.live._client import Row, Watch, rows
 from ravi_otel.local.live._protocol import LiveError, ScopeState
-from ravi_otel.supervisor.approval.opening import RequestStore, open_store
-from ravi_otel.supervisor.approval.place import place as queue_place
+from ravi_otel.supervisor.approval._queue import RequestStore, open_queue, queue_place
 
 _PATIENCE_S: Final = 1.0
 _MOST: Final = 100
@@ -81,7 +80,7 @@ def mcp(*, allow_control: bool, queue: str | None, ledger: str | None, place: Pa
         raise MissingExtraError("'mcp' is missing, the official SDK. Install it with: pip install 'ravi-otel[mcp]'", name="mcp") from error
     root = Store.place() if place is None else directory_of("--store", place)
     where = queue_place({**os.environ, "RAVI_STORE": str(root)}) if queue is None else queue_at(queue)
-    shelf = Shelf(root, open_store(where, named="RAVI_APPROVALS" if queue is None else "--queue"), ledger)
+    shelf = Shelf(root, open_queue(where, named="RAVI_APPROVALS" if queue is None else "--queue"), ledger)
     _stand_outside()
     click.echo(f"ravi-otel: serves the store {clean(str(root), 400)} over MCP{'' if allow_control else ', to read'}.", err=True)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the SDK waits for a line in a thread, which nothing else would end

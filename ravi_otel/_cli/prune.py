@@ -13,8 +13,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Upkeep, Whose
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
-from ravi_otel.supervisor.approval.place import VARIABLE
-from ravi_otel.supervisor.approval.place import place as queue_place
+from ravi_otel.supervisor.approval._queue import QUEUE_VARIABLE, queue_place
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 _STEP: Final = 1_024
@@ -67,7 +66,7 @@ def prune(
     missing = [path for path in histories if not path.is_file()]
     if missing:
         raise ConfigurationError(f"--history {clean(str(missing[0]), 200)!r} is no file. Name one of histories, or leave it out.")
-    named = queue_place() if os.environ.get(VARIABLE) else None
+    named = queue_place() if os.environ.get(QUEUE_VARIABLE) else None
     with Upkeep(found(place), dry_run=dry_run) as upkeep:
         done = upkeep.erase(whose, value, approvals=named, histories=histories)
     _tell_erased(done, whose, value, dry_run=dry_run)

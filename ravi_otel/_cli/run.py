@@ -94,7 +94,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     made = replace(made, name=made.name if name is None else checks.name("--name", name), tags={**made.tags, **read_tags(tags)})
     made = with_ledger(made, ledger)
     if made.gate is not None:
-        load("ravi_otel.supervisor.rule_files").read_rules(made.gate)
+        load("ravi_otel.supervisor.rules._kinds").read_rules(made.gate)
     if made.limits:
         load("ravi_otel._launch.held_limits").check_for_run(made)
     try:

@@ -14,8 +14,7 @@ from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval.place import is_url
-from ravi_otel.supervisor.approval.place import place as queue_place
+from ravi_otel.supervisor.approval._queue import is_queue_url, queue_place
 
 _PORT: Final = 8411
 _MOST_PORT: Final = 65_535
@@ -100,7 +99,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
 
 def queue_at(given: str) -> str | Path:
     """Return a URL as it is, and the whole path of a file, which may be made later."""
-    return given if is_url(given) else path_of("--queue", Path(given))
+    return given if is_queue_url(given) else path_of("--queue", Path(given))
 
 
 def _see_that_it_is_free(host: str, port: int) -> None:

@@ -73,7 +73,7 @@ def read_gate(parameter: str, gate: object) -> ToolGate:
     if isinstance(gate, ToolGate):
         return gate
     raise ConfigurationError(
-        f"{parameter}={checks.show(gate)} is no gate. Give a ravi_otel.supervisor.gate.Gate, or what has before, admit, after and audit."
+        f"{parameter}={checks.show(gate)} is no gate. Give a ravi_otel.supervisor.Gate, or what has before, admit, after and audit."
     )
 
 

@@ -23,8 +23,7 @@ from ravi_otel.hooks._manager import Hooks, read_hooks
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, LLMClient, ToolGate
 from ravi_otel.policy._runs import AgentId, ExecutionBudget
-from ravi_otel.supervisor.decisions import Supervisor
-from ravi_otel.supervisor.gate import gate_for
+from ravi_otel.supervisor import Supervisor, gate_for
 
 
 class ReActAgent:

@@ -23,11 +23,8 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, LLMClient
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ExecutionBudget
-from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import Noting
-from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.gateway import Budget, ToolGateway
-from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor import Approver, Budget, GateState, RunState, Supervisor, ToolGateway
+from ravi_otel.supervisor._pending_call import AuditSink
 
 _CEILING: Final = 2
 _PROTOCOL: Final = """\
@@ -61,7 +58,7 @@ class SupervisedAgent(ReActAgent):
         approver: Approver | None = None,
         policy: Any = None,
         state: GateState | Callable[[], GateState] | None = None,
-        audit: Noting | None = None,
+        audit: AuditSink | None = None,
         read_only: Collection[str] = (),
         budget: Budget | None = None,
         per_tool_limit: int | Mapping[str, int] | None = _CEILING,

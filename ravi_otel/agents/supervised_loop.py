@@ -23,11 +23,10 @@ from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._runs import Phase, StopReason
-from ravi_otel.supervisor.actions import InvalidAction, read_action
-from ravi_otel.supervisor.calls import FINAL, GateCall
-from ravi_otel.supervisor.decisions import Action, Decision
-from ravi_otel.supervisor.gateway import ToolGateway
-from ravi_otel.supervisor.hashing import args_hash
+from ravi_otel.supervisor import Action, Decision, ToolGateway
+from ravi_otel.supervisor._decisions import InvalidAction, read_action
+from ravi_otel.supervisor._json import args_hash
+from ravi_otel.supervisor._pending_call import FINAL_ANSWER, GateCall
 
 _CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
@@ -317,7 +316,7 @@ class SupervisedLoop(Loop):
         if call is not None:
             row = call.row(self._number)
         else:
-            tool, args = (FINAL, {"answer": action["answer"]}) if action["kind"] == "final" else (action["name"], action["args"])
+            tool, args = (FINAL_ANSWER, {"answer": action["answer"]}) if action["kind"] == "final" else (action["name"], action["args"])
             row = {"step": self._number, "tool": tool, "args_hash": args_hash(args), "supervisor_decision": None}
             row |= {"executed_from": "original", "ok": False}
         if stop_reason is not None:

@@ -32,14 +32,14 @@ from ravi_otel.errors import (
 from ravi_otel.policy._contracts import ChatMessage, JsonObject
 from ravi_otel.policy._limits import Outcome
 from ravi_otel.policy._runs import StopReason
-from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.hashing import NotJsonError, args_hash, read_json
-from ravi_otel.supervisor.signatures import BadArguments
-from ravi_otel.supervisor.state import SAME_ERROR
+from ravi_otel.supervisor import Gate
+from ravi_otel.supervisor._arguments import BadArguments
+from ravi_otel.supervisor._json import NotJsonError, args_hash, read_json
+from ravi_otel.supervisor._run_state import SAME_ERROR
 
 if TYPE_CHECKING:
     from ravi_otel.agents.context import AgentContext
-    from ravi_otel.supervisor.calls import GateCall
+    from ravi_otel.supervisor._pending_call import GateCall
 
 _MOST_CALLS: Final = 64
 """Tool calls of one answer that are run."""

@@ -19,7 +19,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject, ToolGate
 from ravi_otel.policy._limits import Kind, Limit
-from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor._arguments import ToolSignature
 
 _log = logging.getLogger("ravi_otel")
 

@@ -260,7 +260,7 @@ class Upkeep:
             self._remove_files()
         ids: dict[str, Sequence[str]] = {"run": runs, "session": sessions, **({whose: [value]} if whose != "session" else {})}
         where = self._store.root / "approvals.db" if approvals is None else approvals
-        queue = load("ravi_otel.supervisor.approval.opening").open_store(where)
+        queue = load("ravi_otel.supervisor.approval._queue").open_queue(where)
         asked = {f"{name}_id": values for name, values in ids.items()}
         requests: int = queue.patiently(partial(queue.erase, asked, dry_run=self._dry_run)) if queue.exists() else 0
         ids.pop("user", None)  # a history has none

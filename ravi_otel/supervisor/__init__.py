@@ -2,27 +2,26 @@
 
 Where what is:
 
-* the way of a call: `gate` stands before tools, and reads what it is made of; `gateway` is a door to some that counts besides; `calls` has
-  what a gate decides by, and takes one call to the point where it may run, asking a person on the way.
-* what it goes by: `decisions` has the words of a supervisor; `colours` calls what the program gave, to await or not.
-* what was done before: `state` remembers a run's calls, with a version, and notices circles.
-* arguments: `signatures` holds them to the tool's own, `parameters` each by its annotation, also the values of a program's own call;
-  `hashing` reads a model's text and writes them in one way only; `actions` reads what a worker proposes.
-* rules: `rules` decides by them, `rules_contract` is what a rule is, `rules_amounts` and `rules_kinds` are the rules, `rules_reading` reads
-  for them, `rule_files` finds them in a policy file.
-* `approval/` asks people. `audit` writes down, on the chain of `audit_chain`, which `audit_verify` checks.
+* the way of a call: `_gate` stands before tools and `_pending_call` takes one call to the point where it may run, asking a person on the
+  way; `_gateway` is a door to some tools that counts besides. `_sync_async` calls what the program gave, to await or not.
+* what it goes by: `_decisions` has the words of a supervisor and reads what a worker proposes, `_run_state` remembers a run's calls, and
+  notices loops, `_arguments` holds arguments to the tool's signature, `_json` reads and writes them in one way only.
+* `rules/` are a supervisor made of rules, `approval/` asks people, and `_audit` writes down what happened, on a chain that can be verified.
 """
 
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest, Approver
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.terminal import TerminalApprover
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind, GateState, Supervisor
-from ravi_otel.supervisor.gate import Gate, gate_for
-from ravi_otel.supervisor.gateway import Budget, ToolGateway
-from ravi_otel.supervisor.rules import Rules
-from ravi_otel.supervisor.state import RunState
+import typing as _typing
+
+from ravi_otel._lazy import lazy_names as _lazy_names
+
+if _typing.TYPE_CHECKING:
+    from ravi_otel.supervisor._audit import AuditLog
+    from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, GateState, Supervisor
+    from ravi_otel.supervisor._gate import Gate, gate_for
+    from ravi_otel.supervisor._gateway import Budget, ToolGateway
+    from ravi_otel.supervisor._run_state import RunState
+    from ravi_otel.supervisor.approval._approvers import ApprovalQueue, CallbackApprover, TerminalApprover
+    from ravi_otel.supervisor.approval._request import ApprovalAnswer, ApprovalRequest, Approver
+    from ravi_otel.supervisor.rules._rules import Rules
 
 __all__ = [
     "Action",
@@ -44,3 +43,17 @@ __all__ = [
     "ToolGateway",
     "gate_for",
 ]
+
+_HOMES = {
+    "_audit": ("AuditLog",),
+    "_decisions": ("Action", "Decision", "DecisionKind", "GateState", "Supervisor"),
+    "_gate": ("Gate", "gate_for"),
+    "_gateway": ("Budget", "ToolGateway"),
+    "_run_state": ("RunState",),
+    "approval._approvers": ("ApprovalQueue", "CallbackApprover", "TerminalApprover"),
+    "approval._request": ("ApprovalAnswer", "ApprovalRequest", "Approver"),
+    "rules._rules": ("Rules",),
+}
+"""Module → the public names that live in it."""
+
+__getattr__, __dir__ = _lazy_names(__name__, _HOMES)

@@ -14,7 +14,7 @@ from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import RunRow, RunsPage
 from ravi_otel.local._wording import clean
 from ravi_otel.local.live._protocol import LimitState
-from ravi_otel.supervisor.audit_entries import Entry
+from ravi_otel.supervisor._audit import AuditEntry
 
 _MOST_NAME: Final = 120
 
@@ -389,7 +389,7 @@ class Audit(Model):
     files: int
     entries: int
     broken: list[AuditFile]
-    found: list[Entry]
+    found: list[AuditEntry]
     more: int
     runs: list[str]
     tools: list[str]

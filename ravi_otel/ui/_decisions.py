@@ -14,18 +14,29 @@ from typing import Any, Final, TypeVar
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
 from ravi_otel.policy._contracts import JsonObject, JsonValue
-from ravi_otel.supervisor import hashing
-from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.approvers import refusal
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.editing import checked
-from ravi_otel.supervisor.approval.form import Field, fields
-from ravi_otel.supervisor.approval.opening import open_store
-from ravi_otel.supervisor.approval.place import VARIABLE
-from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
-from ravi_otel.supervisor.approval.sentences import by, login, not_pending, not_waiting, who_may
-from ravi_otel.supervisor.audit_entries import entries, newest_first
-from ravi_otel.supervisor.audit_verify import Verified, verify_all
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalRequest
+from ravi_otel.supervisor._audit import Verified, newest_first, read_entries, verify_all
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import (
+    QUEUE_VARIABLE,
+    QueueError,
+    StoredRequest,
+    current_login,
+    open_queue,
+    who_may_decide,
+)
+from ravi_otel.supervisor.approval._request import (
+    ArgumentField,
+    answer_refusal,
+    check_edit,
+    check_words,
+    copy_arguments,
+    escape,
+    form_fields,
+    freeze,
+    read_arguments,
+    readable,
+)
 from ravi_otel.ui import _api as api
 
 T = TypeVar("T")
@@ -47,8 +58,8 @@ _STATES: Final[Mapping[str, api.Tone]] = {
 class Inbox:
     """Be the queue of approvals, which may not be there yet."""
 
-    def __init__(self, where: str | Path, *, named: str = VARIABLE) -> None:
-        self._queue = open_store(where, named=named)
+    def __init__(self, where: str | Path, *, named: str = QUEUE_VARIABLE) -> None:
+        self._queue = open_queue(where, named=named)
 
     @property
     def shown(self) -> str:
@@ -94,8 +105,8 @@ class Inbox:
         stored = self.find(request_id)
         fresh = self._fresh(stored, edit.arguments)
         asked, policy = stored.request, stored.request.policy_version
-        fingerprint = "" if policy is None else hashing.fingerprint(asked.tool, fresh, asked.scope, policy)
-        return api.Edited(arguments=_arguments(asked, fresh), fingerprint=fingerprint)
+        bound_to = "" if policy is None else fingerprint(asked.tool, fresh, asked.scope, policy)
+        return api.Edited(arguments=_arguments(asked, fresh), fingerprint=bound_to)
 
     def answer(self, request_id: str, answer: api.Answer, me: ApprovalAnswer, *, once: bool = False) -> api.Asked:
         """Answer exactly the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
@@ -106,15 +117,15 @@ class Inbox:
         if stored.seal != answer.seal:
             raise ConfigurationError("The request is not the one that was shown: load it again.")
         fresh = None if answer.arguments is None else self._fresh(stored, answer.arguments)
-        if fresh is not None and frozen.exact(fresh) == frozen.exact(stored.request.arguments):
+        if fresh is not None and freeze(fresh) == freeze(stored.request.arguments):
             fresh = None
-        given = replace(me, approved=answer.approved, comment=frozen.words("comment", answer.comment), arguments=fresh)
+        given = replace(me, approved=answer.approved, comment=check_words("comment", answer.comment), arguments=fresh)
         takes_back = answer.takes_back and not once
-        self._do(partial(self._queue.answer, stored, given, login=login(), takes_back=takes_back))
+        self._do(partial(self._queue.answer, stored, given, login=current_login(), takes_back=takes_back))
         return self.asked(stored.id, me)
 
     def _fresh(self, stored: StoredRequest, arguments: str) -> JsonObject:
-        return checked(stored.request, frozen.read(arguments))
+        return check_edit(stored.request, read_arguments(arguments))
 
     def _do(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
         return self._queue.patiently(act, patience_s)
@@ -128,10 +139,10 @@ class Inbox:
 def _ask_for(me: ApprovalAnswer, stored: StoredRequest) -> api.Ask:
     """Return a request with what whoever looks may do about it, and of one that waits why they may not approve it."""
     ask = _ask(stored)
-    no = ["reject"] if ask.can and refusal(stored.request, replace(me, approved=False)) is None else []
+    no = ["reject"] if ask.can and answer_refusal(stored.request, replace(me, approved=False)) is None else []
     if stored.state != "pending":
         return ask.model_copy(update={"can": no})
-    wrong = refusal(stored.request, me) if ask.can else None
+    wrong = answer_refusal(stored.request, me) if ask.can else None
     return ask if wrong is None else ask.model_copy(update={"can": no, "says": wrong})
 
 
@@ -145,23 +156,23 @@ def _ask(stored: StoredRequest) -> api.Ask:
         tone="error" if stored.flaw is not None else _STATES[stored.state],
         word="waits for approval" if can and stored.state == "pending" else _ended(stored),
         call=_call(asked),
-        tool=frozen.escaped(asked.tool),
+        tool=escape(asked.tool),
         agent=clean(asked.agent_name),
         run=asked.run_id,
         tenant=clean(asked.tenant_id),
         user=clean(asked.user_id),
         op_id=asked.op_id,
-        approvers=who_may(asked),
+        approvers=who_may_decide(asked),
         reason=clean(asked.reason, _MOST_SENTENCE),
         risk=None if asked.risk_score is None else f"{asked.risk_score:g}",
         asked_at=asked.requested_at,
         expires_at=asked.expires_at,
         answered_at=stored.answered_at,
-        fingerprint=frozen.escaped(asked.fingerprint),
+        fingerprint=escape(asked.fingerprint),
         seal=stored.seal,
         arguments=_arguments(asked, stored.edited),
         comment=clean(stored.comment, _MOST_SENTENCE),
-        says=not_waiting(stored, time.time()) if can and stored.state == "pending" else not_pending(stored),
+        says=stored.abandoned_note(time.time()) if can and stored.state == "pending" else stored.why_not_pending(),
         can=can,
         is_over=stored.flaw is not None or stored.state in ("rejected", "expired") or stored.outcome is not None,
     )
@@ -173,7 +184,7 @@ def _ended(stored: StoredRequest) -> str:
         return "changed after it was asked"
     if stored.state == "expired":
         return "expired, so it did not run"
-    who = by(stored)
+    who = stored.answered_by()
     if stored.state == "rejected":
         return f"rejected by {who}"
     ran = {"ok": "ran", "spent": "did not run", None: "not taken yet" if stored.state == "approved" else "runs"}
@@ -182,18 +193,18 @@ def _ended(stored: StoredRequest) -> str:
 
 
 def _call(asked: ApprovalRequest) -> str:
-    arguments = frozen.plain(asked.arguments)
-    written = ", ".join(f"{frozen.escaped(name)}={json.dumps(arguments[name])}" for name in _in_order(asked, arguments))
-    return clean(f"{frozen.escaped(asked.tool)}({written})", _MOST_CALL)
+    arguments = copy_arguments(asked.arguments)
+    written = ", ".join(f"{escape(name)}={json.dumps(arguments[name])}" for name in _in_order(asked, arguments))
+    return clean(f"{escape(asked.tool)}({written})", _MOST_CALL)
 
 
 def _arguments(asked: ApprovalRequest, fresh: JsonObject | None) -> list[api.Argument]:
     """Put arguments side by side with what is to run instead, those that its tool would take besides last."""
-    before, after = frozen.plain(asked.arguments), frozen.plain(asked.arguments if fresh is None else fresh)
-    known = fields(asked.schema)
+    before, after = copy_arguments(asked.arguments), copy_arguments(asked.arguments if fresh is None else fresh)
+    known = form_fields(asked.schema)
     return [
         api.Argument(
-            name=frozen.escaped(name),
+            name=escape(name),
             type=_type(before.get(name, after.get(name)), known.get(name)),
             field=None if name not in known else _field(known[name]),
             value=_json(before[name]) if name in before else None,
@@ -219,14 +230,14 @@ def _edited(name: str, before: JsonObject, after: JsonObject) -> str | None:
     return None if name in before and _json(after[name]) == _json(before[name]) else _json(after[name])
 
 
-def _field(field: Field) -> api.Field:
+def _field(field: ArgumentField) -> api.Field:
     choices = [_json(each) for each in field.choices]
     known: dict[str, Any] = {name: getattr(field, name) for name in api.Field.model_fields}
     known |= {"choices": choices, "about": clean(field.about, _MOST_SENTENCE)}
     return api.Field(**known)
 
 
-def _type(value: JsonValue, field: Field | None) -> str:
+def _type(value: JsonValue, field: ArgumentField | None) -> str:
     if field is not None and field.kind != "json":
         return field.word
     if isinstance(value, bool):
@@ -243,7 +254,7 @@ def _json(value: JsonValue) -> str:
 def _reading(value: JsonValue) -> str | None:
     """Return how a value with other letters than ASCII reads, which has no say in what runs."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return None if text.isascii() else frozen.reading(text)
+    return None if text.isascii() else readable(text)
 
 
 # -- the audit ----------------------------------------------------------------------------------------------------
@@ -252,7 +263,7 @@ def _reading(value: JsonValue) -> str | None:
 def audit(directory: Path, asked: api.AuditAsk) -> api.Audit:
     """Verify every log of a directory, and return the newest entries that fit; ConfigurationError where it cannot be read."""
     verified = verify_all(directory) if directory.exists() else []
-    every = newest_first([entry for each in verified for entry in entries(each, clean)])
+    every = newest_first([entry for each in verified for entry in read_entries(each, clean)])
     fitting = [entry for entry in every if entry.is_of(**asked.model_dump())]
     return api.Audit(
         where=clean(str(directory), _MOST_SENTENCE),

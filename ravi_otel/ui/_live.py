@@ -24,9 +24,8 @@ from ravi_otel.local.live._client import Row, Watch, Watched, rows
 from ravi_otel.local.live._protocol import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, RunState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor.approval.rows import QueueError
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor.approval._queue import QueueError, current_login
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
 
@@ -483,7 +482,16 @@ class SharedBudgets:
             raise ConfigurationError("That budget is gone: nobody has used it for long, or the ledger was emptied.")
         scope, _, name = shown.where.partition(":")
         AuditLog(self.audit).note_limit(
-            shown.label, shown.kind, limit.limit, value, run_id=None, agent_name=None, scope=scope, scope_name=name, who=by, login=login()
+            shown.label,
+            shown.kind,
+            limit.limit,
+            value,
+            run_id=None,
+            agent_name=None,
+            scope=scope,
+            scope_name=name,
+            who=by,
+            login=current_login(),
         )
         closed = asked.value is None
         return api.Done(said=f"{shown.label} of {shown.where} is {'closed' if closed else f'{limit.amount(value)} now'}.")

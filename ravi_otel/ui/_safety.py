@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ravi_otel._files import database_flaw
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.approval._queue import current_login
 
 LINK: Final = "/a/"
 _LINK_PATHS: Final = (LINK, "/assets/", "/api/links/")
@@ -145,7 +145,7 @@ class Access:
     def user(self, headers: Headers, peer: str | None) -> str | None:
         """Return who asks: the system's user, or whom a trusted proxy names; None where nobody may say."""
         if self.user_header is None:
-            return login()
+            return current_login()
         named = headers.getlist(self.user_header)
         if peer is None or _address(peer) not in self.trusted_proxies or len(named) != 1:
             return None

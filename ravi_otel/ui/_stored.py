@@ -25,7 +25,7 @@ from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, millise
 from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
-from ravi_otel.supervisor.approval.contract import ApprovalRequest
+from ravi_otel.supervisor import ApprovalRequest
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._live import place
 

@@ -30,9 +30,9 @@ from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval import approvers
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.rows import QueueError
+from ravi_otel.supervisor import ApprovalAnswer
+from ravi_otel.supervisor.approval._queue import QueueError
+from ravi_otel.supervisor.approval._request import LINK, LINK_HOLDER, login_identity, sign_in_identity
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox, audit
 from ravi_otel.ui._live import Feed, SharedBudgets, events
@@ -122,16 +122,14 @@ Who = Annotated[str, Depends(_who)]
 
 def _signed(desk: At, who: Who) -> ApprovalAnswer:
     """Return a yes of whoever asks, with how they were verified: by the proxy, or as the user of the operating system."""
-    return ApprovalAnswer(
-        approved=True, who=who, identity=approvers.of_sign_in(who) if desk.access.user_header else approvers.of_login(who)
-    )
+    return ApprovalAnswer(approved=True, who=who, identity=sign_in_identity(who) if desk.access.user_header else login_identity(who))
 
 
 def _holding(desk: At, who: Who) -> ApprovalAnswer:
     """Return a yes of whoever has a link: nobody knows who that is, unless the proxy has signed them in."""
     if desk.access.user_header:
-        return ApprovalAnswer(approved=True, who=who or None, identity=approvers.of_sign_in(who) if who else approvers.LINK)
-    return ApprovalAnswer(approved=True, who=approvers.HOLDER, identity=approvers.LINK)
+        return ApprovalAnswer(approved=True, who=who or None, identity=sign_in_identity(who) if who else LINK)
+    return ApprovalAnswer(approved=True, who=LINK_HOLDER, identity=LINK)
 
 
 Signed = Annotated[ApprovalAnswer, Depends(_signed)]

@@ -21,9 +21,7 @@ from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
 from ravi_otel.errors import LLMTimeout, MiddlewareTermination, StopRun
 from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gateway import Budget
+from ravi_otel.supervisor import Budget, CallbackApprover, Decision, DecisionKind
 from ravi_otel.testing import Capture, Failure, Text, ToolCalls
 from ravi_otel.testing.script import FINAL
 

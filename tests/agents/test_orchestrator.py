@@ -11,7 +11,7 @@ from team_stage import Waiting, delegates, lead_of, waits
 import ravi_otel
 from ravi_otel import ConfigurationError, Priority, SpawnBudget
 from ravi_otel.agents import OrchestratorAgent, ReActAgent, SubAgentConfig, handoff, run_agent
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls
 
 pytestmark = pytest.mark.anyio

@@ -16,7 +16,7 @@ from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.agents.middleware import OutputGuardrail, agent_middleware, chat_middleware, tool_middleware
 from ravi_otel.errors import BudgetExhaustedError, MiddlewareTermination
 from ravi_otel.policy._contracts import ChatMessage, Generation
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls
 
 

@@ -11,10 +11,7 @@ from team_stage import patiently
 
 import ravi_otel
 from ravi_otel.agents import OpenAIModel, SupervisedAgent, run_agent
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gateway import Budget
+from ravi_otel.supervisor import ApprovalAnswer, Budget, CallbackApprover, Decision, DecisionKind
 from ravi_otel.testing import Text
 
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,7 @@ from team_stage import patiently
 import ravi_otel
 from ravi_otel.agents import AgentContext, AgentResult, SupervisedAgent, run_agent
 from ravi_otel.agents.middleware import agent_middleware
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gateway import Budget
+from ravi_otel.supervisor import Budget, CallbackApprover, Decision, DecisionKind
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 pytestmark = pytest.mark.anyio

@@ -14,7 +14,7 @@ from ravi_otel.agents import AgentTool, ReActAgent
 from ravi_otel.agents.tool_results import MOST_CHARS
 from ravi_otel.errors import StopRun
 from ravi_otel.policy._contracts import GateVerdict
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.testing import Text, ToolCalls
 
 DONE = Text("done", usage=(10, 5))

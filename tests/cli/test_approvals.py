@@ -14,12 +14,9 @@ from approval_desk import pending, requested
 from click.testing import CliRunner
 
 from ravi_otel._cli.entry import commands
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.redis_store import RedisStore
-from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor.approval._queue import QueueFile, current_login, seal_of
+from ravi_otel.supervisor.approval._redis_store import RedisStore
 
 ANNA = ["--as", "anna"]
 
@@ -96,13 +93,13 @@ def test_an_approval_records_who_and_why_and_the_login(put, path):
     request = put()
     assert done("approve", request.id, *ANNA, "--comment", "looks right").splitlines()[-1].startswith("approved request-")
     row = stored(path, request)
-    assert (row.state, row.who, row.comment, row.login) == ("approved", "anna", "looks right", login())
+    assert (row.state, row.who, row.comment, row.login) == ("approved", "anna", "looks right", current_login())
 
 
 def test_without_a_name_the_login_is_who(put, path):
     request = put()
-    assert f"by {login()}: issue_refund" in done("reject", request.id)
-    assert stored(path, request).login == login()
+    assert f"by {current_login()}: issue_refund" in done("reject", request.id)
+    assert stored(path, request).login == current_login()
 
 
 def test_the_beginning_of_an_id_is_enough_when_it_is_one_requests(put, path):
@@ -173,7 +170,7 @@ def test_what_is_over_is_refused_in_one_sentence(put, path):
     assert "the call ended with ok" in done("edit", request.id, "--set", "user_id=1", status=1)
     other = put({"a": 1})
     done("reject", other.id)
-    assert f"was rejected by {login()}" in done("approve", other.id, status=1)
+    assert f"was rejected by {current_login()}" in done("approve", other.id, status=1)
     late = put({"a": 2}, requested_at=0.0, expires_at=None)
     _expire(path, late)
     assert "expired at 1970-01-01 00:00:01 UTC, which counts as rejected" in done("approve", late.id, status=1)
@@ -246,7 +243,7 @@ def test_a_program_that_waits_is_answered_from_another_terminal(path):
         words = [sys.executable, "-m", "ravi_otel", "approvals", "approve", request.id, "--comment", "ok"]
         other = warm_starts.run(words, capture_output=True, text=True, check=False, env=os.environ, timeout=60)
         assert other.returncode == 0, other.stderr
-        assert asked.result(30) == ApprovalAnswer(approved=True, comment="ok", who=login())
+        assert asked.result(30) == ApprovalAnswer(approved=True, comment="ok", who=current_login())
 
 
 def test_a_file_that_was_named_with_queue_is_told_to_be_named_otherwise(tmp_path):
@@ -267,9 +264,9 @@ def test_a_name_that_somebody_gives_themselves_makes_nobody_an_approver(put, pat
     request = put(approvers=("anna",))
     assert "approvers anna" in done("show", request.id)
     for words in (["approve", request.id, "--yes", *ANNA], ["reject", request.id, *ANNA]):
-        assert f"{login()} may not decide about issue_refund: anna may." in done(*words, status=1)
+        assert f"{current_login()} may not decide about issue_refund: anna may." in done(*words, status=1)
     assert stored(path, request).state == "pending"
-    mine = put({"user_id": 43}, approvers=(login(),), user_id=login(), requester_may_approve=False)
+    mine = put({"user_id": 43}, approvers=(current_login(),), user_id=current_login(), requester_may_approve=False)
     assert "requested it, and may not approve it" in done("approve", mine.id, "--yes", *ANNA, status=1)
     done("reject", mine.id)
     assert stored(path, mine).state == "rejected"

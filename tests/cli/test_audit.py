@@ -11,7 +11,7 @@ import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel._cli.entry import commands
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
 
 
 @pytest.fixture

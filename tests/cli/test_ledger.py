@@ -30,9 +30,9 @@ from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.audit_verify import verify
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor._audit import verify
+from ravi_otel.supervisor.approval._queue import current_login
 
 ACME = ScopeFacts("t", ScopeKind.TENANT, name="acme", tenant_id="acme")
 CHAT = ScopeFacts("s", ScopeKind.SESSION, name="chat-7", session_id="chat-7", tenant_id="acme")
@@ -279,7 +279,7 @@ def test_what_is_set_is_written_into_the_audit_log_that_is_named(program, operat
         200,
         "tenant",
         "acme",
-        login(),
+        current_login(),
     ]
     assert verify(log).ok
 

@@ -26,11 +26,8 @@ from ravi_otel._flow import run_sync
 from ravi_otel.policy import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.approval.store import QueueFile
-from ravi_otel.supervisor.audit_entries import entries
-from ravi_otel.supervisor.audit_verify import verify_all
+from ravi_otel.supervisor._audit import read_entries, verify_all
+from ravi_otel.supervisor.approval._queue import QueueFile, current_login, seal_of
 
 READERS = {
     *("list_runs", "show", "read_content", "list_refusals", "find", "spend"),
@@ -298,8 +295,7 @@ PROGRAM = """
 import sys
 import openai, ravi_otel
 from ravi_otel.testing import ScriptedLLM, Text
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import AuditLog, Gate
 def lookup(): ...
 gate = Gate(tools=[lookup], audit=AuditLog(sys.argv[1]))
 ravi_otel.instrument()
@@ -338,9 +334,9 @@ def test_a_real_program_goes_on_and_ends_as_it_is_told_and_its_audit_says_who(sh
             ask("cancel", id=limit["id"], reason="enough")
             out, _ = program.communicate("\n", timeout=60)
     assert "was cancelled: enough" in out
-    (entry,) = [entry for each in verify_all(audit) for entry in entries(each, lambda text, most: text[:most])]
+    (entry,) = [entry for each in verify_all(audit) for entry in read_entries(each, lambda text, most: text[:most])]
     assert (entry.what, entry.says, entry.who) == ("limit set", "requests of run desk: 1 before, 5 now", "mcp")
-    assert ("login", login()) in [tuple(pair) for pair in entry.fields]
+    assert ("login", current_login()) in [tuple(pair) for pair in entry.fields]
 
 
 # -- approvals and shared budgets -----------------------------------------------------------------------------------

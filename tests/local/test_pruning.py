@@ -15,7 +15,7 @@ from stored_runs import Shelf
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import Upkeep
 from ravi_otel.local._store import Store, this_process
-from ravi_otel.supervisor.approval.rows import seal_of
+from ravi_otel.supervisor.approval._queue import seal_of
 
 DAY_S = 24 * 3600
 PEOPLE = """

@@ -13,9 +13,8 @@ from ravi_otel._runtime.policy_file import AGENT_KEYS, FILE_KEYS, GATE_KEYS, GEN
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import MAX_SPEC
 from ravi_otel.policy._limits import CLOCKS, DOWNWARDS, OPTIONS, PREFIXES, WORDED, Kind, Option
-from ravi_otel.supervisor.approval.approvers import MOST as MOST_APPROVERS
-from ravi_otel.supervisor.rule_files import Default
-from ravi_otel.supervisor.rules_kinds import KINDS
+from ravi_otel.supervisor.approval._request import MOST_APPROVERS
+from ravi_otel.supervisor.rules._kinds import RULE_KINDS, DefaultDecision
 
 PART = r'(?:"(?:[^"\\]|\\[\s\S])*"|[^".@=:\s][^.@=:]*)'
 DOT = r"\s*\.\s*"
@@ -64,7 +63,7 @@ def schema() -> dict[str, Any]:
             "share": {"type": "number", "minimum": checks.LEAST_SHARE, "maximum": 1},
             "price": _price(),
             "names": {"anyOf": [_ref("name"), {"type": "array", "minItems": 1, "items": _ref("name")}]},
-            "rule": {"oneOf": [_rule(word) for word in KINDS]},
+            "rule": {"oneOf": [_rule(word) for word in RULE_KINDS]},
         },
     }
 
@@ -158,7 +157,7 @@ def _gate() -> dict[str, Any]:
     people = {"type": "array", "minItems": 1, "maxItems": MOST_APPROVERS, "items": _ref("name")}
     by_tool = {"type": "object", "propertyNames": _ref("name"), "additionalProperties": people}
     own = {
-        "default": {"enum": [*get_args(Default), None]},
+        "default": {"enum": [*get_args(DefaultDecision), None]},
         "rules": rules,
         "approvers": {"anyOf": [{"type": "null"}, people, by_tool]},
         "requester_may_approve": {"type": ["boolean", "null"]},
@@ -167,7 +166,7 @@ def _gate() -> dict[str, Any]:
 
 
 def _rule(word: str) -> dict[str, Any]:
-    kind = KINDS[word]
+    kind = RULE_KINDS[word]
     number = {"type": "number"}
     own: dict[str, Any] = {
         **dict.fromkeys(("tool", "first", "after"), _ref("names")),

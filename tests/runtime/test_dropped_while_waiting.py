@@ -15,8 +15,7 @@ from ravi_otel._enforcement.sleeper import Sleeper
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import Decision, DecisionKind, Gate
 from ravi_otel.testing import ScriptedLLM, Text
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "hi"}], "stream": True, "max_tokens": 50}

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.supervisor.approval import frozen
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, Approver
-from ravi_otel.supervisor.approval.editing import changed
+from ravi_otel.supervisor import ApprovalAnswer, Approver, CallbackApprover
+from ravi_otel.supervisor.approval._request import describe_arguments, edit_arguments, freeze, one_line, read_arguments
 
 # -- what is shown ----------------------------------------------------------------------------------------------------
 
@@ -28,7 +26,7 @@ VALUES = st.recursive(
 
 
 def whole(arguments):
-    return [line for line in frozen.shown(arguments) if not line.startswith("reads ")]
+    return [line for line in describe_arguments(arguments) if not line.startswith("reads ")]
 
 
 @settings(max_examples=60, deadline=None)
@@ -36,7 +34,7 @@ def whole(arguments):
 def test_what_is_shown_is_ascii_alone_and_says_exactly_what_would_run(arguments):
     lines = whole(arguments)
     assert all(" " <= char <= "~" for line in lines for char in line)
-    assert frozen.exact(json.loads("\n".join(lines))) == frozen.exact(arguments)
+    assert freeze(json.loads("\n".join(lines))) == freeze(arguments)
 
 
 @pytest.mark.parametrize(
@@ -59,11 +57,11 @@ def test_what_is_shown_is_ascii_alone_and_says_exactly_what_would_run(arguments)
 )
 def test_no_two_different_arguments_look_alike(first, second):
     assert whole({"to": first}) != whole({"to": second})
-    assert frozen.line({"to": first}, 80) != frozen.line({"to": second}, 80)
+    assert one_line({"to": first}, 80) != one_line({"to": second}, 80)
 
 
 def test_how_other_letters_read_is_told_beside_and_moves_nothing():
-    lines = frozen.shown({"name": "M\u00fcller\x1b[2J\u202e\nreads x", "plain": "ok"})
+    lines = describe_arguments({"name": "M\u00fcller\x1b[2J\u202e\nreads x", "plain": "ok"})
     assert lines[-1] == "reads name: Müller [2J reads x"
     assert len([line for line in lines if line.startswith("reads ")]) == 1
 
@@ -71,7 +69,7 @@ def test_how_other_letters_read_is_told_beside_and_moves_nothing():
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}', "[1]", "{", "[" * 9_000, '{"a": "\\ud800"}'])
 def test_what_is_no_plain_object_is_refused(text):
     with pytest.raises(ravi_otel.RaviError):
-        frozen.read(text)
+        read_arguments(text)
 
 
 # -- what is edited ---------------------------------------------------------------------------------------------------
@@ -93,13 +91,13 @@ ASKED = {"user_id": 42, "amount_usd": 1200.0, "reason": "late", "tags": ["a"]}
     ],
 )
 def test_a_change_is_json_and_a_text_stays_text(change, name, value):
-    fresh = changed(ASKED, [change])
+    fresh = edit_arguments(ASKED, [change])
     assert fresh == {**ASKED, name: value}
     assert type(fresh[name]) is type(value)
 
 
 def test_a_name_without_a_value_is_left_out():
-    assert changed(ASKED, ["tags=", "reason="]) == {"user_id": 42, "amount_usd": 1200.0}
+    assert edit_arguments(ASKED, ["tags=", "reason="]) == {"user_id": 42, "amount_usd": 1200.0}
 
 
 @pytest.mark.parametrize(
@@ -118,13 +116,13 @@ def test_a_name_without_a_value_is_left_out():
 )
 def test_a_change_that_means_nothing_is_refused(change, why):
     with pytest.raises(ConfigurationError, match=why):
-        changed(ASKED, [change])
+        edit_arguments(ASKED, [change])
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", '{"a": 1, "a": 2}'])
 def test_a_value_that_json_does_not_have_is_refused(value):
     with pytest.raises(ravi_otel.RaviError):
-        changed(ASKED, [f"amount_usd={value}"])
+        edit_arguments(ASKED, [f"amount_usd={value}"])
 
 
 # -- a function of the program ----------------------------------------------------------------------------------------

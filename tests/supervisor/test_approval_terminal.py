@@ -19,9 +19,8 @@ from approval_desk import COLOURS, requested, until
 
 import ravi_otel
 from ravi_otel import CancellationError, ConfigurationError, DeadlineExceededError
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, Approver
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.approval.terminal import TerminalApprover
+from ravi_otel.supervisor import ApprovalAnswer, Approver, TerminalApprover
+from ravi_otel.supervisor.approval._queue import current_login
 
 
 class Person:
@@ -89,7 +88,7 @@ def test_a_yes_approves_exactly_what_was_shown(person, asked, colour):
     assert '"to": "p\\u0430ypal\\u001b[2J"' in shown
     assert "\x1b" not in shown
     person.types("y\n")
-    assert answer.result(20) == ApprovalAnswer(approved=True, who=login())
+    assert answer.result(20) == ApprovalAnswer(approved=True, who=current_login())
 
 
 def test_a_no_says_why(person, asked):
@@ -98,7 +97,7 @@ def test_a_no_says_why(person, asked):
     person.types("no\n")
     person.sees("Why not?")
     person.types("too much\n")
-    assert answer.result(20) == ApprovalAnswer(approved=False, comment="too much", who=login())
+    assert answer.result(20) == ApprovalAnswer(approved=False, comment="too much", who=current_login())
 
 
 def test_an_edit_is_shown_and_asked_about_again(person, asked):
@@ -111,7 +110,7 @@ def test_an_edit_is_shown_and_asked_about_again(person, asked):
     person.types("amount_usd=800\n\n")
     assert '"amount_usd": 800' in person.sees("Run it?")
     person.types("yes\n")
-    assert answer.result(20) == ApprovalAnswer(approved=True, who=login(), arguments={"user_id": 42, "amount_usd": 800})
+    assert answer.result(20) == ApprovalAnswer(approved=True, who=current_login(), arguments={"user_id": 42, "amount_usd": 800})
 
 
 def test_anything_else_than_yes_is_asked_again(person, asked):
@@ -182,8 +181,7 @@ def test_without_a_terminal_nothing_is_approved(device):
 
 def test_a_program_without_a_terminal_of_its_own_approves_nothing():
     program = (
-        "from ravi_otel.supervisor.approval.contract import ApprovalRequest\n"
-        "from ravi_otel.supervisor.approval.terminal import TerminalApprover\n"
+        "from ravi_otel.supervisor import ApprovalRequest, TerminalApprover\n"
         "print(TerminalApprover().ask(ApprovalRequest('i', 't', {}, '0' * 64, 's', 'why', 0.0)).comment)"
     )
     done = subprocess.run(
@@ -203,5 +201,5 @@ def test_at_the_terminal_somebody_who_may_not_approve_is_told_so(person):
         answer = thread.submit(TerminalApprover(person.device).ask, request)
         person.sees("[e]dit: ")
         person.types("y\n")
-        person.sees(f"{login()} may not decide about issue_refund: anna may.")
+        person.sees(f"{current_login()} may not decide about issue_refund: anna may.")
         assert answer.result(20) == ApprovalAnswer(approved=False, comment="not_an_approver")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from approval_desk import until
 
-from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor.approval._queue import QueueFile
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "approvals.md").read_text(encoding="utf-8")

@@ -14,13 +14,13 @@ from refund_gate import ESCALATE, LARGE, NO, SMALL, YES, Person, Till, desk_gate
 import ravi_otel
 from ravi_otel import ConfigurationError
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, Rules, ToolGateway
-from ravi_otel.supervisor.approval.approvers import LINK, Approvers, of_login, of_sign_in, refusal
-from ravi_otel.supervisor.approval.rows import NotAnApproverError, QueueError, seal_of
-from ravi_otel.supervisor.audit_chain import entry_of, lines
+from ravi_otel.supervisor._audit import read_entry, read_lines
+from ravi_otel.supervisor.approval._queue import NotAnApproverError, QueueError, seal_of
+from ravi_otel.supervisor.approval._request import LINK, Approvers, answer_refusal, login_identity, sign_in_identity
 from ravi_otel.supervisor.rules import EscalateAbove
 
-ANN = replace(YES, who="ann", identity=of_login("ann"))
-BOB_AS_ANN = replace(YES, who="ann", identity=of_login("bob"))
+ANN = replace(YES, who="ann", identity=login_identity("ann"))
+BOB_AS_ANN = replace(YES, who="ann", identity=login_identity("bob"))
 HOLDER = replace(YES, who="whoever has the link", identity=LINK)
 
 
@@ -38,28 +38,32 @@ def asked(approvers=None, *, requester_may_approve=True, user_id=None):
     [
         (None, ApprovalAnswer(approved=True), None),
         (("ann",), ANN, None),
-        (("ann",), replace(ANN, identity=of_sign_in("ann")), None),
+        (("ann",), replace(ANN, identity=sign_in_identity("ann")), None),
         (("login:ann",), ANN, None),
         (("ann",), YES, None),
         ((LINK,), HOLDER, None),
         (("ann",), BOB_AS_ANN, "bob may not decide about issue_refund: ann may."),
-        (("ann", "jo"), replace(NO, identity=of_login("bob")), "bob may not decide about issue_refund: ann and jo may."),
+        (("ann", "jo"), replace(NO, identity=login_identity("bob")), "bob may not decide about issue_refund: ann and jo may."),
         (("ann",), HOLDER, "Whoever has the link may not decide about issue_refund: ann may."),
-        (("login:ann",), replace(ANN, identity=of_sign_in("ann")), "ann may not decide about issue_refund: login:ann may."),
-        (("login:ann",), replace(ANN, identity=of_sign_in("login:ann")), "login:ann may not decide about issue_refund: login:ann may."),
+        (("login:ann",), replace(ANN, identity=sign_in_identity("ann")), "ann may not decide about issue_refund: login:ann may."),
+        (
+            ("login:ann",),
+            replace(ANN, identity=sign_in_identity("login:ann")),
+            "login:ann may not decide about issue_refund: login:ann may.",
+        ),
         (
             ("sign-in:ann",),
-            replace(ANN, identity=of_login("sign-in:ann")),
+            replace(ANN, identity=login_identity("sign-in:ann")),
             "sign-in:ann may not decide about issue_refund: sign-in:ann may.",
         ),
-        ((LINK,), replace(ANN, identity=of_login(LINK)), "link may not decide about issue_refund: whoever has the link may."),
+        ((LINK,), replace(ANN, identity=login_identity(LINK)), "link may not decide about issue_refund: whoever has the link may."),
         ((LINK,), replace(YES, who=LINK), "link may not decide about issue_refund: whoever has the link may."),
         (("ann",), ApprovalAnswer(approved=True), "Somebody whom nobody named may not decide about issue_refund: ann may."),
         (("ann",), replace(YES, identity="ann"), "ann may not decide about issue_refund: ann may."),
     ],
 )
 def test_only_an_approver_decides_and_nobody_passes_for_one(approvers, answer, why):
-    assert refusal(asked(approvers), answer) == why
+    assert answer_refusal(asked(approvers), answer) == why
 
 
 @pytest.mark.parametrize(
@@ -68,14 +72,14 @@ def test_only_an_approver_decides_and_nobody_passes_for_one(approvers, answer, w
         (ANN, "bob", None),
         (replace(ANN, approved=False), "ann", None),
         (ANN, "Ann ", "ann requested it, and may not approve it: somebody else must."),
-        (replace(ANN, identity=of_sign_in("ANN")), "ann", "ANN requested it, and may not approve it: somebody else must."),
+        (replace(ANN, identity=sign_in_identity("ANN")), "ann", "ANN requested it, and may not approve it: somebody else must."),
         (BOB_AS_ANN, "bob", "bob requested it, and may not approve it: somebody else must."),
         (ANN, None, "Nobody knows who requested it, so nobody may approve it: give the run a user."),
         (HOLDER, "bob", "Whoever has the link may be the one who requested it, who may not approve it: somebody who is signed in must."),
     ],
 )
 def test_who_requested_it_never_approves_it_where_that_is_asked_for(answer, user_id, why):
-    assert refusal(asked(requester_may_approve=False, user_id=user_id), answer) == why
+    assert answer_refusal(asked(requester_may_approve=False, user_id=user_id), answer) == why
 
 
 # -- at the gate ------------------------------------------------------------------------------------------------------
@@ -91,7 +95,7 @@ def test_an_approval_of_somebody_who_may_not_runs_nothing_and_is_spent(till, col
     assert till.paid == []
     assert person.ended == [(person.asked[0].id, "spent")]
     with (tmp_path / "r-1.audit.jsonl").open("rb") as file:
-        entries = [entry_of(line) for line in lines(file.fileno(), 0, (tmp_path / "r-1.audit.jsonl").stat().st_size)]
+        entries = [read_entry(line) for line in read_lines(file.fileno(), 0, (tmp_path / "r-1.audit.jsonl").stat().st_size)]
     (said,) = [entry for entry in entries if entry["what"] == "approved"]
     assert (said["who"], said["identity"], said["permitted"]) == ("ann", "login:bob", False)
 
@@ -106,7 +110,7 @@ def test_an_approver_approves_and_what_needs_no_person_needs_no_approver(till, c
 
 def test_a_no_counts_whoever_says_it(till):
     with ravi_otel.run("desk"):
-        denied = refused("sync", desk_gate(till, Person(replace(NO, identity=of_login("bob"))), approvers=["ann"]), till, LARGE)
+        denied = refused("sync", desk_gate(till, Person(replace(NO, identity=login_identity("bob"))), approvers=["ann"]), till, LARGE)
     assert denied.stop_reason == "human_rejected"
 
 
@@ -184,7 +188,7 @@ def test_the_user_of_a_run_never_approves_its_calls_where_that_is_asked_for(till
         own = refused("sync", desk_gate(till, Person(ANN), requester_may_approve=False), till, LARGE)
         through(
             "sync",
-            desk_gate(till, Person(replace(ANN, identity=of_login("jo"))), requester_may_approve=False),
+            desk_gate(till, Person(replace(ANN, identity=login_identity("jo"))), requester_may_approve=False),
             "refund",
             till.refund,
             LARGE,
@@ -226,7 +230,7 @@ def test_an_answer_that_was_forged_into_the_queue_is_refused_by_the_program(till
         with pytest.raises(NotAnApproverError, match="bob may not decide about refund: ann may"):
             at.answer(stored, ApprovalAnswer(approved=True, who="ann"), login="bob")
         with pytest.MonkeyPatch.context() as patch:  # a decider that asks nobody whether they may
-            patch.setattr("ravi_otel.supervisor.approval.approvers.refusal", lambda request, answer: None)
+            patch.setattr("ravi_otel.supervisor.approval._queue.answer_refusal", lambda request, answer: None)
             at.answer(nobody, ApprovalAnswer(approved=True, who="ann"), login="bob")
         denied = waits.result(20)
     assert denied.stop_reason == "supervisor_block:not_an_approver"

@@ -13,11 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor import audit_chain
-from ravi_otel.supervisor.audit import AuditError, AuditLog
-from ravi_otel.supervisor.audit_entries import entries as shown_entries
-from ravi_otel.supervisor.audit_verify import verify, verify_all
-from ravi_otel.supervisor.hashing import args_sha256
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor._audit import AuditError, hash_of, head_path, line_of, verify, verify_all
+from ravi_otel.supervisor._audit import read_entries as shown_entries
+from ravi_otel.supervisor._json import args_sha256
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_with_sync_the_log_its_record_and_their_names_are_flushed_in_this_order(
 def test_each_run_has_a_file_of_its_own_for_its_owner_only(log):
     first, second = noted(log, 2), noted(log, 3, run_id="run-2")
     assert [each.entries for each in verify_all(log.directory)] == [2, 3]
-    for path in (first, second, audit_chain.head_path(first)):
+    for path in (first, second, head_path(first)):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(log.directory.stat().st_mode) == 0o700
 
@@ -124,8 +123,8 @@ def test_another_word_than_the_five_is_refused(log):
 
 def changed(lines, at, **fields):
     entry = json.loads(lines[at]) | fields
-    entry["hash"] = audit_chain.hash_of(entry)
-    return audit_chain.line_of(entry)
+    entry["hash"] = hash_of(entry)
+    return line_of(entry)
 
 
 CHANGES = {
@@ -172,14 +171,14 @@ def test_a_log_that_was_deleted_is_missed_by_its_record_and_by_who_wrote_it(log)
     path.unlink()
     (found,) = verify_all(log.directory)
     assert found.problems == ("its log is gone, and only the record of its end is left",)
-    audit_chain.head_path(path).unlink()
+    head_path(path).unlink()
     with pytest.raises(AuditError, match="5 entries were written, which are gone"):
         noted(log, 1)
 
 
 def test_without_its_record_nobody_can_tell_whether_the_end_is_there(log):
     path = noted(log)
-    audit_chain.head_path(path).unlink()
+    head_path(path).unlink()
     assert "cannot be told" in verify(path).problems[0]
     with pytest.raises(AuditError, match="the record of its end is gone"):
         noted(log, 1)
@@ -189,7 +188,7 @@ def test_a_log_under_another_runs_name_is_found(log):
     path = noted(log)
     other = path.with_name("run-9.audit.jsonl")
     path.rename(other)
-    audit_chain.head_path(path).rename(audit_chain.head_path(other))
+    head_path(path).rename(head_path(other))
     assert verify(other).problems == ("line 1: it is of run 'run-1', and the file's name is not that run's",)
 
 
@@ -212,7 +211,7 @@ def test_what_is_no_file_is_refused(tmp_path):
 
 WRITER = """
 import sys
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
 log = AuditLog(sys.argv[1])
 for at in range(int(sys.argv[2])):
     log.note("reviewed", run_id="run-1", agent_name="a", tool="t", op_id=str(at), arguments={"x": at})
@@ -229,8 +228,7 @@ def test_threads_and_processes_write_one_chain(log):
 
 KILLED = """
 import os, signal, sys
-from ravi_otel.supervisor import audit_chain
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog, _audit
 where, write, pwrite, at = sys.argv[2], os.write, os.pwrite, [0]
 def die():
     os.kill(os.getpid(), signal.SIGKILL)

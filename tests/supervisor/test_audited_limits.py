@@ -10,9 +10,8 @@ import pytest
 import ravi_otel
 from ravi_otel import ConfigurationError, SpawnBudget
 from ravi_otel.agents.middleware import AuditTrail
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.audit_verify import verify
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import AuditLog, Gate
+from ravi_otel.supervisor._audit import verify
 
 
 def lookup(order: int) -> str:

@@ -10,9 +10,8 @@ import pytest
 from approval_desk import requested
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor.approval.editing import checked
-from ravi_otel.supervisor.approval.form import fields, flaw
-from ravi_otel.supervisor.signatures import ToolSignature
+from ravi_otel.supervisor._arguments import ToolSignature
+from ravi_otel.supervisor.approval._request import check_edit, form_fields, schema_flaw
 
 
 class Shade(Enum):
@@ -44,7 +43,7 @@ RIGHT = {"order": 1, "amount": 80.0, "currency": "USD", "shade": "red", "note": 
 
 
 def test_each_argument_says_what_it_may_be():
-    assert {name: field.says for name, field in fields(SCHEMA).items()} == {
+    assert {name: field.says for name, field in form_fields(SCHEMA).items()} == {
         "order": "whole number",
         "amount": "number, more than 0, at most 500",
         "currency": "one of a few, may be left out",
@@ -55,9 +54,9 @@ def test_each_argument_says_what_it_may_be():
         "tags": "JSON, may be left out",
         "anything": "JSON, may be left out",
     }
-    assert fields(SCHEMA)["currency"].choices == ("USD", "EUR")
-    assert fields(SCHEMA)["shade"].choices == ("red", "blue")
-    assert fields(SCHEMA)["amount"].about == "In the order's currency"
+    assert form_fields(SCHEMA)["currency"].choices == ("USD", "EUR")
+    assert form_fields(SCHEMA)["shade"].choices == ("red", "blue")
+    assert form_fields(SCHEMA)["amount"].about == "In the order's currency"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +84,7 @@ def test_each_argument_says_what_it_may_be():
 )
 def test_what_a_tool_does_not_take_is_said_in_one_sentence_and_the_program_agrees(changes, why):
     edited = {**RIGHT, **changes}
-    said = flaw(SCHEMA, edited)
+    said = schema_flaw(SCHEMA, edited)
     assert (said is None) == (why is None)
     assert (said or "").startswith(why or "")
     try:
@@ -97,7 +96,7 @@ def test_what_a_tool_does_not_take_is_said_in_one_sentence_and_the_program_agree
 
 
 def test_what_is_missing_is_said():
-    assert flaw(SCHEMA, {"order": 1}) == "amount is needed."
+    assert schema_flaw(SCHEMA, {"order": 1}) == "amount is needed."
 
 
 @pytest.mark.parametrize(
@@ -111,17 +110,17 @@ def test_what_is_missing_is_said():
     ],
 )
 def test_a_schema_that_somebody_made_up_breaks_nothing(hostile):
-    assert isinstance(fields(hostile), dict)
-    flaw(hostile, {"a": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"})
+    assert isinstance(form_fields(hostile), dict)
+    schema_flaw(hostile, {"a": "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!"})
 
 
 def test_a_whole_number_is_written_as_the_tool_reads_it():
     asked = requested({"order": 1, "amount": 120.0}, schema=SCHEMA)
-    assert repr(checked(asked, {"order": 1, "amount": 80})["amount"]) == "80.0"
+    assert repr(check_edit(asked, {"order": 1, "amount": 80})["amount"]) == "80.0"
     with pytest.raises(ConfigurationError, match="amount must be at most 500"):
-        checked(asked, {"order": 1, "amount": 8_000})
+        check_edit(asked, {"order": 1, "amount": 8_000})
 
 
 def test_without_a_schema_an_edit_keeps_the_kind_of_what_was_asked():
     with pytest.raises(ConfigurationError, match="was a number"):
-        checked(requested({"amount": 1}), {"amount": "x"})
+        check_edit(requested({"amount": 1}), {"amount": "x"})

@@ -24,8 +24,8 @@ from refund_gate import (
 
 import ravi_otel
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.calls import MOST_REVIEWS
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
+from ravi_otel.supervisor._pending_call import MOST_REVIEWS
 
 pytestmark = pytest.mark.usefixtures("run")
 

@@ -25,7 +25,7 @@ from refund_gate import (
 
 import ravi_otel
 from ravi_otel.errors import ToolDeniedError
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import Gate
 
 pytestmark = pytest.mark.usefixtures("run")
 

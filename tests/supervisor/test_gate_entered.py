@@ -19,8 +19,7 @@ from test_in_place import Sees, called
 
 import ravi_otel
 from ravi_otel.errors import BudgetExhaustedError, ToolDeniedError
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import AuditLog, Gate
 
 
 def functions_of_json():

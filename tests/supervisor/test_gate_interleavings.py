@@ -20,14 +20,9 @@ from ravi_otel._runtime.scopes import current_scope
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import RaviError
-from ravi_otel.supervisor.approval import asking
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.rows import QueueError
-from ravi_otel.supervisor.approval.store import QueueFile
-from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.hashing import canonical
-from ravi_otel.supervisor.state import RunState
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Gate, RunState, _sync_async
+from ravi_otel.supervisor._json import canonical
+from ravi_otel.supervisor.approval._queue import QueueError, QueueFile
 from ravi_otel.testing import ManualClock
 
 LONG = int(os.environ.get("RAVI_LONG") or 0)
@@ -327,8 +322,8 @@ def test_nothing_runs_unapproved_and_nothing_twice(clock):
 
 @pytest.mark.timeout(7200 if LONG else 120)
 def test_nothing_runs_unapproved_and_nothing_twice_with_a_queue_in_a_file(clock, tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(asking, "LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(_sync_async, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(_sync_async, "LONGEST_PAUSE_S", 0.0)
     seen = asyncio.run(explore(range(max(LONG // 10, 12)), clock, tmp_path / "approvals.db"))
     for what in ("executed", "approved", "asked", "mutated", "crashed"):
         assert seen[what] > 0, f"{what}: {seen}"

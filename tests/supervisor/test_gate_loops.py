@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ravi_otel.supervisor.state import ALTERNATING, PER_TOOL, REPEATED, SAME_ERROR, LoopRules, Loops
+from ravi_otel.supervisor._run_state import ALTERNATING, PER_TOOL, REPEATED, SAME_ERROR, LoopRules, Loops
 
 READS = frozenset({"look", "list"})
 

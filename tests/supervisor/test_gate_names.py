@@ -10,10 +10,8 @@ from refund_gate import APPROVE, Says
 import ravi_otel
 from ravi_otel.agents import ReActAgent
 from ravi_otel.errors import ConfigurationError, StopRun
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.gateway import Budget, ToolGateway
-from ravi_otel.supervisor.rules import BlockTools, Cap, EscalateAbove, Rules
+from ravi_otel.supervisor import AuditLog, Budget, Gate, Rules, ToolGateway
+from ravi_otel.supervisor.rules import BlockTools, Cap, EscalateAbove
 
 MISSPELT = Rules([EscalateAbove("pey", "usd", 10)])
 

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 
 import ravi_otel
-from ravi_otel.supervisor import calls
-from ravi_otel.supervisor.gateway import Budget
+from ravi_otel.supervisor import Budget
+from ravi_otel.supervisor._pending_call import MOST_REVISIONS, __file__
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gate.md").read_text(encoding="utf-8")
 
@@ -21,7 +21,7 @@ def test_the_programs_of_the_page_print_what_it_says(capsys):
 
 
 def test_every_stop_reason_of_the_gate_is_on_the_page():
-    sources = [path.read_text(encoding="utf-8") for path in Path(calls.__file__).parent.glob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py")]
     spelled = set(re.findall(r'"(?:supervisor_block|loop_detected):([a-z_]+)"', "\n".join(sources)))
     assert len(spelled) > 10
     assert {each for each in spelled if each not in PAGE} == set()
@@ -30,4 +30,4 @@ def test_every_stop_reason_of_the_gate_is_on_the_page():
 def test_the_figures_of_the_page_are_those_of_the_code():
     budget = Budget()
     assert f"({budget.max_steps}, {budget.max_tool_calls}, {budget.max_seconds})" in PAGE
-    assert calls.MOST_REVISIONS == 3
+    assert MOST_REVISIONS == 3

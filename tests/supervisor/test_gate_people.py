@@ -6,7 +6,7 @@ import anyio
 import pytest
 from refund_gate import BLOCK, ESCALATE, LARGE, NO, YES, Desk, Person, Says, desk_gate, refused, request_for, revised, through
 
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
+from ravi_otel.supervisor import ApprovalAnswer
 
 pytestmark = pytest.mark.usefixtures("run")
 

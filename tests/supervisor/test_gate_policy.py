@@ -9,7 +9,7 @@ from enum import Enum
 import openai
 import pytest
 
-from ravi_otel.supervisor.calls import unfolded
+from ravi_otel.supervisor._pending_call import policy_text
 
 
 class Plain:
@@ -56,8 +56,8 @@ class Colour(Enum):
     ],
 )
 def test_another_value_is_another_version_and_an_equal_one_is_none(wrap, one, other):
-    assert unfolded(wrap(one)) != unfolded(wrap(other))
-    assert unfolded(wrap(one)) == unfolded(wrap(one))
+    assert policy_text(wrap(one)) != policy_text(wrap(other))
+    assert policy_text(wrap(one)) == policy_text(wrap(one))
 
 
 class WithMethod:
@@ -68,30 +68,30 @@ class WithMethod:
 def test_a_method_is_written_the_same_each_time_it_is_looked_up():
     policy = WithMethod()
     methods = [policy.method for _ in range(3)]
-    assert len({unfolded(method) for method in methods}) == 1
+    assert len({policy_text(method) for method in methods}) == 1
 
 
 def test_a_value_that_holds_itself_is_written():
     policy = Plain(limit=1)
     policy.me = policy
-    before = unfolded(policy)
+    before = policy_text(policy)
     policy.limit = 2
-    assert unfolded(policy) != before
+    assert policy_text(policy) != before
 
 
 def test_what_hangs_on_a_client_a_logger_or_a_lock_is_no_value_of_a_policy():
     with openai.OpenAI(api_key="x") as client:
         policy = Plain(lock=threading.Lock(), client=client, log=logging.getLogger("a.b"), limit=1)
-        before = unfolded(policy)
+        before = policy_text(policy)
         with policy.lock:
-            assert unfolded(policy) == before
+            assert policy_text(policy) == before
         policy.limit = 2
-        assert unfolded(policy) != before
+        assert policy_text(policy) != before
     assert len(before) < 200_000
 
 
 def test_a_large_policy_of_data_is_written_whole():
     policy = Data(more={str(number): Data(number) for number in range(2000)})
-    before = unfolded(policy)
+    before = policy_text(policy)
     policy.more["1999"].limit = 0
-    assert unfolded(policy) != before
+    assert policy_text(policy) != before

@@ -12,9 +12,9 @@ from refund_gate import APPROVE, ESCALATE, LARGE, SMALL, YES, Person, Says, desk
 
 import ravi_otel
 from ravi_otel.errors import CancellationError, DeadlineExceededError, ToolDeniedError
-from ravi_otel.supervisor.gate import Gate
-from ravi_otel.supervisor.rules import CapPerRun, MostCalls, ReadOnly, Rules
-from ravi_otel.supervisor.state import Look, RunState, looked_at, looking
+from ravi_otel.supervisor import Gate, Rules, RunState
+from ravi_otel.supervisor._run_state import ReviewReads, note_read, recording_reads
+from ravi_otel.supervisor.rules import CapPerRun, MostCalls, ReadOnly
 
 RULES = Rules([CapPerRun(["refund", "credit"], "usd", 2000)])
 
@@ -201,13 +201,13 @@ def _named(fn, name):
 
 
 def test_what_is_asked_after_a_review_is_over_is_none_of_it():
-    look = Look(object(), whole=False)
-    with looking(look):
-        looked_at("a")
-        thread = threading.Thread(target=looked_at, args=("b",))  # which knows of no review: it may belong to any
+    look = ReviewReads(object(), whole=False)
+    with recording_reads(look):
+        note_read("a")
+        thread = threading.Thread(target=note_read, args=("b",))  # which knows of no review: it may belong to any
         thread.start()
         thread.join()
-    looked_at("c")
+    note_read("c")
     assert (look.tools, look.whole) == ({"a", "b"}, False)
 
 
@@ -259,7 +259,7 @@ def test_a_time_limit_ends_the_wait_for_who_never_answers(colour, till, who):
 
 @pytest.mark.parametrize("colour", ["async", "trio"])
 def test_a_question_that_is_never_answered_ends_when_it_expires(colour, till, monkeypatch):
-    monkeypatch.setattr("ravi_otel.supervisor.colours._GRACE_S", 0.05)
+    monkeypatch.setattr("ravi_otel.supervisor._sync_async._GRACE_S", 0.05)
     gate = Gate(Says(ESCALATE), tools=till.tools, approver=Never(), expires_s=0.05)
     with ravi_otel.run("desk"), pytest.raises(ToolDeniedError) as caught:
         through(colour, gate, "refund", till.refund, LARGE)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel.supervisor.decisions import GateState
-from ravi_otel.supervisor.rules_reading import ListedPast, told_an_error
-from ravi_otel.supervisor.state import MOST_RESULTS, Note, RunState, keep
+from ravi_otel.supervisor import GateState, RunState
+from ravi_otel.supervisor._run_state import MOST_RESULTS, Snapshot, keeper_of
+from ravi_otel.supervisor.rules._kinds import ListedPast, told_an_error
 
 PAY = {"user_id": 1, "amount": 20.0}
 
@@ -70,8 +70,8 @@ def test_each_beginning_and_end_gives_another_version():
 
 def test_of_many_threads_that_noted_the_same_only_one_begins():
     state = RunState()
-    kept = keep(state)
-    note = Note(kept.version(), "1")
+    kept = keeper_of(state)
+    note = Snapshot(kept.version(), "1")
     ready = threading.Barrier(8, timeout=60)
     let = []
 
@@ -89,8 +89,8 @@ def test_of_many_threads_that_noted_the_same_only_one_begins():
 
 
 def test_a_read_of_another_tool_is_no_change_and_one_of_the_same_is():
-    kept = keep(RunState())
-    note, look = Note(kept.version(), "1"), Note(kept.version(), "1")
+    kept = keeper_of(RunState())
+    note, look = Snapshot(kept.version(), "1"), Snapshot(kept.version(), "1")
     assert kept.begin("look", {}, look, lambda: True, read_only=True)
     assert not kept.begin("look", {}, look, lambda: True, read_only=True)
     assert kept.begin("pay", PAY, note, lambda: True, read_only=False)
@@ -99,9 +99,9 @@ def test_a_read_of_another_tool_is_no_change_and_one_of_the_same_is():
 
 def test_a_state_has_one_keeper_however_often_it_is_given():
     state = RunState()
-    first = keep(state)
-    assert keep(state) is first
-    assert keep(RunState()) is not first
+    first = keeper_of(state)
+    assert keeper_of(state) is first
+    assert keeper_of(RunState()) is not first
 
 
 def test_amounts_are_added_up_exactly_and_one_that_never_ran_is_taken_back_exactly():

@@ -26,10 +26,8 @@ import ravi_otel
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import ConfigurationError, StopRun
 from ravi_otel.policy._contracts import ToolGate
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gate import Gate, gate_for
-from ravi_otel.supervisor.rules_kinds import Allow
+from ravi_otel.supervisor import ApprovalAnswer, Decision, DecisionKind, Gate, gate_for
+from ravi_otel.supervisor.rules import Allow
 
 pytestmark = pytest.mark.usefixtures("run")
 

@@ -11,11 +11,9 @@ from refund_gate import Desk, Policy, Till, through
 import ravi_otel
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import StopRun, ToolDeniedError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate
-from ravi_otel.supervisor.approval import asking
-from ravi_otel.supervisor.approval.rows import QueueError
-from ravi_otel.supervisor.approval.store import Busy, QueueFile
-from ravi_otel.supervisor.audit_verify import verify_all
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, _sync_async
+from ravi_otel.supervisor._audit import verify_all
+from ravi_otel.supervisor.approval._queue import QueueBusy, QueueError, QueueFile
 
 LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}
 YES = ApprovalAnswer(approved=True, who="ann")
@@ -28,7 +26,7 @@ def till():
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "LONGEST_PAUSE_S", 0.01)
+    monkeypatch.setattr(_sync_async, "LONGEST_PAUSE_S", 0.01)
     return tmp_path / "approvals.db"
 
 
@@ -42,7 +40,7 @@ async def pending(file):
         while True:
             try:
                 found = QueueFile(file).all(pending=True, most=5)
-            except (QueueError, Busy):  # not made yet, or just being written
+            except (QueueError, QueueBusy):  # not made yet, or just being written
                 found = []
             if found:
                 return found[0]

@@ -13,9 +13,8 @@ from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError, StopRun, ToolTimeoutError
 from ravi_otel.hooks._listeners import Listener, Listeners
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gateway import Budget, ToolGateway
-from ravi_otel.supervisor.hashing import args_hash
+from ravi_otel.supervisor import Budget, Decision, DecisionKind, ToolGateway
+from ravi_otel.supervisor._json import args_hash
 from ravi_otel.testing import ManualClock
 
 SMALL = {"user_id": 42, "amount": 100.0, "reason": "late"}

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel.supervisor.hashing import (
+from ravi_otel.supervisor._json import (
     MOST_CHARS,
     MOST_DEPTH,
     MOST_INT,

@@ -19,8 +19,7 @@ from refund_gate import APPROVE
 
 import ravi_otel
 from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gateway import ToolGateway
+from ravi_otel.supervisor import Decision, DecisionKind, ToolGateway
 
 
 class Sees:

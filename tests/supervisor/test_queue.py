@@ -15,10 +15,9 @@ from refund_gate import LARGE, Person, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, Approver
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.rows import QueueError, seal_of
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Approver
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import QueueError, seal_of
 
 
 @pytest.fixture

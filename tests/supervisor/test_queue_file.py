@@ -12,12 +12,9 @@ import pytest
 from approval_desk import NOW, Asked, Clock, answered, desk, pending, requested, until
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor.approval import store
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.place import place
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.rows import QueueError, seal_of
-from ravi_otel.supervisor.approval.store import QueueFile
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor.approval import _queue
+from ravi_otel.supervisor.approval._queue import QueueError, QueueFile, connect, queue_place, seal_of
 
 
 @pytest.fixture
@@ -100,12 +97,12 @@ def test_a_row_that_was_changed_cannot_be_answered(path, columns, why):
 
 
 def test_a_row_with_its_seal_made_anew_has_not_the_fingerprint_of_its_arguments(path):
-    from ravi_otel.supervisor.approval.frozen import digest
+    from ravi_otel.supervisor.approval._request import sha256_of
 
     request = requested()
     desk(path).enter(request, seal_of(request))
     text = '{"amount_usd":1,"user_id":42}'
-    forge(path, arguments=text, seal=digest("ravi-approvals-1", request.tool, text, request.fingerprint, request.scope, "v1"))
+    forge(path, arguments=text, seal=sha256_of("ravi-approvals-1", request.tool, text, request.fingerprint, request.scope, "v1"))
     assert desk(path).find(request.id).flaw == "its fingerprint is not that of its arguments"
 
 
@@ -213,7 +210,7 @@ def test_what_is_no_queue_is_refused_and_left_as_it_is(queue, path, content):
 
 
 def test_a_file_that_another_process_makes_at_the_same_moment_is_a_queue(path, monkeypatch):
-    asked, real = [], store.connect
+    asked, real = [], connect
 
     def while_another_makes_it(*args, **more):
         connection = real(*args, **more)
@@ -226,7 +223,7 @@ def test_a_file_that_another_process_makes_at_the_same_moment_is_a_queue(path, m
         connection.set_trace_callback(each)
         return connection
 
-    monkeypatch.setattr(store, "connect", while_another_makes_it)
+    monkeypatch.setattr(_queue, "connect", while_another_makes_it)
     assert desk(path).all(pending=True, most=1) == []
     assert asked
 
@@ -263,7 +260,7 @@ def test_a_queue_that_is_deleted_while_it_is_waited_for_is_asked_anew(queue, pat
     ],
 )
 def test_the_environment_says_where_it_is(environ, expected):
-    assert str(place(environ)) == expected
+    assert str(queue_place(environ)) == expected
 
 
 def test_the_directory_is_a_store_for_runs_as_well(tmp_path):

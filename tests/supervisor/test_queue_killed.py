@@ -11,9 +11,9 @@ import pytest
 import warm_starts
 from approval_desk import NOW, answered, desk, pending, requested
 
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.rows import seal_of
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import seal_of
 
 
 @pytest.fixture
@@ -23,15 +23,14 @@ def path(tmp_path):
 
 PROGRAM = """
 import sys, os, signal
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.store import QueueFile
-from ravi_otel.supervisor.approval import store
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, ApprovalRequest
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval import _queue
+from ravi_otel.supervisor.approval._queue import QueueFile
 
 path, act, die_at = sys.argv[1], sys.argv[2], sys.argv[3]
-connect = store.sqlite3.connect
-class Dying(store.sqlite3.Connection):
+connect = _queue.sqlite3.connect
+class Dying(_queue.sqlite3.Connection):
     def execute(self, statement, *values):
         if die_at == "before " + statement.split()[0]:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -44,13 +43,13 @@ request = ApprovalRequest("killed", "refund", known, fingerprint("refund", known
 queue = ApprovalQueue(path, clock=lambda: NOW)
 print("ready", flush=True)
 if act == "ask":
-    store.sqlite3.connect = lambda *a, **k: connect(*a, factory=Dying, **k)
+    _queue.sqlite3.connect = lambda *a, **k: connect(*a, factory=Dying, **k)
     answer = queue.ask(request)
     print(answer.approved, flush=True)
 elif act == "answer":
     at = QueueFile(queue.path, lambda: NOW)
     shown = at.find("killed")
-    store.sqlite3.connect = lambda *a, **k: connect(*a, factory=Dying, **k)
+    _queue.sqlite3.connect = lambda *a, **k: connect(*a, factory=Dying, **k)
     at.answer(shown, ApprovalAnswer(True, "fine", "anna"), login="me")
     print("answered", flush=True)
 """

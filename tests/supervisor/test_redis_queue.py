@@ -17,12 +17,10 @@ from refund_gate import LARGE, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.redis_store import RedisStore
-from ravi_otel.supervisor.approval.rows import QueueError, seal_of
-from ravi_otel.supervisor.approval.sentences import not_waiting
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import QueueError, seal_of
+from ravi_otel.supervisor.approval._redis_store import RedisStore
 
 YES = ApprovalAnswer(approved=True, who="anna")
 
@@ -116,8 +114,8 @@ def test_a_server_that_forgot_everything_is_asked_anew(redis_server, url):
 
 
 def test_a_server_that_is_not_there_is_told_in_one_sentence_and_approves_nothing(monkeypatch):
-    monkeypatch.setattr("ravi_otel.supervisor.approval.queue._PATIENCE_S", 0.2)
-    monkeypatch.setattr("ravi_otel.supervisor.approval.queue.ApprovalQueue._insist.__defaults__", (0.2,), raising=False)
+    monkeypatch.setattr("ravi_otel.supervisor.approval._approvers._STEP_RETRY_S", 0.2)
+    monkeypatch.setattr("ravi_otel.supervisor.approval._approvers.ApprovalQueue._insist.__defaults__", (0.2,), raising=False)
     queue = ApprovalQueue(f"redis://somebody:secret@127.0.0.1:{redis_servers.free_port()}/0")
     with pytest.raises(QueueError, match=r"the queue of approvals redis://127.0.0.1:\d+ cannot be used, because") as error:
         queue.ask(now_requested())
@@ -170,10 +168,10 @@ def test_an_answer_that_the_server_gave_out_and_did_not_confirm_in_time_reaches_
 def test_a_program_that_died_while_it_waited_is_told_as_one_that_waits_no_more(url):
     request = now_requested()
     stored = desk(url, time.time).enter(request, seal_of(request))
-    assert not_waiting(stored, time.time()) == ""
-    assert "does not wait any more" in not_waiting(stored, time.time() + 60)
+    assert stored.abandoned_note(time.time()) == ""
+    assert "does not wait any more" in stored.abandoned_note(time.time() + 60)
     desk(url, lambda: time.time() + 50).wait(request.id)
-    assert not_waiting(desk(url, time.time).find(request.id), time.time() + 60) == ""
+    assert desk(url, time.time).find(request.id).abandoned_note(time.time() + 60) == ""
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from ravi_otel._cli.limits import limits
 from ravi_otel._runtime.policy_file import SCHEMA, load_document, read_document
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.supervisor import Rules
 from ravi_otel.supervisor.rules import (
     Allow,
     BlockTools,
@@ -29,9 +30,8 @@ from ravi_otel.supervisor.rules import (
     OnlyValues,
     ReadOnly,
     Required,
-    Rules,
 )
-from ravi_otel.supervisor.rules_kinds import KINDS
+from ravi_otel.supervisor.rules._kinds import RULE_KINDS
 
 VALIDATE = fastjsonschema.compile(json.loads(SCHEMA.read_bytes()), use_default=False)
 EVERY = [
@@ -75,7 +75,7 @@ def test_a_rule_in_a_file_is_the_rule_in_code(rule, written):
 
 
 def test_every_rule_there_is_can_be_written():
-    assert {rule.word for rule in EVERY} == set(KINDS)
+    assert {rule.word for rule in EVERY} == set(RULE_KINDS)
 
 
 def test_a_whole_policy_is_read_with_its_limits_and_its_default(written):
@@ -154,4 +154,4 @@ def test_what_the_reader_refuses_the_schema_of_editors_does_not_allow_either(tex
 def test_the_schema_knows_every_rule_and_its_keys():
     variants = json.loads(SCHEMA.read_bytes())["$defs"]["rule"]["oneOf"]
     known = {each["properties"]["rule"]["const"]: set(each["properties"]) - {"rule"} for each in variants}
-    assert known == {word: {each.name for each in dataclasses.fields(kind)} for word, kind in KINDS.items()}
+    assert known == {word: {each.name for each in dataclasses.fields(kind)} for word, kind in RULE_KINDS.items()}

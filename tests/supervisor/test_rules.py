@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.actions import read_action
-from ravi_otel.supervisor.decisions import DecisionKind, Supervisor
+from ravi_otel.supervisor import DecisionKind, Rules, RunState, Supervisor
+from ravi_otel.supervisor._arguments import ToolSignature
+from ravi_otel.supervisor._decisions import read_action
+from ravi_otel.supervisor._run_state import StatedCall
 from ravi_otel.supervisor.rules import (
     Allow,
     BlockTools,
@@ -30,10 +32,7 @@ from ravi_otel.supervisor.rules import (
     ReadOnly,
     Required,
     Rule,
-    Rules,
 )
-from ravi_otel.supervisor.signatures import ToolSignature
-from ravi_otel.supervisor.state import RunState, StatedCall
 
 APPROVE, REVISE, BLOCK, ESCALATE = DecisionKind.APPROVE, DecisionKind.REVISE, DecisionKind.BLOCK, DecisionKind.ESCALATE
 TOOL, AMOUNT = "issue_refund", "amount_usd"

@@ -9,10 +9,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel.errors import StopRun
-from ravi_otel.supervisor.approval.callback import CallbackApprover
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.gateway import Budget, ToolGateway
-from ravi_otel.supervisor.rules import CapPerRun, EscalateAbove, FillIn, NeedsFirst, ReadOnly, Rules
+from ravi_otel.supervisor import ApprovalAnswer, Budget, CallbackApprover, Rules, ToolGateway
+from ravi_otel.supervisor.rules import CapPerRun, EscalateAbove, FillIn, NeedsFirst, ReadOnly
 
 RULES = [
     ReadOnly("get_context"),

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.supervisor.actions import read_action
-from ravi_otel.supervisor.decisions import DecisionKind
-from ravi_otel.supervisor.rules import Rules
-from ravi_otel.supervisor.rules_kinds import KINDS
-from ravi_otel.supervisor.signatures import BadArguments, ToolSignature
-from ravi_otel.supervisor.state import RunState, StatedCall
+from ravi_otel.supervisor import DecisionKind, Rules, RunState
+from ravi_otel.supervisor._arguments import BadArguments, ToolSignature
+from ravi_otel.supervisor._decisions import read_action
+from ravi_otel.supervisor._run_state import StatedCall
+from ravi_otel.supervisor.rules._kinds import RULE_KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")
 
@@ -80,8 +79,8 @@ def test_what_may_be_left_out_is_read_without_it(rules):
 
 def test_every_rule_is_in_the_table_with_its_keys():
     rows = dict(re.findall(r"^\| `\w+`, `(\w+)` \|(.*?)\|", PAGE, re.MULTILINE))
-    assert set(rows) == set(KINDS)
+    assert set(rows) == set(RULE_KINDS)
     for word, keys in rows.items():
-        own = set(KINDS[word].__annotations__) - {"reason", "word"} | ({"field", "values"} if word.endswith("_values") else set())
+        own = set(RULE_KINDS[word].__annotations__) - {"reason", "word"} | ({"field", "values"} if word.endswith("_values") else set())
         told = set(re.findall(r"\b([a-z_]+)\b(?=[,=`])", keys))
         assert told == own, word

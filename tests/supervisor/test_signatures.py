@@ -20,9 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.hashing import MOST_CHARS, NotPlainError, canonical
-from ravi_otel.supervisor.parameters import UnfitError
-from ravi_otel.supervisor.signatures import BadArguments, BadResult, ToolSignature
+from ravi_otel.supervisor._arguments import BadArguments, BadResult, ToolSignature, UnfitError
+from ravi_otel.supervisor._json import MOST_CHARS, NotPlainError, canonical
 
 
 class Plan(enum.Enum):

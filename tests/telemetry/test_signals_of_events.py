@@ -10,7 +10,7 @@ import ravi_otel
 from ravi_otel import HookEvent, HookManager, RunLogger, SpawnBudget, SpawnDeniedError, SpawnTracker
 from ravi_otel.agents import OpenAIModel, OrchestratorAgent, ReActAgent, SubAgentConfig
 from ravi_otel.agents.middleware import InputGuardrail
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
+from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.testing import Capture, ScriptedLLM, Text, ToolCalls
 
 # What each is told as: spans by their operation, events on spans and log records by their name and what tells them apart, metrics.

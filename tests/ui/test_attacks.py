@@ -18,7 +18,7 @@ from page_stage import serving
 from stored_runs import Shelf
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.approval import rows
+from ravi_otel.supervisor.approval._queue import seal_of
 from ravi_otel.ui._safety import access
 from ravi_otel.ui.app import router
 
@@ -201,7 +201,7 @@ def test_a_name_of_a_proxy_is_one_line_and_told_once(tmp_path):
 def linked(served, **arguments):
     """Have a request wait; returns it, and what the page has its link at."""
     asked = requested({"user_id": 42, **arguments}, requested_at=time.time(), expires_at=time.time() + 600)
-    desk(served.queue, time.time).enter(asked, rows.seal_of(asked))
+    desk(served.queue, time.time).enter(asked, seal_of(asked))
     client = Client(served)
     client.arrive()
     link = json.loads(client(f"/api/approvals/{asked.id}")[2])["link"].rpartition("/a/")[2]
@@ -223,7 +223,7 @@ def test_who_guesses_links_learns_neither_what_waits_nor_where(outside):
 
 def test_of_a_hundred_that_use_a_link_at_once_exactly_one_decides(outside):
     asked, path = linked(outside)
-    seal = rows.seal_of(asked)
+    seal = seal_of(asked)
 
     def decide(at: int) -> tuple[int, bool]:
         approved = at % 2 == 0
@@ -240,7 +240,7 @@ def test_of_a_hundred_that_use_a_link_at_once_exactly_one_decides(outside):
 
 def test_a_link_that_approved_takes_nothing_back(outside):
     asked, path = linked(outside)
-    answer = {"seal": rows.seal_of(asked), "approved": True}
+    answer = {"seal": seal_of(asked), "approved": True}
     assert Client(outside)(path, "POST", answer, **told_by_a_page(outside))[0] == 200
     for more in ({}, {"takes_back": True}):
         status, _, text = Client(outside)(path, "POST", {**answer, "approved": False, **more}, **told_by_a_page(outside))
@@ -251,8 +251,8 @@ def test_a_link_that_approved_takes_nothing_back(outside):
 def test_a_tab_that_shows_a_waiting_request_takes_back_no_approval_of_another(inside, served):
     at = desk(served.queue, time.time)
     asked = requested(requested_at=time.time(), expires_at=time.time() + 600)
-    at.enter(asked, rows.seal_of(asked))
-    path, answer = f"/api/approvals/{asked.id}", {"seal": rows.seal_of(asked), "approved": True}
+    at.enter(asked, seal_of(asked))
+    path, answer = f"/api/approvals/{asked.id}", {"seal": seal_of(asked), "approved": True}
     assert inside.change(path, answer)[0] == 200
     assert inside.change(path, {**answer, "approved": False})[0] == 409
     assert at.find(asked.id).state == "approved"
@@ -262,7 +262,7 @@ def test_a_tab_that_shows_a_waiting_request_takes_back_no_approval_of_another(in
 
 def test_whoever_has_a_link_reaches_nothing_else_with_it(outside):
     asked, path = linked(outside)
-    stranger, answer = Client(outside), {"seal": rows.seal_of(asked), "approved": True}
+    stranger, answer = Client(outside), {"seal": seal_of(asked), "approved": True}
     for other in (f"/api/approvals/{asked.id}", "/api/commands", "/api/links/../commands", "/assets/../api/commands", "/a/../api/now"):
         assert stranger(other, "POST", answer, **told_by_a_page(outside))[0] in {401, 404, 405}, other
     assert stranger(path, "POST", answer, **{**told_by_a_page(outside), "origin": "null"})[0] == 403

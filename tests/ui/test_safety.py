@@ -18,8 +18,7 @@ from page_stage import serving
 
 from ravi_otel._cli.entry import commands
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.approval._queue import current_login, seal_of
 from ravi_otel.ui._safety import access
 
 
@@ -217,15 +216,15 @@ def test_read_only_shows_and_changes_nothing(tmp_path):
         client.arrive()
         at = desk(served.queue)
         asked = requested(expires_s=None)
-        at.enter(asked, rows.seal_of(asked))
+        at.enter(asked, seal_of(asked))
         assert json.loads(client("/api/session")[2])["read_only"] is True
-        status, _, text = client.change(f"/api/approvals/{asked.id}", {"seal": rows.seal_of(asked), "approved": True})
+        status, _, text = client.change(f"/api/approvals/{asked.id}", {"seal": seal_of(asked), "approved": True})
         assert (status, text) == (403, "This page only shows: it was started with --read-only.\n")
         assert at.find(asked.id).state == "pending"
 
 
 def test_who_decides_is_the_user_of_the_system_whatever_a_header_says(inside):
-    assert json.loads(inside("/api/session", x_forwarded_user="root2", remote_user="root2")[2])["user"] == login()
+    assert json.loads(inside("/api/session", x_forwarded_user="root2", remote_user="root2")[2])["user"] == current_login()
 
 
 def test_a_proxys_header_is_believed_from_the_proxy_alone(tmp_path):
@@ -281,7 +280,7 @@ def linked(served, amount=1200, *, link=True, **changes):
     """Have one request wait; returns it, and the path of the link to it."""
     at = desk(served.queue, time.time)
     asked = requested({"user_id": 42, "amount_usd": amount}, requested_at=time.time(), expires_at=time.time() + 600, **changes)
-    at.enter(asked, rows.seal_of(asked))
+    at.enter(asked, seal_of(asked))
     if not link:
         return asked, ""
     client = Client(served)
@@ -306,13 +305,13 @@ def test_a_link_decides_once_and_then_shows_what_was_decided(outside):
     asked, path = linked(outside)
     stranger = Client(outside)
     api = path.replace("/a/", "/api/links/")
-    answer = {"seal": rows.seal_of(asked), "approved": True}
+    answer = {"seal": seal_of(asked), "approved": True}
     told = {"origin": outside.origin, **JSON}
     assert stranger(api, "POST", answer, **{**told, "origin": "http://evil.example"})[0] == 403
     assert stranger(api, "POST", answer, **told)[0] == 200
     assert stranger(api, "POST", answer, **told)[0] == 409
     assert "approved by whoever has the link" in json.loads(stranger(api)[2])["asked"]["ask"]["word"]
-    assert desk(outside.queue, time.time).find(asked.id).login == login()
+    assert desk(outside.queue, time.time).find(asked.id).login == current_login()
 
 
 def test_a_link_that_was_changed_or_has_expired_or_is_for_other_arguments_opens_nothing(outside):
@@ -321,7 +320,7 @@ def test_a_link_that_was_changed_or_has_expired_or_is_for_other_arguments_opens_
     stranger = Client(outside)
     link = path.removeprefix("/a/")
     request_id, until, digest = link.split("~")
-    signed = outside.access.link(asked.id, time.time() - 1, rows.seal_of(asked)).partition("/a/")[2]
+    signed = outside.access.link(asked.id, time.time() - 1, seal_of(asked)).partition("/a/")[2]
     of_others = outside.access.link(asked.id, time.time() + 60, "another seal").partition("/a/")[2]
     longer, forged = f"{request_id}~{int(until) + 9}~{digest}", f"{other.id}~{until}~{digest}"
     bad = [longer, forged, f"{link[:-1]}{'0' if link[-1] != '0' else '1'}", request_id, "~~", signed, of_others, "nobody~9~x"]
@@ -335,21 +334,21 @@ def test_somebody_who_is_no_approver_is_refused_in_one_sentence_on_the_page_and_
     asked, path = linked(outside, approvers=("anna",))
     inside, stranger = Client(outside), Client(outside)
     inside.arrive()
-    answer = {"seal": rows.seal_of(asked), "approved": approved}
+    answer = {"seal": seal_of(asked), "approved": approved}
     shown = json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]
-    assert (shown["can"], shown["says"]) == ([], f"{login()} may not decide about issue_refund: anna may.")
+    assert (shown["can"], shown["says"]) == ([], f"{current_login()} may not decide about issue_refund: anna may.")
     status, _, text = inside.change(f"/api/approvals/{asked.id}", answer)
-    assert (status, text) == (409, f"{login()} may not decide about issue_refund: anna may.\n")
+    assert (status, text) == (409, f"{current_login()} may not decide about issue_refund: anna may.\n")
     status, _, text = stranger(path.replace("/a/", "/api/links/"), "POST", answer, origin=outside.origin, **JSON)
     assert (status, text) == (409, "Whoever has the link may not decide about issue_refund: anna may.\n")
     assert desk(outside.queue, time.time).find(asked.id).state == "pending"
 
 
 def test_who_requested_it_may_say_no_and_not_yes(outside):
-    asked, path = linked(outside, user_id=login(), requester_may_approve=False)
+    asked, path = linked(outside, user_id=current_login(), requester_may_approve=False)
     inside, stranger = Client(outside), Client(outside)
     inside.arrive()
-    yes, no = ({"seal": rows.seal_of(asked), "approved": approved} for approved in (True, False))
+    yes, no = ({"seal": seal_of(asked), "approved": approved} for approved in (True, False))
     assert json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]["can"] == ["reject"]
     assert "requested it, and may not approve it" in inside.change(f"/api/approvals/{asked.id}", yes)[2]
     status, _, text = stranger(path.replace("/a/", "/api/links/"), "POST", yes, origin=outside.origin, **JSON)
@@ -380,7 +379,7 @@ def test_an_edit_that_the_tool_does_not_take_decides_nothing_whoever_sends_it(ou
     asked, path = linked(outside, schema=SCHEMA)
     inside, stranger = Client(outside), Client(outside)
     inside.arrive()
-    answer = {"seal": rows.seal_of(asked), "approved": True, "arguments": arguments}
+    answer = {"seal": seal_of(asked), "approved": True, "arguments": arguments}
     for status, _, text in (
         inside.change(f"/api/approvals/{asked.id}", answer),
         inside.change(f"/api/approvals/{asked.id}/edit", {"arguments": arguments}),
@@ -396,13 +395,13 @@ def test_a_name_of_a_proxy_decides_as_that_name_alone(tmp_path):
         asked, _ = linked(served, approvers=("anna",), link=False)
         inside = Client(served)
         inside.arrive()
-        answer = {"seal": rows.seal_of(asked), "approved": True}
+        answer = {"seal": seal_of(asked), "approved": True}
         for name in ("bob", "anna ", "link", "login:anna", "sign-in:anna"):
             status, _, text = inside.change(f"/api/approvals/{asked.id}", answer, x_user=name)
             if name != "anna ":  # a proxy's header has no white space around its value
                 assert (status, text.count("\n")) == (409, 1), name
         stored = desk(served.queue, time.time).find(asked.id)
-        assert (stored.state, stored.who, stored.identity, stored.login) == ("approved", "anna", "sign-in:anna", login())
+        assert (stored.state, stored.who, stored.identity, stored.login) == ("approved", "anna", "sign-in:anna", current_login())
 
 
 def test_without_a_public_url_a_link_is_one_of_this_machine_and_opens_that_request_alone(inside, served):
@@ -416,7 +415,7 @@ def test_without_a_public_url_a_link_is_one_of_this_machine_and_opens_that_reque
 
 def test_what_was_decided_by_a_link_is_said_to_be_and_names_no_user_of_this_machine(inside, served):
     asked, path = linked(served)
-    answer = {"seal": rows.seal_of(asked), "approved": False}
+    answer = {"seal": seal_of(asked), "approved": False}
     assert Client(served)(path.replace("/a/", "/api/links/"), "POST", answer, origin=served.origin, **JSON)[0] == 200
     word = json.loads(inside(f"/api/approvals/{asked.id}")[2])["ask"]["word"]
     assert word == "rejected by whoever has the link"

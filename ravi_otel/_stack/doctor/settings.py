@@ -94,7 +94,7 @@ def _policy(inputs: Inputs) -> Iterator[Finding]:
     try:
         policy = effective(environ=environ, file=inputs.policy)
         if policy.gate is not None:
-            load("ravi_otel.supervisor.rule_files").read_rules(policy.gate)
+            load("ravi_otel.supervisor.rules._kinds").read_rules(policy.gate)
     except RaviError as error:
         yield broken("settings.policy", str(error), "Mend what the sentence names; `ravi-otel limits` shows what counts then.")
         return

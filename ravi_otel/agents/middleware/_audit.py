@@ -13,8 +13,8 @@ from ravi_otel.agents.middleware._pipeline import Level, ToolUse
 from ravi_otel.errors import BudgetError, CancellationError, MiddlewareTermination, StopRun, ToolDeniedError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import CallNext
-from ravi_otel.supervisor.audit import LIMIT_CHANGES, AuditLog
-from ravi_otel.supervisor.audit_chain import AuditError
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor._audit import LIMIT_CHANGES, AuditError
 
 _REFUSALS = (ToolDeniedError, StopRun, BudgetError, MiddlewareTermination)
 

@@ -17,9 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import ravi_otel
 from ravi_otel import ConfigurationError, HookManager, RunLogger, StopRun, ToolDeniedError
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import ApprovalAnswer, Decision, DecisionKind, Gate
 
 
 class Cap:

@@ -17,10 +17,8 @@ from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError,
 from ravi_otel.local.live import _server
 from ravi_otel.local.live._client import Peer
 from ravi_otel.local.live._protocol import MOST_REQUEST, CommandError
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.audit_entries import entries
-from ravi_otel.supervisor.audit_verify import verify_all
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import AuditLog, Gate
+from ravi_otel.supervisor._audit import read_entries, verify_all
 
 OPS = ("state", "follow", "pause", "resume", "reprioritize", "set_limit")
 FIELDS = ("scope_id", "reason", "priority", "kind", "value", "by")
@@ -88,7 +86,7 @@ def test_a_limit_that_is_set_stands_in_the_programs_audit_log_with_who_asked(sce
     gate = Gate(tools=[lookup], audit=AuditLog(tmp_path / "audit"))
     session.set_limit(run_id_of(run), "requests", 7, by="ana")
     session.set_limit(run_id_of(run), "requests", 8)
-    read = [entry for each in verify_all(tmp_path / "audit") for entry in entries(each, lambda text, most: text[:most])]
+    read = [entry for each in verify_all(tmp_path / "audit") for entry in read_entries(each, lambda text, most: text[:most])]
     me = pwd.getpwuid(os.getuid()).pw_name
     assert [(each.run, each.what, each.says, each.who, each.person) for each in read] == [
         (run.scope.facts.run_id, "limit set", "requests of run r: 2 before, 7 now", "ana", True),

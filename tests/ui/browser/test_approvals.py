@@ -12,11 +12,9 @@ from page_stage import HOSTILE, Looking, free_port, serving
 from playwright.sync_api import expect
 from stored_runs import Shelf
 
-from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.approval.sentences import login
-from ravi_otel.supervisor.hashing import fingerprint
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor._json import fingerprint
+from ravi_otel.supervisor.approval._queue import current_login, seal_of
 
 WIDE = [
     {"theme": "light"},
@@ -41,7 +39,7 @@ def ask(served, arguments=None, *, expires_s=3600.0, **changes):
         run_id="triage-42",
         **changes,
     )
-    at.enter(asked, rows.seal_of(asked))
+    at.enter(asked, seal_of(asked))
     return asked
 
 
@@ -110,7 +108,7 @@ def test_a_refund_is_edited_and_approved_on_a_phone_and_the_program_goes_on_with
     assert (answer.approved, answer.arguments, answer.who, answer.comment) == (
         True,
         {"order": 881, "amount": 80},
-        login(),
+        current_login(),
         "one was credited",
     )
     page.reload()
@@ -146,7 +144,7 @@ def test_a_rejection_goes_with_its_reason_by_keys_alone(served, looking):
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
     answer = program.answer()
-    assert (answer.approved, answer.comment, answer.who) == (False, "not to all", login())
+    assert (answer.approved, answer.comment, answer.who) == (False, "not to all", current_login())
     expect(page.get_by_text("rejected by").first).to_be_visible()
 
 
@@ -191,7 +189,7 @@ def test_a_link_is_opened_on_a_phone_decides_once_and_shows_what_was_decided(tmp
     port = free_port()
     with serving(tmp_path, port=port, public_url=f"http://127.0.0.1:{port}") as served:
         asked = ask(served)
-        link = served.access.link(asked.id, asked.expires_at, rows.seal_of(asked))
+        link = served.access.link(asked.id, asked.expires_at, seal_of(asked))
         looking = Looking(browser, served, theme=theme, width=390, height=844)
         page = looking.page
         page.goto(link)
@@ -235,7 +233,7 @@ def test_a_request_of_another_machine_is_decided_over_a_redis_at_a_desk(tmp_path
 def test_somebody_who_may_not_approve_is_told_who_may_and_is_offered_nothing(served, looking):
     asked = ask(served, approvers=("anna", "jo"))
     page = looking.open(f"/approvals/{asked.id}")
-    expect(page.get_by_text(f"{login()} may not decide about issue_refund: anna and jo may.")).to_be_visible()
+    expect(page.get_by_text(f"{current_login()} may not decide about issue_refund: anna and jo may.")).to_be_visible()
     expect(page.get_by_text("may be approved by anna and jo")).to_be_visible()
     expect(page.get_by_text("1 request for others")).to_be_visible()
     expect(page.locator("#approve")).to_have_count(0)
@@ -269,7 +267,7 @@ def test_a_signed_link_to_a_request_is_copied_and_said_to_be_one_of_this_machine
     page.get_by_role("button", name="Copy link").click()
     expect(page.get_by_role("button", name="Copied")).to_be_visible()
     link = page.evaluate("navigator.clipboard.readText()")
-    assert link == served.access.link(asked.id, asked.expires_at, rows.seal_of(asked))
+    assert link == served.access.link(asked.id, asked.expires_at, seal_of(asked))
     looking.context.clear_cookies()
     page.goto(link)
     expect(page.get_by_text("as whoever has the link", exact=True)).to_be_visible()

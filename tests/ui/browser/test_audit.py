@@ -7,7 +7,7 @@ from page_stage import HOSTILE
 from playwright.sync_api import expect
 from stored_runs import Shelf
 
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
 
 WIDE = [
     {"theme": "light"},

@@ -11,8 +11,8 @@ from page_stage import HOSTILE, Looking
 from playwright.sync_api import Page, expect
 from stored_runs import Shelf
 
-from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.audit import AuditLog
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor.approval._queue import seal_of
 
 WIDE = [
     {"theme": "light"},
@@ -67,7 +67,7 @@ def filled(served):
     at = desk(served.queue, time.time)
     known = {"expires_s": None, "agent_name": LONG, "run_id": "r1", "tool": "issue_refund", "id": "req-1"}
     asked = requested({"order": 881, "why": LONG}, **known)
-    at.enter(asked, rows.seal_of(asked))
+    at.enter(asked, seal_of(asked))
     AuditLog(served.audit, content=True).note("proposed", run_id="r1", agent_name=LONG, tool="refund", op_id="op", arguments={"why": LONG})
     return served
 
@@ -129,10 +129,10 @@ def test_every_dialog_that_steers_can_be_read_by_everybody(served, looking):
 @pytest.mark.parametrize("width", [390, 1440])
 def test_the_page_of_a_link_can_be_read_by_everybody_before_and_after_it_was_decided(served, browser, theme, width):
     asked = requested({"order": 881, "why": LONG}, requested_at=time.time(), expires_at=time.time() + 600)
-    desk(served.queue, time.time).enter(asked, rows.seal_of(asked))
+    desk(served.queue, time.time).enter(asked, seal_of(asked))
     looking = Looking(browser, served, theme=theme, width=width)
     page = looking.page
-    page.goto(served.access.link(asked.id, asked.expires_at, rows.seal_of(asked)))
+    page.goto(served.access.link(asked.id, asked.expires_at, seal_of(asked)))
     expect(page.get_by_role("button", name="Approve")).to_be_visible()
     assert looking.accessible() == []
     assert looking.fits()

@@ -10,8 +10,7 @@ from live_actors import limit, run, scope
 from page_stage import HOSTILE, serving
 from playwright.sync_api import expect
 
-from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.approval._queue import current_login, seal_of
 
 WIDE = [
     {"theme": "light"},
@@ -78,7 +77,7 @@ def desk_of_five(served):
 def ask(served, **changes):
     at = desk(served.queue)
     asked = requested({"order": 881, "amount": "120.00 USD"}, expires_s=None, agent_name="writer", run_id="triage-42", **changes)
-    at.enter(asked, rows.seal_of(asked))
+    at.enter(asked, seal_of(asked))
     return asked
 
 
@@ -106,7 +105,7 @@ def test_a_call_that_waits_in_a_run_without_an_agent_stands_below_the_run(served
     served.actor(run("closure", status="open", waits_for="approval"))
     at = desk(served.queue)
     asked = requested({"customer": 5512}, expires_s=None, agent_name=None, run_id="closure")
-    at.enter(asked, rows.seal_of(asked))
+    at.enter(asked, seal_of(asked))
     page = looking.open()
     page.get_by_role("treegrid", name="What runs now").get_by_role("link", name="Look at issue_refund(customer=5512)").click()
     expect(page).to_have_url(f"{served.origin}/approvals/{asked.id}")
@@ -148,7 +147,7 @@ def test_a_limit_is_raised_by_key_and_the_process_hears_who(served, looking):
     dialog.get_by_label("New value").fill("1.50")
     dialog.get_by_role("button", name="Set cost to 1.50").click()
     expect(dialog).to_have_count(0)
-    assert [(each["op"], each["kind"], each["value"], each["by"]) for each in actor.heard] == [("set_limit", "cost", 1.5, login())]
+    assert [(each["op"], each["kind"], each["value"], each["by"]) for each in actor.heard] == [("set_limit", "cost", 1.5, current_login())]
 
 
 @pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)

@@ -23,7 +23,7 @@ from playwright.sync_api import expect
 from stored_runs import Shelf
 
 from ravi_otel.local._wording import money
-from ravi_otel.supervisor.approval.sentences import login
+from ravi_otel.supervisor.approval._queue import current_login
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,8 +31,7 @@ AGENT = """
 import sys
 import openai, ravi_otel
 from ravi_otel.errors import BudgetExhaustedError
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import AuditLog, Gate
 from ravi_otel.testing import ScriptedLLM, Text
 
 def search(words: str) -> str:
@@ -91,10 +90,7 @@ NEXT_TONE = """
 REFUNDS = """
 from typing import Annotated, Literal
 import openai, pydantic, ravi_otel
-from ravi_otel.supervisor.approval.queue import ApprovalQueue
-from ravi_otel.supervisor.audit import AuditLog
-from ravi_otel.supervisor.decisions import Decision, DecisionKind
-from ravi_otel.supervisor.gate import Gate
+from ravi_otel.supervisor import ApprovalQueue, AuditLog, Decision, DecisionKind, Gate
 
 class Caps:
     def review(self, action, state, policy):
@@ -231,11 +227,11 @@ def test_a_runaway_agent_is_seen_refused_and_its_limit_raised_and_the_refused_ca
     looking.picture("story-read")
     tree = page.get_by_role("treegrid", name="Calls")
     tree.get_by_role("row").filter(has_text="run triage-42").or_(tree.get_by_role("row").first).first.click()
-    expect(panel.get_by_text(re.compile(f"set_limit.*{re.escape(login())}"))).to_be_visible()
+    expect(panel.get_by_text(re.compile(f"set_limit.*{re.escape(current_login())}"))).to_be_visible()
     page.goto(f"{served.origin}/audit")
     written = page.get_by_role("row").filter(has_text="limit set")
     expect(written).to_contain_text("turns of agent researcher: 4 before, 6 now")
-    expect(written).to_contain_text(login())
+    expect(written).to_contain_text(current_login())
 
 
 @pytest.mark.parametrize("looking", [{"theme": "light", "width": 390, "height": 844}], ids=["phone"], indirect=True)
@@ -271,7 +267,7 @@ def test_a_refund_that_waits_is_found_edited_approved_and_written_down(served, l
     expect(page.get_by_role("button", name="Approve")).to_have_count(0)
     page.goto(f"{served.origin}/audit")
     expect(page.get_by_role("row").filter(has_text="amount=80.0").first).to_be_visible()
-    expect(page.get_by_role("row").filter(has_text="edited: amount")).to_contain_text(login())
+    expect(page.get_by_role("row").filter(has_text="edited: amount")).to_contain_text(current_login())
 
 
 @pytest.mark.parametrize("looking", [{"width": 1440}, {"theme": "dark", "width": 390, "height": 844}], ids=["desk", "phone"], indirect=True)
@@ -298,7 +294,7 @@ def test_a_budget_that_programs_share_is_set_and_closed_for_all_of_them(served, 
         expect(shared.get_by_text("closed")).to_be_visible()
         assert asks(started, "a ticket") == "refused"
     page.goto(f"{served.origin}/audit")
-    expect(page.get_by_role("row").filter(has_text="requests").filter(has_text=login())).to_have_count(2)
+    expect(page.get_by_role("row").filter(has_text="requests").filter(has_text=current_login())).to_have_count(2)
 
 
 def test_who_spent_most_is_three_clicks_from_the_start_and_the_same_as_the_command_says(served, looking):

@@ -21,28 +21,37 @@ from typing import Any, Final, cast, get_args
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval.approvers import Approvers
-from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind
-from ravi_otel.supervisor.hashing import canonical
-from ravi_otel.supervisor.rule_files import Default, read_gate
-from ravi_otel.supervisor.rules_amounts import Cap, CapPerRun, EscalateAbove, MostCalls
-from ravi_otel.supervisor.rules_contract import Rule
-from ravi_otel.supervisor.rules_kinds import (
+from ravi_otel.supervisor._arguments import ToolSignature
+from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind
+from ravi_otel.supervisor._json import canonical
+from ravi_otel.supervisor._run_state import RunState
+from ravi_otel.supervisor.approval._request import Approvers
+from ravi_otel.supervisor.rules._kinds import (
     Allow,
     BlockTools,
     BlockValues,
+    Cap,
+    CapPerRun,
+    Case,
+    DefaultDecision,
+    EscalateAbove,
     FillIn,
     FinalNeeds,
     InOrder,
+    ListedPast,
+    MostCalls,
     NeedsFirst,
     NotAfter,
     OnlyValues,
+    Past,
+    PastCall,
     ReadOnly,
     Required,
+    Rule,
+    Vote,
+    read_gate_section,
+    with_value,
 )
-from ravi_otel.supervisor.rules_reading import Case, ListedPast, Past, PastCall, Vote, with_value
-from ravi_otel.supervisor.signatures import ToolSignature
-from ravi_otel.supervisor.state import RunState
 
 __all__ = [
     "Allow",
@@ -65,7 +74,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger("ravi_otel")
-_NO_RULE: Final = {"approve": "no_rule_against", "block": "no_rule_for", "escalate": "no_rule_for"}
+_NO_RULE_REASONS: Final = {"approve": "no_rule_against", "block": "no_rule_for", "escalate": "no_rule_for"}
 
 
 class Rules:
@@ -81,16 +90,16 @@ class Rules:
         self,
         rules: Iterable[Rule],
         *,
-        default: Default = "approve",
+        default: DefaultDecision = "approve",
         shared: bool = False,
         approvers: Collection[str] | Mapping[str, Collection[str]] | None = None,
         requester_may_approve: bool = True,
     ) -> None:
-        self.rules = _listed(rules)
+        self.rules = _read_rules(rules)
         self.shared = checks.flag("shared", shared)
         self._told: set[str] = set()
-        self.default = checks.choice("default", default, get_args(Default))
-        _refuse_what_is_never_asked(self.rules)
+        self.default = checks.choice("default", default, get_args(DefaultDecision))
+        _refuse_silenced_rules(self.rules)
         self._finals = tuple(rule for rule in self.rules if isinstance(rule, FinalNeeds))
         self._of = {tool: self._about(tool) for tool in self.tools}
         flag = checks.flag("requester_may_approve", requester_may_approve)
@@ -106,7 +115,7 @@ class Rules:
         """Read the `gate` section of a policy file; raises ConfigurationError with the file, the place and the way out."""
         if not isinstance(path, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(f"Rules.from_file({checks.show(path)}) takes the path of a policy file, such as 'policy.toml'.")
-        rules, default, approvers = read_gate(Path(path))
+        rules, default, approvers = read_gate_section(Path(path))
         may = approvers.requester_may_approve
         return cls(rules, default=default, shared=shared, approvers=approvers.by_tool or None, requester_may_approve=may)
 
@@ -187,7 +196,7 @@ class Rules:
                 return Decision(DecisionKind.BLOCK, "state_unreadable")
             past = ListedPast()
         if kind == "final":
-            return _final(mine, Case("", {}, past))
+            return _judge_final(mine, Case("", {}, past))
         return self._tool(action, mine, Case(cast("str", name), cast("Mapping[str, Any]", args), past))
 
     def _tool(self, action: Action, mine: tuple[Rule, ...], case: Case) -> Decision:
@@ -203,7 +212,7 @@ class Rules:
             if first is not None:
                 revised = {**action, "args": case.arguments} if kind == DecisionKind.REVISE else None
                 return Decision(kind, first.reason, revised)
-        return Decision(DecisionKind(self.default), _NO_RULE[self.default])
+        return Decision(DecisionKind(self.default), _NO_RULE_REASONS[self.default])
 
 
 def _signatures(tools: Mapping[str, Callable[..., Any] | ToolSignature] | Iterable[Callable[..., Any]]) -> dict[str, ToolSignature]:
@@ -213,12 +222,12 @@ def _signatures(tools: Mapping[str, Callable[..., Any] | ToolSignature] | Iterab
     return {name: each if isinstance(each, ToolSignature) else ToolSignature.of(each, name) for name, each in named.items()}
 
 
-def _final(mine: tuple[Rule, ...], case: Case) -> Decision:
+def _judge_final(mine: tuple[Rule, ...], case: Case) -> Decision:
     refused = next((vote for rule in mine if (vote := rule.judge(case)) is not None), None)
     return Decision(DecisionKind.APPROVE, "final_answer") if refused is None else Decision(refused.kind, refused.reason)
 
 
-def _listed(rules: Any) -> tuple[Rule, ...]:
+def _read_rules(rules: Any) -> tuple[Rule, ...]:
     if isinstance(rules, (str, Rule, Mapping)) or not isinstance(rules, Iterable):
         way_out = "such as [Cap('issue_refund', 'amount_usd', 1000)]"
         raise ConfigurationError(f"rules={checks.show(cast('object', rules))} must be a list of rules, {way_out}.")
@@ -229,7 +238,7 @@ def _listed(rules: Any) -> tuple[Rule, ...]:
     return listed
 
 
-def _refuse_what_is_never_asked(rules: Collection[Rule]) -> None:
+def _refuse_silenced_rules(rules: Collection[Rule]) -> None:
     """Refuse a cap that lowers every call to what needs no person: the rule that asks one would never speak."""
     for cap in rules:
         for asks in rules:

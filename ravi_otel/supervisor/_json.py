@@ -1,4 +1,4 @@
-"""Write arguments in one way only, so that what a person approved can be told from all else; and read the JSON text of a model strictly.
+"""Write JSON values in one way only, so that what a person approved can be told from all else; and read a model's JSON text strictly.
 
 Reading is bounded, and takes each key once. What Python's reader lets pass is kept, so that it can be refused by name.
 """
@@ -30,7 +30,7 @@ _MOST_FLAT: Final = 64
 _FORMAT: Final = "ravi-approval-1"
 
 
-written: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 """Write a value that `plain` gave, or that is as plain, as `canonical` does: it is not looked at again."""
 
 
@@ -59,15 +59,15 @@ def plain(value: object) -> Any:
     """
     given: Any = value
     if type(given) is dict:
-        table = flat({**given})
+        table = flat_copy({**given})
         if table is not None:
             return table
-    elif scalar(given):
+    elif is_scalar(given):
         return given
     return _Copier().copy(value, (), 0)
 
 
-def is_plain(value: object) -> bool:
+def is_json_value(value: object) -> bool:
     """Tell that a value is what `plain` takes."""
     try:
         plain(value)
@@ -81,7 +81,7 @@ def canonical(arguments: object) -> str:
 
     Two values have the same text only if they are the same: 1, 1.0 and True are three, and so are 0.0 and -0.0 two.
     """
-    return written(plain(arguments))
+    return encode_canonical(plain(arguments))
 
 
 def args_hash(arguments: object) -> str:
@@ -89,7 +89,7 @@ def args_hash(arguments: object) -> str:
 
     For display: it binds nothing. What JSON does not have counts as the name of its type, and JSON text that nobody read as that text.
     """
-    return hashlib.sha256(written(_displayed(arguments, [MOST_VALUES], 0)).encode("ascii")).hexdigest()[:_DISPLAYED]
+    return hashlib.sha256(encode_canonical(_display(arguments, [MOST_VALUES], 0)).encode("ascii")).hexdigest()[:_DISPLAYED]
 
 
 def args_sha256(tool: str, arguments: Mapping[str, Any]) -> str:
@@ -99,7 +99,7 @@ def args_sha256(tool: str, arguments: Mapping[str, Any]) -> str:
 
 def text_sha256(tool: str, text: str) -> str:
     """Return the `args_sha256` of arguments whose canonical text is `text`."""
-    return hashlib.sha256(f"[{written(tool)},{text}]".encode("ascii")).hexdigest()
+    return hashlib.sha256(f"[{encode_canonical(tool)},{text}]".encode("ascii")).hexdigest()
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any], scope: str, policy_version: str) -> str:
@@ -111,7 +111,7 @@ def _sha256(parts: list[Any]) -> str:
     return hashlib.sha256(canonical(parts).encode("ascii")).hexdigest()
 
 
-def flat(table: dict[Any, Any]) -> dict[str, Any] | None:
+def flat_copy(table: dict[Any, Any]) -> dict[str, Any] | None:
     """Give back a table, which is nobody else's, of texts and numbers that are surely plain; None where one must look closer.
 
     It is what arguments are most of the time, and saves them the longer way, which says what is wrong and where.
@@ -130,12 +130,12 @@ def flat(table: dict[Any, Any]) -> dict[str, Any] | None:
         elif type(value) is int:
             if not -MOST_INT <= value <= MOST_INT:
                 return None
-        elif value is not None and type(value) is not bool and not scalar(value):
+        elif value is not None and type(value) is not bool and not is_scalar(value):
             return None
     return table if chars <= MOST_CHARS else None
 
 
-def scalar(value: Any) -> bool:
+def is_scalar(value: Any) -> bool:
     """Tell that a value is surely plain: None, a truth value, a number within bounds, or ASCII text of no more than a call may have."""
     if type(value) is float:
         return math.isfinite(value)
@@ -201,7 +201,7 @@ class _Copier:
                 raise NotPlainError("half_character", "has half a character (a lone surrogate) in it; send whole text.", path) from None
 
 
-def _displayed(value: object, left: list[int], depth: int) -> Any:
+def _display(value: object, left: list[int], depth: int) -> Any:
     """Make anything at all into plain values, bounded, for a hash that is only shown."""
     left[0] -= 1
     if left[0] < 0 or depth > MOST_DEPTH:
@@ -210,16 +210,16 @@ def _displayed(value: object, left: list[int], depth: int) -> Any:
         return " ".join(str.__str__(value)[:MOST_CHARS].split())
     if type(value) in (dict, MappingProxyType):
         table = dict(cast("Mapping[object, object]", value))
-        return {_shown_key(key): _displayed(each, left, depth + 1) for key, each in table.items()}
+        return {_display_key(key): _display(each, left, depth + 1) for key, each in table.items()}
     if type(value) is list:
-        return [_displayed(each, left, depth + 1) for each in cast("list[object]", value)]
+        return [_display(each, left, depth + 1) for each in cast("list[object]", value)]
     try:
         return _Copier().copy(value, (), 0)
     except NotPlainError:
         return type(value).__name__
 
 
-def _shown_key(key: object) -> str:
+def _display_key(key: object) -> str:
     return str.__str__(key) if isinstance(key, str) else type(key).__name__
 
 
@@ -248,7 +248,7 @@ def read_json(text: str) -> Any:
     if len(text) > MOST_CHARS:
         raise NotJsonError("too_large", f"are JSON text of more than {MOST_CHARS} characters; send less.")
     try:
-        return loads(text, object_pairs_hook=_object, parse_int=_whole)
+        return loads(text, object_pairs_hook=_refuse_doubles, parse_int=_read_whole_number)
     except NotJsonError:
         raise
     except RecursionError:
@@ -259,7 +259,7 @@ def read_json(text: str) -> Any:
         raise NotJsonError("non_json", f"are no JSON text: {said}{at}.") from None
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) != len(pairs):
         seen: set[str] = set()
@@ -268,5 +268,5 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _whole(digits: str) -> int:
+def _read_whole_number(digits: str) -> int:
     return int(digits) if len(digits) <= _MOST_DIGITS else _TOO_LARGE

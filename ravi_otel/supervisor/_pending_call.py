@@ -31,13 +31,23 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, ExecutedFrom
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor.approval.approvers import ANYBODY, OTHERS, Approvers, refusal
-from ravi_otel.supervisor.approval.contract import CHANGED, NO_TERMINAL, NOT_AN_APPROVER, ApprovalAnswer, ApprovalRequest, Approver
-from ravi_otel.supervisor.colours import TooLate, in_colour
-from ravi_otel.supervisor.decisions import Action, Decision, DecisionKind, Supervisor
-from ravi_otel.supervisor.hashing import NotPlainError, args_hash, canonical, fingerprint, plain, text_sha256, written
-from ravi_otel.supervisor.signatures import NO_ARGUMENTS, Arguments, BadArguments, Kept, ToolSignature
-from ravi_otel.supervisor.state import Look, Note, RunState, Standing, looking, refuse_awaitable
+from ravi_otel.supervisor._arguments import NO_ARGUMENTS, Arguments, BadArguments, ProgramValues, ToolSignature
+from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, Supervisor
+from ravi_otel.supervisor._json import NotPlainError, args_hash, canonical, encode_canonical, fingerprint, plain, text_sha256
+from ravi_otel.supervisor._run_state import ReviewReads, RunHistory, RunState, Snapshot, recording_reads, refuse_awaitable
+from ravi_otel.supervisor._sync_async import GivenUp, call_program
+from ravi_otel.supervisor.approval._request import (
+    ANYBODY,
+    CHANGED,
+    NO_TERMINAL,
+    NOT_AN_APPROVER,
+    OTHERS,
+    ApprovalAnswer,
+    ApprovalRequest,
+    Approver,
+    Approvers,
+    answer_refusal,
+)
 
 _log = logging.getLogger("ravi_otel")
 
@@ -51,7 +61,7 @@ _PROCESS: Final = uuid.uuid4().hex[:8]
 
 GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
 
-FINAL: Final = "(final answer)"
+FINAL_ANSWER: Final = "(final answer)"
 """Stands where a tool's name does when an answer is judged; no tool can be called so."""
 
 
@@ -65,7 +75,7 @@ class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and m
 
 
 @dataclass(frozen=True, slots=True)
-class Approval:
+class GrantedApproval:
     """Be one yes of a person: for the arguments of this fingerprint, until it expires; `until_ns` is that by the monotonic clock."""
 
     request: ApprovalRequest
@@ -133,7 +143,7 @@ _DEEPEST: Final = 3
 _MOST_OBJECTS: Final = 500
 
 
-def unfolded(value: object) -> str:
+def policy_text(value: object) -> str:
     """Write a value: of an object of any class its fields, for its own `repr` may tell no more than where it lies.
 
     Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
@@ -142,10 +152,10 @@ def unfolded(value: object) -> str:
     try:
         return dumps(value, sort_keys=True)
     except (TypeError, ValueError, RecursionError):
-        return dumps(_Unfolding().rows(value))
+        return dumps(_PolicyWriter().rows(value))
 
 
-class _Unfolding:
+class _PolicyWriter:
     """Go through a value by levels, each object once: what is near is written before what is far."""
 
     def __init__(self) -> None:
@@ -177,27 +187,27 @@ class _Unfolding:
     def _row(self, given: Any, depth: int) -> Any:
         if isinstance(given, Mapping):
             pairs = cast("Mapping[Any, Any]", given).items()  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
-            return [[self._refer(each, depth) for each in pair] for pair in sorted(pairs, key=lambda pair: _shown(pair[0]))]
+            return [[self._refer(each, depth) for each in pair] for pair in sorted(pairs, key=lambda pair: _repr_of(pair[0]))]
         if isinstance(given, (list, tuple)):
             return [self._refer(each, depth) for each in cast("list[Any]", given)]
         if isinstance(given, (set, frozenset)):
-            return [self._refer(each, depth) for each in sorted(cast("set[Any]", given), key=_shown)]
+            return [self._refer(each, depth) for each in sorted(cast("set[Any]", given), key=_repr_of)]
         fields = _fields(given)
         if fields and not is_dataclass(given):
             self._objects += 1
             depth += 1
             if depth > _DEEPEST or self._objects > _MOST_OBJECTS:
-                return _which(given)
-        return [type(given).__qualname__, {name: self._refer(each, depth) for name, each in fields.items()}] if fields else _shown(given)
+                return _identity_of(given)
+        return [type(given).__qualname__, {name: self._refer(each, depth) for name, each in fields.items()}] if fields else _repr_of(given)
 
 
-def _shown(value: object) -> str:
+def _repr_of(value: object) -> str:
     """Give its own `repr`, if that is about a value."""
     said = repr(value)
-    return _which(value) if " at 0x" in said else said
+    return _identity_of(value) if " at 0x" in said else said
 
 
-def _which(value: object) -> str:
+def _identity_of(value: object) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__} {id(value)}"
 
 
@@ -211,7 +221,7 @@ def _fields(given: object) -> dict[str, Any]:
     return found | dict(getattr(given, "__dict__", {}))
 
 
-class Noting(Protocol):
+class AuditSink(Protocol):
     """Write down what happens at the gate; whatever it raises lets nothing through."""
 
     def note(
@@ -230,13 +240,13 @@ class Noting(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class GateTerms:
     """Be what a gate decides by."""
 
     supervisor: Supervisor | None
     approver: Approver | None
     policy: Any
-    audit: Noting | None
+    audit: AuditSink | None
     read_only: frozenset[str]
     expires_s: float | None
     policy_version: str | None
@@ -246,8 +256,8 @@ class Terms:
         """Name what is decided by, as it is at this moment: an approval of another version is none."""
         if self.policy_version is not None:
             return self.policy_version
-        policy = "null" if self.policy is None else unfolded(self.policy)
-        return _hash_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
+        policy = "null" if self.policy is None else policy_text(self.policy)
+        return _sha256_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
 
     def policy_now(self) -> Any:
         """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
@@ -267,7 +277,7 @@ class Terms:
         return cast("Collection[str]", ask(tool)) if callable(ask) else ()
 
 
-def told_of(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """Say of an error of the program's where it was raised: its text, and the lines around, may hold what is nobody else's."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
@@ -275,7 +285,7 @@ def told_of(error: BaseException) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _hash_of(*said: str) -> str:
+def _sha256_of(*said: str) -> str:
     return hashlib.sha256(dumps(said).encode()).hexdigest()
 
 
@@ -286,27 +296,27 @@ def _version_of(supervisor: object) -> str:
         return name
     if isinstance(own, str):
         return f"{name} {own}"
-    return f"{name} {unfolded(own)}"
+    return f"{name} {policy_text(own)}"
 
 
 @dataclass(slots=True)
-class Call:
+class PendingCall:
     """Be one call on its way; `arguments` are what would run now, and nobody else ever holds them."""
 
-    terms: Terms
+    terms: GateTerms
     op_id: str
     call_id: str | None
     tool: str
     scope: Scope
     facts: ScopeFacts
-    standing: Standing
+    standing: RunHistory
     raw: Mapping[str, Any] | str
     signature: ToolSignature | None = None
     arguments: Arguments = NO_ARGUMENTS
     proposed: Arguments | None = None
     executed_from: ExecutedFrom = "original"
     decisions: list[Decision] = field(default_factory=list[Decision])
-    approval: Approval | None = None
+    approval: GrantedApproval | None = None
     answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
     spent: set[str] = field(default_factory=set[str])
     """The requests whose approval is of no use any more, whatever becomes of the call."""
@@ -317,7 +327,7 @@ class Call:
     admitted: bool = False
     human_approved: bool | None = None
     stop_reason: str | None = None
-    kept: Kept | None = None
+    kept: ProgramValues | None = None
     """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
 
     def values(self) -> dict[str, Any]:
@@ -326,14 +336,14 @@ class Call:
             return self.arguments.copy()
         made = self.signature.values(self.arguments.plain)
         for name, (value, stands) in (self.kept or {}).items():
-            if name in made and written(self.arguments.plain[name]) == stands:
+            if name in made and encode_canonical(self.arguments.plain[name]) == stands:
                 made[name] = value
         return made
 
     @property
     def action(self) -> Action:
         """Give what would be done now as a supervisor is asked about it, in a copy."""
-        if self.tool == FINAL:
+        if self.tool == FINAL_ANSWER:
             return {"kind": "final", "answer": self.arguments.plain["answer"]}
         return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
 
@@ -370,9 +380,9 @@ class Call:
             if kept.broken is not None:
                 said = "What was done in this run is not known any more: its state raised an error."
                 raise Refused("supervisor_block:state_failed", said)
-            self.phase = "finalize" if self.tool == FINAL else "supervisor"
-            look = None if terms.supervisor is None else Look(terms.supervisor, whole=not isinstance(kept.state, RunState))
-            note = Note(kept.version(), terms.version(), look)
+            self.phase = "finalize" if self.tool == FINAL_ANSWER else "supervisor"
+            look = None if terms.supervisor is None else ReviewReads(terms.supervisor, whole=not isinstance(kept.state, RunState))
+            note = Snapshot(kept.version(), terms.version(), look)
             decision = yield from self._reviewed(look)
             kind = decision.kind
             if kind is DecisionKind.BLOCK:
@@ -403,7 +413,7 @@ class Call:
             self._tell(decision)
         raise Refused("supervisor_block:state_kept_changing", "What it was judged by changed during each of its reviews; ask again.")
 
-    def _begun(self, note: Note, *, asked: bool) -> bool:
+    def _begun(self, note: Snapshot, *, asked: bool) -> bool:
         """Let it through if nothing that the decision was made by has changed since."""
 
         def still() -> bool:
@@ -414,26 +424,26 @@ class Call:
         approved = self.approval is not None and self._approved(note.policy_version)
         self.human_approved = approved or None
         kept = self.standing.kept
-        if self.tool == FINAL:
+        if self.tool == FINAL_ANSWER:
             return kept.holds(self.tool, note, still)
         self.begun = kept.begin(self.tool, self.arguments.copy(), note, still, read_only=self.tool in self.terms.read_only)
         return self.begun
 
     # -- a review --------------------------------------------------------------------------------------------------------
 
-    def _reviewed(self, look: Look | None) -> Flow[Decision]:
+    def _reviewed(self, look: ReviewReads | None) -> Flow[Decision]:
         """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
         if look is None or self.terms.supervisor is None:
             decision = Decision(DecisionKind.APPROVE, "no_supervisor")
         else:
             judge = partial(self.terms.supervisor.review, self.action, self.standing.kept.state, self.terms.policy_now())
             try:
-                said = yield in_colour("Supervisor.review", judge, ends=True, within=partial(looking, look))
+                said = yield call_program("Supervisor.review", judge, ends=True, within=partial(recording_reads, look))
             except RaviError:
                 raise
             except Exception as error:
                 said = "ravi-otel: the supervisor failed while it reviewed %s (%s): nothing is executed"
-                _log.error(said, checks.show(self.tool), told_of(error))
+                _log.error(said, checks.show(self.tool), error_place(error))
                 raise Refused("supervisor_block:review_failed", f"The review failed ({type(error).__name__}).") from error
             decision = read_decision(said)
         self.decisions.append(decision)
@@ -449,7 +459,7 @@ class Call:
         known = dict(cast("Mapping[str, Any]", cast("object", revised)))
         given: object
         tool = self.tool
-        if tool == FINAL:
+        if tool == FINAL_ANSWER:
             fits, given = known.keys() == {"kind", "answer"} and known["kind"] == "final", {"answer": known.get("answer")}
         else:
             fits, given = known.keys() == {"kind", "name", "args"} and known["kind"] == "tool", known.get("args")
@@ -512,7 +522,7 @@ class Call:
             said = yield from self._asked(partial(approver.ask, shown), self.terms.expires_s)
         answer = self._read_answer(said, request, until_ns)
         edited = self._edited(answer)
-        wrong = refusal(request, replace(answer, approved=True)) if answer.approved or answer.comment == NOT_AN_APPROVER else None
+        wrong = answer_refusal(request, replace(answer, approved=True)) if answer.approved or answer.comment == NOT_AN_APPROVER else None
         self.answers.append((request, answer))
         if self.misfit is not None or wrong is not None:
             self.spent.add(request.id)
@@ -528,20 +538,22 @@ class Call:
             return
         if edited is not None and edited.canonical != self.arguments.canonical:
             self.arguments, self.executed_from = edited, "human_revised"
-        self.approval, self.human_approved = Approval(request, answer, self._fingerprint(policy_version), until_ns), True
+        self.approval, self.human_approved = GrantedApproval(request, answer, self._fingerprint(policy_version), until_ns), True
 
     def _asked(self, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
         """Ask the approver; an error of its own is the cause of a refusal."""
         try:
-            return (yield in_colour("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
-        except TooLate:
+            return (yield call_program("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
+        except GivenUp:
             return ApprovalAnswer(approved=False, comment="expired")
         except (Exception, Carried) as raised:
             error = cause(raised)
             if isinstance(error, RaviError):
                 raise
             self.stop_reason = "supervisor_block:not_decided"
-            _log.error("ravi-otel: the approver failed while it was asked about %s (%s): nothing is executed", self.tool, told_of(error))
+            _log.error(
+                "ravi-otel: the approver failed while it was asked about %s (%s): nothing is executed", self.tool, error_place(error)
+            )
             why = f"the approver that was asked about it failed with {type(error).__name__}"
             said = f"tool {checks.show(self.tool)} was not run: {why} ({self.stop_reason})."
             raise ToolDeniedError(said, tool=self.tool, reason=why, stop_reason=self.stop_reason) from error
@@ -567,17 +579,17 @@ class Call:
             risk_score=decision.risk_score,
             policy_version=policy_version,
             user_id=who.user_id,
-            approvers=self.terms.approvers.of(OTHERS if self.tool == FINAL else self.tool),
+            approvers=self.terms.approvers.of(OTHERS if self.tool == FINAL_ANSWER else self.tool),
             requester_may_approve=self.terms.approvers.requester_may_approve,
             schema=self._schema(),
-            op_id=None if self.tool == FINAL else self.op_id,
+            op_id=None if self.tool == FINAL_ANSWER else self.op_id,
         )
 
     def _schema(self) -> dict[str, Any] | None:
         """Return the JSON schema of the arguments, for the form in which they are edited; None where they have none."""
         try:
             return None if self.signature is None else self.signature.json_schema()
-        except Exception:  # noqa: BLE001 - a type's own hooks may raise anything; there is no form then
+        except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
             return None
 
     def _read_answer(self, said: object, request: ApprovalRequest, until_ns: int | None) -> ApprovalAnswer:
@@ -585,11 +597,11 @@ class Call:
         if not isinstance(said, ApprovalAnswer):
             raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
         self.misfit = None
-        who = None if said.who is None else spelling(said.who)
-        identity = None if said.identity is None else spelling(said.identity)
-        if _is_over(self.scope.engine.clock, request.expires_at, until_ns):
+        who = None if said.who is None else short_text(said.who)
+        identity = None if said.identity is None else short_text(said.identity)
+        if _has_passed(self.scope.engine.clock, request.expires_at, until_ns):
             return ApprovalAnswer(approved=False, comment="expired", who=who)
-        comment = spelling(said.comment) if said.comment else ""
+        comment = short_text(said.comment) if said.comment else ""
         if said.approved is not True:
             return ApprovalAnswer(approved=False, comment=comment, who=who, identity=identity)
         edited: dict[str, Any] | None = None
@@ -606,7 +618,7 @@ class Call:
         try:
             return self._whole(answer.arguments)
         except Refused as misfit:
-            self.misfit = spelling(str(misfit))
+            self.misfit = short_text(str(misfit))
         return None
 
     def _note_answer(self, edited: Arguments | None, *, permitted: bool) -> None:
@@ -649,14 +661,14 @@ class Call:
                 facts=self.facts,
                 decision=decision.kind.value,
                 reason=decision.reason,
-                tool=None if self.tool == FINAL else self.tool,
+                tool=None if self.tool == FINAL_ANSWER else self.tool,
                 args_sha256=text_sha256(self.tool, self.arguments.canonical),
                 final=final,
                 executed_from=self.executed_from if final else None,
                 human_approved=self.human_approved if final else None,
                 risk_score=decision.risk_score,
                 arguments=self.arguments.copy() if content else None,
-                op_id=None if self.tool == FINAL else self.op_id,
+                op_id=None if self.tool == FINAL_ANSWER else self.op_id,
             )
         )
 
@@ -669,10 +681,12 @@ class Call:
             self.phase, self.human_approved = "human_approval", False
             raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
-    def _has_lapsed(self, approval: Approval) -> bool:
+    def _has_lapsed(self, approval: GrantedApproval) -> bool:
         """Whether an approval has expired: by its request, by what it was given to first, or by the time since it was asked for."""
         clock, given_until = self.scope.engine.clock, approval.answer.expires_at
-        return _is_over(clock, approval.request.expires_at, approval.until_ns) or (given_until is not None and clock.time() >= given_until)
+        return _has_passed(clock, approval.request.expires_at, approval.until_ns) or (
+            given_until is not None and clock.time() >= given_until
+        )
 
     def _for_whom(self) -> str:
         """Say for whom an approval counts: the agent in its run, and outside any run nobody but this process."""
@@ -687,7 +701,7 @@ class Call:
 
     def became(self, request: ApprovalRequest, status: str) -> str:
         """Say what became of one approval when the call ended with `status`: see `Approver.executed`."""
-        if status == "refused" or not (self.begun or self.tool == FINAL):
+        if status == "refused" or not (self.begun or self.tool == FINAL_ANSWER):
             return "spent" if request.id in self.spent else "refused"
         used = self.human_approved is True and self.approval is not None and self.approval.request is request
         return status if used else "spent"
@@ -725,7 +739,7 @@ def read_decision(said: object) -> Decision:
         raise Refused(
             "supervisor_block:invalid_decision", f"The supervisor decided {checks.show(said.kind)}, which is no decision."
         ) from None
-    reason, score = spelling(said.reason), _score(said.risk_score)
+    reason, score = short_text(said.reason), _score(said.risk_score)
     if type(said) is Decision:
         return Decision(kind, reason, said.revised_action, score)
     return replace(said, kind=kind, reason=reason, risk_score=score)
@@ -737,12 +751,12 @@ def _score(value: object) -> float | None:
     return min(1.0, max(0.0, float(value)))
 
 
-def _is_over(clock: Clock, expires_at: float | None, until_ns: int | None) -> bool:
+def _has_passed(clock: Clock, expires_at: float | None, until_ns: int | None) -> bool:
     """Whether either time has come; `until_ns` is of the clock that nobody sets back."""
     return (expires_at is not None and clock.time() >= expires_at) or (until_ns is not None and clock.monotonic_ns() >= until_ns)
 
 
-def spelling(text: object) -> str:
+def short_text(text: object) -> str:
     """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
     known = text if isinstance(text, str) else type(text).__name__
     if type(known) is str and len(known) <= _MOST_REASON and known.isprintable():

@@ -21,15 +21,15 @@ from ravi_otel._enforcement.scope import Scope
 from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import JsonObject
-from ravi_otel.supervisor.decisions import GateState
-from ravi_otel.supervisor.rules_reading import NOTHING, exact, keys_at, told_an_error, value_at
+from ravi_otel.supervisor._decisions import GateState
+from ravi_otel.supervisor.rules._kinds import ZERO, exact_number, keys_at, told_an_error, value_at
 
 _lock = ForkLock()
-_LOOKING: Final[ContextVar[tuple[Look, ...]]] = ContextVar("ravi_otel_looking", default=())
-_OPEN: Final[set[Look]] = set()
+_CURRENT_REVIEWS: Final[ContextVar[tuple[ReviewReads, ...]]] = ContextVar("ravi_otel_looking", default=())
+_OPEN_REVIEWS: Final[set[ReviewReads]] = set()
 
 
-class Look:
+class ReviewReads:
     """Be one review of a supervisor: the tools whose calls it asked about, or the `whole` where that is not known."""
 
     __slots__ = ("is_open", "supervisor", "tools", "whole")
@@ -41,16 +41,16 @@ class Look:
         self.tools: frozenset[str] = frozenset()
 
 
-def looked_at(tool: str | None) -> None:
+def note_read(tool: str | None) -> None:
     """Note that somebody asked about a tool's calls, or about all of them.
 
     Code with no review around it may be a thread that a supervisor asks in: then every review that is going on is taken to have asked.
     """
-    looks = _LOOKING.get()
-    if not looks and not _OPEN:
+    looks = _CURRENT_REVIEWS.get()
+    if not looks and not _OPEN_REVIEWS:
         return
     with _lock.own:
-        for look in looks or _OPEN:
+        for look in looks or _OPEN_REVIEWS:
             if look.is_open and tool is None:
                 look.whole = True
             elif look.is_open and tool is not None and tool not in look.tools:
@@ -58,24 +58,24 @@ def looked_at(tool: str | None) -> None:
 
 
 @contextmanager
-def looking(look: Look) -> Generator[None, None, None]:
+def recording_reads(look: ReviewReads) -> Generator[None, None, None]:
     """Be in a review."""
     with _lock.own:
-        _OPEN.add(look)
-    token = _LOOKING.set((*_LOOKING.get(), look))
+        _OPEN_REVIEWS.add(look)
+    token = _CURRENT_REVIEWS.set((*_CURRENT_REVIEWS.get(), look))
     try:
         yield
     finally:
         with _lock.own:
             look.is_open = False
-            _OPEN.discard(look)
+            _OPEN_REVIEWS.discard(look)
         with suppress(ValueError):  # whoever closes a coroutine that nobody goes on with is elsewhere
-            _LOOKING.reset(token)
+            _CURRENT_REVIEWS.reset(token)
 
 
 def is_reviewing(supervisor: object) -> bool:
     """Tell that the running code is part of a review of this supervisor."""
-    looks = _LOOKING.get()
+    looks = _CURRENT_REVIEWS.get()
     return bool(looks) and any(look.is_open and look.supervisor is supervisor for look in looks)
 
 
@@ -83,15 +83,15 @@ _MOST_CALLS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Snapshot:
     """Be what was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
 
     version: tuple[int, int]
     policy_version: str
-    look: Look | None = None
+    look: ReviewReads | None = None
 
 
-class Kept:
+class StateKeeper:
     """Keep one state: what begins and ends in it is counted, so that a review of what was so before is found out.
 
     The lock is held over the state's own `begin` and `end`, which make one step with the count, and over no review.
@@ -111,19 +111,19 @@ class Kept:
         with self._lock.own:
             return self._writes, self._reads
 
-    def holds(self, tool: str, note: Note, still: Callable[[], bool]) -> bool:
+    def holds(self, tool: str, note: Snapshot, still: Callable[[], bool]) -> bool:
         """Tell whether all is as it was noted, and `still` says so."""
         with self._lock.own:
             writes, reads = note.version
             changed = writes != self._writes or (reads != self._reads and self._is_read_since(reads, tool, note.look))
             return not changed and still()
 
-    def _is_read_since(self, when: int, tool: str, look: Look | None) -> bool:
+    def _is_read_since(self, when: int, tool: str, look: ReviewReads | None) -> bool:
         """Tell that a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
         asked = (tool,) if look is None else (tool, *look.tools)
         return any(self._read_at.get(each, 0) > when for each in asked) or (look is not None and look.whole and self._began_at > when)
 
-    def begin(self, tool: str, arguments: JsonObject, note: Note, still: Callable[[], bool], *, read_only: bool) -> bool:
+    def begin(self, tool: str, arguments: JsonObject, note: Snapshot, still: Callable[[], bool], *, read_only: bool) -> bool:
         """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
         with self._lock.own:
             if not self.holds(tool, note, still):
@@ -164,7 +164,7 @@ def refuse_awaitable(what: str, said: object) -> None:
         raise ConfigurationError(f"{what}() gave something to await, which nobody awaits; make it a plain def.")
 
 
-class _Notes:
+class _ObjectNotes:
     """Keep a word about objects, by which one it is, as long as each lives; of what cannot be watched for ever."""
 
     def __init__(self) -> None:
@@ -189,17 +189,17 @@ def _watch(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[
         return lambda: thing
 
 
-_broken = _Notes()
-_kept: weakref.WeakValueDictionary[int, Kept] = weakref.WeakValueDictionary()
+_broken = _ObjectNotes()
+_kept: weakref.WeakValueDictionary[int, StateKeeper] = weakref.WeakValueDictionary()
 _keeping = ForkLock()
 
 
-def keep(state: GateState) -> Kept:
+def keeper_of(state: GateState) -> StateKeeper:
     """Give the keeper of a state, the same one to every gate that was given this state."""
     with _keeping.own:
         known = _kept.get(id(state))
         if known is None:
-            known = _kept[id(state)] = Kept(state)
+            known = _kept[id(state)] = StateKeeper(state)
         return known
 
 
@@ -207,12 +207,12 @@ class _States:
     """Keep the states of runs by whose they are: a supervisor at several gates judges by one state of the run."""
 
     def __init__(self) -> None:
-        self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, Kept]]] = weakref.WeakKeyDictionary()
+        self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, StateKeeper]]] = weakref.WeakKeyDictionary()
         self._lock = ForkLock()
 
-    def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+    def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
         """Give the state of a run that `make` made for this supervisor at whatever gate."""
-        made = keep(make())
+        made = keeper_of(make())
         with self._lock.own:
             known = self._known.setdefault(run, [])
             known[:] = [each for each in known if each[0]() is not None]
@@ -226,15 +226,15 @@ class _States:
 _states = _States()
 
 
-def state_of(run: Scope, supervisor: object, make: Callable[[], GateState]) -> Kept:
+def keeper_for_run(run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
     """Give what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
-    return keep(make()) if supervisor is None else _states.of(run, supervisor, make)
+    return keeper_of(make()) if supervisor is None else _states.of(run, supervisor, make)
 
 
-class Standing:
+class RunHistory:
     """Be what one run has come to at one gate: `judged` are the last calls, as rows; `loops` is None where none are looked for."""
 
-    def __init__(self, kept: Kept, loops: Loops | None) -> None:
+    def __init__(self, kept: StateKeeper, loops: Loops | None) -> None:
         self.kept = kept
         self.loops = loops
         self.judged: deque[Any] = deque(maxlen=_MOST_CALLS)
@@ -334,7 +334,7 @@ class StatedCall:
 class _Sum:
     """Be a field added up over the calls of a tool; `unread` of them have nothing there that is exactly a number."""
 
-    amount: Fraction = NOTHING
+    amount: Fraction = ZERO
     unread: int = 0
 
     def add(self, added: tuple[Fraction, bool], sign: int = 1) -> None:
@@ -396,7 +396,7 @@ class RunState:
     @property
     def calls(self) -> tuple[StatedCall, ...]:
         """List the calls that were let through, the first one first."""
-        looked_at(None)
+        note_read(None)
         with self._lock.own:
             return tuple(self._calls.values())
 
@@ -440,7 +440,7 @@ class RunState:
 
     def spent(self, tool: str, field: str) -> Fraction | None:
         """Give `total` exactly, None where a call of the tool has something else than a number there, or nothing."""
-        looked_at(tool)
+        note_read(tool)
         with self._lock.own:
             of = self._tools.get(tool)
             known = _Sum() if of is None else self._sum(tool, of, field)
@@ -457,7 +457,7 @@ class RunState:
     # -- inside, each under the lock -----------------------------------------------------------------------------------
 
     def _read(self, tool: str, read: Callable[[_OfTool], T], otherwise: T) -> T:
-        looked_at(tool)
+        note_read(tool)
         with self._lock.own:
             of = self._tools.get(tool)
             return otherwise if of is None else read(of)
@@ -484,7 +484,7 @@ class RunState:
         call = self._calls[number]
         of = self._tools[call.tool]
         del of.running[number]
-        result = _apart(result, 0) if status == "ok" else None
+        result = _copy_result(result, 0) if status == "ok" else None
         self._calls[number] = StatedCall(call.tool, call.arguments, status, result)
         if status != "ok":
             return
@@ -511,13 +511,13 @@ class RunState:
         known = of.sums.get(field)
         if known is None:
             known = _Sum()
-            keep = len(of.sums) < _MOST_KEPT_READY
+            keeper_of = len(of.sums) < _MOST_KEPT_READY
             for number, call in self._of(tool):
                 amount = _amount(call.arguments, field)
                 known.add(amount)
-                if keep and number in of.running:
+                if keeper_of and number in of.running:
                     of.running[number][field] = amount
-            if keep:
+            if keeper_of:
                 of.sums[field] = known
         return known
 
@@ -535,21 +535,21 @@ class RunState:
 def _amount(arguments: JsonObject, field: str) -> tuple[Fraction, bool]:
     """Give what a call adds to the sum of a field, and whether that is exactly what is there."""
     value = value_at(arguments, field)
-    number = exact(value)
+    number = exact_number(value)
     if number is not None:
-        return max(number, NOTHING), True
+        return max(number, ZERO), True
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return NOTHING, False
-    return max(Fraction(value), NOTHING), False  # a number of a type of its own
+        return ZERO, False
+    return max(Fraction(value), ZERO), False  # a number of a type of its own
 
 
-def _apart(result: Any, depth: int) -> Any:
+def _copy_result(result: Any, depth: int) -> Any:
     """Copy the lists and dictionaries of a result; what else is in it is whatever the tool made, and stays as it is."""
     if depth > _DEEPEST:
         return result
     if type(result) is dict:
         known = cast("dict[Any, Any]", result)  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
-        return {key: _apart(value, depth + 1) for key, value in known.items()}
+        return {key: _copy_result(value, depth + 1) for key, value in known.items()}
     if type(result) is list:
-        return [_apart(each, depth + 1) for each in cast("list[Any]", result)]  # type: ignore[redundant-cast]  # as above
+        return [_copy_result(each, depth + 1) for each in cast("list[Any]", result)]  # type: ignore[redundant-cast]  # as above
     return result

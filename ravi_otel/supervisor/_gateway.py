@@ -18,11 +18,11 @@ from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Limit, ScopeKind, tool_call_limit
-from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.calls import Call, GateCall, Noting, Refused
-from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.gate import Gate, check_known, loop, read_ceilings
-from ravi_otel.supervisor.state import PER_TOOL
+from ravi_otel.supervisor._decisions import GateState, Supervisor
+from ravi_otel.supervisor._gate import Gate, check_known, loop_refusal, read_ceilings
+from ravi_otel.supervisor._pending_call import AuditSink, GateCall, PendingCall, Refused
+from ravi_otel.supervisor._run_state import PER_TOOL
+from ravi_otel.supervisor.approval._request import Approver
 
 _NANO: Final = 1_000_000_000
 _CEILING: Final = 2
@@ -46,7 +46,7 @@ class Budget:
         checks.nanoseconds("Budget(max_seconds)", self.max_seconds)
 
 
-class _Tab:
+class _RunUsage:
     """Be what one run has used of a budget: tool calls by the ledger, in a scope that holds this budget's limits and no other's."""
 
     def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
@@ -83,10 +83,10 @@ class _BudgetedGate(Gate):
         totals = [tool_call_limit(budget.max_tool_calls)]
         by_tool = {tool: ceilings.get(tool) if isinstance(ceilings, Mapping) else ceilings for tool in self._signatures}
         self._limits = (*totals, *(tool_call_limit(most, tool=tool) for tool, most in by_tool.items() if most is not None))
-        self._tabs: dict[str, _Tab] = {}
+        self._tabs: dict[str, _RunUsage] = {}
         self._given_up: weakref.WeakSet[Scope] = weakref.WeakSet()
 
-    def tab(self) -> _Tab:
+    def tab(self) -> _RunUsage:
         """Give what the innermost run around the running code has used; of runs that ended it is forgotten."""
         scope, _ = STATE.locate()
         around = scope.upwards()
@@ -100,7 +100,7 @@ class _BudgetedGate(Gate):
             known = self._tabs.get(run.facts.scope_id)
             if known is None:
                 self.close(ended=True)
-                known = self._tabs[run.facts.scope_id] = _Tab(run, self._limits)
+                known = self._tabs[run.facts.scope_id] = _RunUsage(run, self._limits)
             return known
 
     def close(self, *, ended: bool = False) -> None:
@@ -115,26 +115,26 @@ class _BudgetedGate(Gate):
     def step(self) -> int:
         """Count one step of the agent's loop."""
         tab = self.tab()
-        _refuse_late(tab, self._budget)
+        _refuse_when_late(tab, self._budget)
         with self._lock.own:
             if tab.steps >= self._budget.max_steps:
                 raise Refused("max_steps", f"It took {tab.steps} steps, and {self._budget.max_steps} are allowed.", ends_run=True)
             tab.steps += 1
             return tab.steps
 
-    def _begin(self, call: Call) -> None:  # noqa: ARG002 - the method's shape is the gate's
-        _refuse_late(self.tab(), self._budget)
+    def _begin(self, call: PendingCall) -> None:  # noqa: ARG002 - the method's shape is the gate's
+        _refuse_when_late(self.tab(), self._budget)
 
-    def _afford(self, call: Call) -> None:
+    def _afford(self, call: PendingCall) -> None:
         tab = self.tab()
-        _refuse_late(tab, self._budget)
+        _refuse_when_late(tab, self._budget)
         op_id = new_op_id()  # known before it is charged: whatever interrupts that
         try:
             try:
                 paid = tab.charge(call.tool, op_id)
             except BudgetError as spent:
                 if spent.limit_kind == f"tool.{call.tool}":
-                    raise loop(PER_TOOL, call) from spent
+                    raise loop_refusal(PER_TOOL, call) from spent
                 raise Refused("max_tool_calls", str(spent), ends_run=True) from spent
             super()._afford(call)
             if paid is not None:
@@ -148,7 +148,7 @@ class _BudgetedGate(Gate):
         return left if self._timeout_s is None else min(left, self._timeout_s)
 
 
-def _refuse_late(tab: _Tab, budget: Budget) -> None:
+def _refuse_when_late(tab: _RunUsage, budget: Budget) -> None:
     if tab.seconds() >= budget.max_seconds:
         raise Refused("max_seconds", f"It took {tab.seconds():.1f} s, and {budget.max_seconds:g} s are allowed.", ends_run=True)
 
@@ -177,7 +177,7 @@ class ToolGateway:
         approver: Approver | None = None,
         policy: Any = None,
         state: GateState | Callable[[], GateState] | None = None,
-        audit: Noting | None = None,
+        audit: AuditSink | None = None,
         read_only: Collection[str] = (),
         expires_s: float | None = 3600,
         timeout_s: float | None = None,
@@ -258,7 +258,7 @@ class ToolGateway:
     def _called(self, name: str, args: Mapping[str, Any] | str, *, awaited: bool) -> Flow[Any]:
         label = checks.show(name) if type(name) is not str or checks.flaw_of_name(name) is not None else name
         fn = self._registry.get(label)
-        fn = _nothing if fn is None else fn
+        fn = _no_tool if fn is None else fn
         one = ToolCall(label, fn, args, self.gate)
         try:
             return (yield from one.flow(awaited=awaited))
@@ -272,7 +272,7 @@ class ToolGateway:
             self._stop(label, late, "max_seconds" if self._is_over() else f"tool_error:{label}")
         except RaviError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises ends the run, with its error as the cause
+        except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
             self._stop(label, error, f"tool_error:{label}")
 
     def _is_over(self) -> bool:
@@ -283,6 +283,6 @@ class ToolGateway:
         raise StopRun(reason, said, tool=tool, phase="execution") from error
 
 
-def _nothing(**arguments: Any) -> NoReturn:
+def _no_tool(**arguments: Any) -> NoReturn:
     """Stand for a tool that is not there, which no gate lets through."""
     raise AssertionError(f"a tool that is not in the registry was let through with {checks.show(arguments)}")

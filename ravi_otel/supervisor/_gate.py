@@ -22,17 +22,15 @@ from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor.approval.approvers import ANYBODY, OTHERS, Approvers
-from ravi_otel.supervisor.approval.contract import Approver
-from ravi_otel.supervisor.audit import LIMIT_CHANGES
-from ravi_otel.supervisor.calls import FINAL, Call, GateCall, Noting, Refused, Terms, told_of
-from ravi_otel.supervisor.colours import in_colour
-from ravi_otel.supervisor.decisions import GateState, Supervisor
-from ravi_otel.supervisor.hashing import NotPlainError, canonical, plain, written
-from ravi_otel.supervisor.rules_contract import Rule
-from ravi_otel.supervisor.rules_reading import error_in
-from ravi_otel.supervisor.signatures import BadArguments, BadResult, Kept, ToolSignature, is_read
-from ravi_otel.supervisor.state import LoopRules, Loops, RunState, Standing, is_reviewing, keep, state_of
+from ravi_otel.supervisor._arguments import BadArguments, BadResult, ProgramValues, ToolSignature, is_being_read
+from ravi_otel.supervisor._audit import LIMIT_CHANGES
+from ravi_otel.supervisor._decisions import GateState, Supervisor
+from ravi_otel.supervisor._json import NotPlainError, canonical, encode_canonical, plain
+from ravi_otel.supervisor._pending_call import FINAL_ANSWER, AuditSink, GateCall, GateTerms, PendingCall, Refused, error_place
+from ravi_otel.supervisor._run_state import LoopRules, Loops, RunHistory, RunState, is_reviewing, keeper_for_run, keeper_of
+from ravi_otel.supervisor._sync_async import call_program
+from ravi_otel.supervisor.approval._request import ANYBODY, OTHERS, Approver, Approvers
+from ravi_otel.supervisor.rules._kinds import Rule, error_in
 
 _log = logging.getLogger("ravi_otel")
 _MOST_NAME: Final = 64
@@ -83,18 +81,18 @@ def read_ceilings(parameter: str, given: int | Mapping[str, int] | None) -> int 
     return checks.count(parameter, given)
 
 
-def checked(parameter: str, given: Any, methods: Collection[str], needs: str) -> Any:
+def check_methods(parameter: str, given: Any, methods: Collection[str], needs: str) -> Any:
     """Accept an object with the methods of a protocol, or None."""
     if inspect.isclass(given):
         raise ConfigurationError(f"Gate({parameter}={given.__name__}) is a class; give an instance, {given.__name__}(...).")
     if given is not None and not all(callable(getattr(given, each, None)) for each in methods):
-        wrapped = _wrapped(parameter, given)
+        wrapped = _suggested_wrapper(parameter, given)
         way = "give an object that has" if wrapped is None else f"give {parameter}={wrapped}"
         raise ConfigurationError(f"Gate({parameter}={checks.show(given)}) has no {needs}; {way}.")
     return given
 
 
-def _wrapped(parameter: str, given: Any) -> str | None:
+def _suggested_wrapper(parameter: str, given: Any) -> str | None:
     """Return how what was given is written where something of ours makes of it what the gate needs; None where nothing does."""
     if parameter == "supervisor" and isinstance(given, (list, tuple, Rule)):
         return "Rules([...])"
@@ -103,9 +101,9 @@ def _wrapped(parameter: str, given: Any) -> str | None:
     return None
 
 
-def checked_audit(given: Any) -> Any:
+def check_audit(given: Any) -> Any:
     """Accept what writes down what happens, or None."""
-    refuse_async("Gate(audit)", checked("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
+    refuse_async("Gate(audit)", check_methods("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
     LIMIT_CHANGES.note_in(given)
     return given
 
@@ -136,7 +134,7 @@ def check_rules(supervisor: object, tools: Mapping[str, ToolSignature], *, part:
         ask(tools, part=part)
 
 
-def tell_uncallable(tools: Mapping[str, ToolSignature]) -> None:
+def warn_about_uncallable(tools: Mapping[str, ToolSignature]) -> None:
     """Say in the log which tools no call can fit."""
     for tool in tools.values():
         bad = next((each for each in tool.parameters.values() if each.required and not each.can_be_given), None)
@@ -213,7 +211,7 @@ class Gate:
         approver: Approver | None = None,
         policy: Any = None,
         state: GateState | Callable[[], GateState] | None = None,
-        audit: Noting | None = None,
+        audit: AuditSink | None = None,
         read_only: Collection[str] = (),
         expires_s: float | None = 3600,
         timeout_s: float | None = None,
@@ -227,11 +225,11 @@ class Gate:
     ) -> None:
         self._signatures = read_tools(tools)
         self._allow = frozenset(self._signatures) if allow is None else read_names("Gate(allow)", allow)
-        self._terms = Terms(
-            supervisor=checked("supervisor", supervisor, ("review",), "review(action, state, policy) method"),
-            approver=checked("approver", approver, ("ask", "executed"), "ask(request) and executed(request, status) methods"),
+        self._terms = GateTerms(
+            supervisor=check_methods("supervisor", supervisor, ("review",), "review(action, state, policy) method"),
+            approver=check_methods("approver", approver, ("ask", "executed"), "ask(request) and executed(request, status) methods"),
             policy=policy,
-            audit=checked_audit(audit),
+            audit=check_audit(audit),
             read_only=read_names("Gate(read_only)", read_only),
             expires_s=read_seconds("Gate(expires_s)", expires_s),
             policy_version=policy_version,
@@ -243,9 +241,9 @@ class Gate:
         self._check(rules, part=part)
         self._rules = rules if loops else None
         self._state = state_source(state)
-        self._shared = keep(self._state()) if isinstance(state, GateState) and not inspect.isclass(state) else None
-        self._standings: weakref.WeakKeyDictionary[Scope, Standing] = weakref.WeakKeyDictionary()
-        self._calls: dict[str, Call] = {}
+        self._shared = keeper_of(self._state()) if isinstance(state, GateState) and not inspect.isclass(state) else None
+        self._standings: weakref.WeakKeyDictionary[Scope, RunHistory] = weakref.WeakKeyDictionary()
+        self._calls: dict[str, PendingCall] = {}
         self._lock = ForkLock()
 
     def __repr__(self) -> str:
@@ -272,9 +270,9 @@ class Gate:
         """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
         scope, _ = STATE.locate()
-        kept: Kept | None = {} if request.in_place else None
+        kept: ProgramValues | None = {} if request.in_place else None
         standing = self._standing(scope)
-        call = Call(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, standing, raw, kept=kept)
+        call = PendingCall(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, standing, raw, kept=kept)
         with self._lock.own:
             if request.op_id in self._calls:
                 raise ConfigurationError(
@@ -337,11 +335,11 @@ class Gate:
 
     def _final(self, answer: str) -> Flow[GateVerdict]:
         scope, _ = STATE.locate()
-        call = Call(
+        call = PendingCall(
             self._terms,
             new_op_id(),
             None,
-            FINAL,
+            FINAL_ANSWER,
             scope,
             scope.facts,
             self._standing(scope),
@@ -366,9 +364,9 @@ class Gate:
             check_known("approvers", self._terms.approvers.tools, self._signatures)
         check_known("per_tool_limit", rules.per_tool_limit if isinstance(rules.per_tool_limit, Mapping) else (), self._signatures)
         check_rules(self._terms.supervisor, self._signatures, part=part)
-        tell_uncallable(self._signatures)
+        warn_about_uncallable(self._signatures)
 
-    def _judged(self, call: Call) -> Flow[GateVerdict]:
+    def _judged(self, call: PendingCall) -> Flow[GateVerdict]:
         """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
         try:
             try:
@@ -394,7 +392,7 @@ class Gate:
             allowed=True, arguments=arguments, executed_from=call.executed_from, reason=decision.reason, timeout_s=self._patience()
         )
 
-    def _read(self, call: Call) -> None:
+    def _read(self, call: PendingCall) -> None:
         """Allow the tool, and read its arguments; what the supervisor fills in may be absent."""
         tool = call.tool
         self._begin(call)
@@ -404,11 +402,11 @@ class Gate:
             if tool not in self._signatures:
                 close = checks.nearest(tool, self._allow)
                 hint = f", did you mean {close!r}" if close else ""
-                raise Refused(f"tool_missing:{_named(tool)}", f"There is no tool {checks.show(tool)}{hint}.")
+                raise Refused(f"tool_missing:{_shown_name(tool)}", f"There is no tool {checks.show(tool)}{hint}.")
             if tool not in self._allow:
-                raise Refused(f"tool_denied:{_named(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
+                raise Refused(f"tool_denied:{_shown_name(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
             call.signature = self._signatures[tool]
-        if is_read(call.signature):
+        if is_being_read(call.signature):
             raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
         try:
             lacking = () if self._terms.supervisor is None else self._terms.may_lack(tool)
@@ -419,30 +417,30 @@ class Gate:
         if self._terms.audit is not None:
             call.note("proposed", call.arguments.copy())
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: PendingCall) -> None:
         """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
 
-    def _afford(self, call: Call) -> None:
+    def _afford(self, call: PendingCall) -> None:
         """Count the call that is about to run; raises Refused for a loop."""
         loops = call.standing.loops
         found = None if loops is None else loops.enter(call.tool, call.arguments.canonical)
         if found is not None:
-            raise loop(found, call)
+            raise loop_refusal(found, call)
 
     def _patience(self) -> float | None:
         return self._timeout_s
 
-    def _look_for_errors(self, call: Call, error: str) -> None:
+    def _look_for_errors(self, call: PendingCall, error: str) -> None:
         loops = call.standing.loops
         found = None if loops is None else loops.failed(call.tool, error)
         if found is not None:
-            raise loop(found, call)
+            raise loop_refusal(found, call)
 
-    def _refused(self, call: Call, refused: Refused) -> GateVerdict:
+    def _refused(self, call: PendingCall, refused: Refused) -> GateVerdict:
         call.stop_reason = refused.stop_reason
         return _refusal(refused)
 
-    def _ended(self, call: Call | None, outcome: ToolOutcome) -> Flow[None]:
+    def _ended(self, call: PendingCall | None, outcome: ToolOutcome) -> Flow[None]:
         if call is None:
             return
         call.stop_reason = call.stop_reason or outcome.verdict.stop_reason
@@ -452,7 +450,7 @@ class Gate:
                 self._look_for_errors(call, f"{type(outcome.error).__name__}: {outcome.error}"[:500])
         yield from self._concluded(call, outcome.status, outcome.result)
 
-    def _concluded(self, call: Call, status: str, result: Any) -> Flow[None]:
+    def _concluded(self, call: PendingCall, status: str, result: Any) -> Flow[None]:
         """Tell everybody how it ended, each whatever becomes of the others; raises StopRun where it cannot be written down."""
         self._note_end(call, status, result)
         approver = self._terms.approver
@@ -461,33 +459,33 @@ class Gate:
                 continue
             ended = call.became(request, status)
             try:
-                yield in_colour("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
-            except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
+                yield call_program("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
+            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
                 swallow("gate.executed", error)
         if self._terms.audit is not None:
             self._write_end(call, status)
 
-    def _write_end(self, call: Call, status: str) -> None:
+    def _write_end(self, call: PendingCall, status: str) -> None:
         arguments = call.arguments.plain if call.proposed is not None else call.raw
         call.note("executed", arguments, status=status, stop_reason=call.stop_reason)
 
-    def _note_end(self, call: Call, status: str, result: Any) -> None:
+    def _note_end(self, call: PendingCall, status: str, result: Any) -> None:
         ran = call.begun and status != "refused"
         if call.begun:
             try:
                 call.standing.kept.end(call.tool, call.arguments.copy(), status, result, read_only=call.tool in self._terms.read_only)
-            except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
+            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
                 said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
-                _log.error(said, checks.show(call.tool), told_of(error))
+                _log.error(said, checks.show(call.tool), error_place(error))
         call.standing.judged.append(call.photographed(ran=ran, ok=status == "ok"))
 
-    def _standing(self, scope: Scope) -> Standing:
+    def _standing(self, scope: Scope) -> RunHistory:
         """Return what the innermost run around `scope` has come to, or the process outside any run."""
         owner = scope.innermost(ScopeKind.RUN) or scope.upwards()[-1]
         known = self._standings.get(owner)
         if known is None:
-            kept = self._shared or state_of(owner, self._terms.supervisor, self._state)
-            made = Standing(kept, None if self._rules is None else Loops(self._rules))
+            kept = self._shared or keeper_for_run(owner, self._terms.supervisor, self._state)
+            made = RunHistory(kept, None if self._rules is None else Loops(self._rules))
             with self._lock.own:
                 known = self._standings.setdefault(owner, made)
         return known
@@ -521,27 +519,27 @@ def gate_for(
     return gate
 
 
-def loop(found: str, call: Call) -> Refused:
+def loop_refusal(found: str, call: PendingCall) -> Refused:
     """Say that the agent goes round in circles, which ends its run."""
     return Refused(found, f"{call.tool} was called in a loop ({found.partition(':')[2]}).", ends_run=True)
 
 
-def _final(answer: str) -> str:
+def _final_answer(answer: str) -> str:
     """Stand for an agent's answer, which is judged as a tool with one argument is."""
     return answer
 
 
-_FINAL_SIGNATURE: Final = ToolSignature.of(_final, FINAL)
+_FINAL_SIGNATURE: Final = ToolSignature.of(_final_answer, FINAL_ANSWER)
 
 
 def _refusal(refused: Refused) -> GateVerdict:
     return GateVerdict(allowed=False, reason=str(refused), stop_reason=refused.stop_reason, ends_run=refused.ends_run)
 
 
-def _is_unchanged(call: Call, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
+def _is_unchanged(call: PendingCall, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
     judged = call.arguments
     with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
-        if written(plain(arguments)) == judged.canonical:
+        if encode_canonical(plain(arguments)) == judged.canonical:
             return True
     try:
         read = signature.arguments(arguments, kept=None if call.kept is None else {})
@@ -566,6 +564,6 @@ def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
     return canonical(read) == canonical(judged)
 
 
-def _named(tool: str) -> str:
+def _shown_name(tool: str) -> str:
     """Write a name that a model made up: short and printable."""
     return "".join(char if char.isprintable() else "?" for char in str(tool)[:_MOST_NAME]) or "?"

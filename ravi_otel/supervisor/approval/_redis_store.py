@@ -39,18 +39,26 @@ from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import Flow, Step, run_sync
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor.approval import rows
-from ravi_otel.supervisor.approval.contract import ApprovalAnswer, ApprovalRequest
-from ravi_otel.supervisor.approval.rows import QueueError, StoredRequest
-from ravi_otel.supervisor.approval.sentences import not_pending
-from ravi_otel.supervisor.approval.store import PATIENCE_S, Busy, insist, no_such_request
+from ravi_otel.supervisor.approval._queue import (
+    EXPIRED,
+    QueueBusy,
+    QueueError,
+    RequestStore,
+    StoredRequest,
+    answer_columns,
+    can_be_answered,
+    is_time,
+    new_row,
+    no_such_request,
+    read_row,
+)
+from ravi_otel.supervisor.approval._request import ApprovalAnswer, ApprovalRequest
 
 T = TypeVar("T")
 
 _TIMES: Final = ("requested_at", "expires_at", "answered_at", "taken_at", "ended_at", "waiting_at")
-_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
+_ROW_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _LEAST_TIMEOUT_S: Final = 1.0
-_PAUSE_S: Final = 0.05
 _LEAST_OFFSET_S: Final = 1.0
 """By how much a clock must differ from the server's before times are told by another."""
 
@@ -115,7 +123,7 @@ _threads: Final[RunVar[anyio.CapacityLimiter]] = RunVar("ravi_otel_approvals")
 """How many threads an event loop has ask servers at once: none of those that are the program's."""
 
 
-class _Again(Exception):  # noqa: N818 - a state, told by one function of ours to the next
+class _ChangedMeanwhile(Exception):  # noqa: N818 - a state, told by one function of ours to the next
     """Say that somebody changed the request meanwhile."""
 
 
@@ -129,7 +137,7 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Found:
     """Be what was found at one moment; `offset_s` is by how much this process's clock is before the server's.
 
     `number` is how many requests of one fingerprint there are, of which only the newest are read.
@@ -145,19 +153,21 @@ class _Look:
         """Return a request by this process's clock; one that expired meanwhile is expired."""
         columns = dict(row.columns)
         until = columns.get("expires_at")
-        if columns.get("state") in ("pending", "approved") and rows.is_time(until) and cast("float", until) <= self.now:
+        if columns.get("state") in ("pending", "approved") and is_time(until) and cast("float", until) <= self.now:
             columns["state"] = "expired"
         for name in _TIMES:
-            if rows.is_time(columns.get(name)):
+            if is_time(columns.get(name)):
                 columns[name] += self.offset_s
-        return rows.read(columns)
+        return read_row(columns)
 
 
-class RedisStore:
+class RedisStore(RequestStore):
     """Be the queue in a Redis; every method does one step, and raises QueueError, or Busy while the server cannot be asked.
 
     `clock` stands in the place of the server's, and is there for tests.
     """
+
+    pause_s = 0.05
 
     def __init__(self, url: str, clock: Callable[[], float] | None = None, *, named: str = "RAVI_APPROVALS") -> None:
         scheme = url.partition("://")[0]
@@ -202,7 +212,7 @@ class RedisStore:
         if any(row.columns.get("taken_for") == request.id for _, row in known):
             return ApprovalAnswer(approved=False, comment="already_answered")
         if request.expires_at is not None and request.expires_at <= look.now + look.offset_s:
-            return rows.EXPIRED
+            return EXPIRED
         for stored, row in known:
             if stored.flaw is not None or stored.seal != seal or not _waits(stored):
                 continue
@@ -217,11 +227,11 @@ class RedisStore:
             return stored.answer()
         return self._put(request, seal, look)
 
-    def _put(self, request: ApprovalRequest, seal: str, look: _Look) -> StoredRequest:
-        row_id = request.id if _ID.fullmatch(request.id) else secrets.token_hex(4)
+    def _put(self, request: ApprovalRequest, seal: str, look: _Found) -> StoredRequest:
+        row_id = request.id if _ROW_ID.fullmatch(request.id) else secrets.token_hex(4)
         while self._rows([row_id]):
             row_id = secrets.token_hex(4)
-        columns: dict[str, Any] = {**rows.written(request, row_id, seal), "state": "pending", "waiting_at": look.now}
+        columns: dict[str, Any] = {**new_row(request, row_id, seal), "state": "pending", "waiting_at": look.now}
         for name in ("requested_at", "expires_at"):
             if columns[name] is not None:
                 columns[name] -= look.offset_s
@@ -271,9 +281,9 @@ class RedisStore:
             raise QueueError(no_such_request(shown))
         (row,) = look.rows
         stored = look.stored(row)
-        if not rows.is_open_to(stored, shown, answer, takes_back=takes_back):
-            raise QueueError(not_pending(stored))
-        changes = rows.answered(stored, answer, login=login, now=look.now)
+        if not can_be_answered(stored, shown, answer, takes_back=takes_back):
+            raise QueueError(stored.why_not_pending())
+        changes = answer_columns(stored, answer, login=login, now=look.now)
         self._write(row, changes)
         return look.stored(replace(row, columns={**row.columns, **changes}))
 
@@ -335,12 +345,8 @@ class RedisStore:
         """Give a mark that is another one when somebody has written; () while the server does not say."""
         try:
             return (self._found("none", "", 0)[1],)
-        except Busy:
+        except QueueBusy:
             return ()
-
-    def patiently(self, act: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-        """Do a step as soon as the server can be asked, and keep the thread meanwhile; QueueError when it cannot for so long."""
-        return insist(act, self.locked, patience_s, pause_s=_PAUSE_S)
 
     def step(self, act: Callable[[], T]) -> Flow[T]:
         """Do a step in a flow: an event loop goes on while the server is asked, in a thread of a few that are for this alone."""
@@ -363,7 +369,7 @@ class RedisStore:
         said = self._client.sentence(trouble, "the queue of approvals")
         return QueueError(f"{said} Nothing is approved without it.")
 
-    def _change(self, row_id: str, change: Callable[[StoredRequest, _Look], Mapping[str, Any] | None]) -> None:
+    def _change(self, row_id: str, change: Callable[[StoredRequest, _Found], Mapping[str, Any] | None]) -> None:
         def once() -> None:
             look = self._look("id", row_id)
             changes = change(look.stored(look.rows[0]), look) if look.rows else None
@@ -376,16 +382,16 @@ class RedisStore:
         for _ in range(_MOST_TRIES):
             try:
                 return act()
-            except _Again:
+            except _ChangedMeanwhile:
                 continue
-        raise Busy
+        raise QueueBusy
 
-    def _look(self, how: str, value: str, most: int = 1) -> _Look:
+    def _look(self, how: str, value: str, most: int = 1) -> _Found:
         now, version, number, ids = self._found(how, value, most)
         mine = self.clock()
         if self._clock is not None or abs(mine - now) < _LEAST_OFFSET_S:
             now = mine
-        return _Look(now, mine - now, version, number, tuple(self._rows(ids)))
+        return _Found(now, mine - now, version, number, tuple(self._rows(ids)))
 
     def _found(self, how: str, value: str, most: int) -> tuple[float, str, int, list[str]]:
         answer = self._call(_FIND, [how, value, most])
@@ -410,16 +416,16 @@ class RedisStore:
         is_open = columns.get("state") == "pending"
         head: list[str | int] = [row.id, str(columns.get("fingerprint") or ""), secrets.token_hex(8), row.revision, alike]
         age = columns.get("requested_at")
-        head += [repr(float(cast("float", age))) if rows.is_time(age) else "0", "1" if is_open else "0"]
+        head += [repr(float(cast("float", age))) if is_time(age) else "0", "1" if is_open else "0"]
         fields: list[str | int] = [part for name, value in changes.items() for part in (name, dumps(value))]
         if self._call(_WRITE, [*head, *fields]) != 1:
-            raise _Again
+            raise _ChangedMeanwhile
 
     def _forget(self, row: _Row, changes: Mapping[str, Any]) -> int:
         """Change or delete what is over, unless somebody changes it at this moment."""
         try:
             self._write(row, changes)
-        except _Again:
+        except _ChangedMeanwhile:
             return 0
         return 1
 
@@ -430,7 +436,7 @@ class RedisStore:
             self._trouble = trouble
             if trouble.kind == "refused":
                 raise self._failed(trouble) from None
-            raise Busy from trouble
+            raise QueueBusy from trouble
 
 
 def _row(row_id: str, pairs: Sequence[bytes]) -> _Row:
