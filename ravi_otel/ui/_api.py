@@ -82,12 +82,17 @@ class Bar(Model):
 
 
 class Note(Model):
-    """Be a line below a row: why its last call, `call`, was refused, or which call waits for a person, to be answered as `ask`."""
+    """Be a line below a row: why its last call, `call`, was refused, or which call waits for a person, to be answered as `ask`.
+
+    `asked_at` and `expires_at` are when that person was asked, and until when there is an answer to give, in Unix seconds.
+    """
 
     tone: Tone
     at: str
     text: str
     ask: str | None = None
+    asked_at: float | None = None
+    expires_at: float | None = None
     call: str | None = None
 
 
@@ -419,8 +424,9 @@ class Limits(Model):
     limits: list[Limit]
 
 
-TreeRow = tuple[str, int, str, str, Tone, float, float | None, str, str, str, str]
-"""A line of a run's tree: id, depth, kind, title, tone, begin and duration in ms, input, output, cost, and what is to be remarked."""
+TreeRow = tuple[str, int, str, str, Tone, float, float | None, str, str, str, str, list[tuple[float, float]]]
+"""A line of a run's tree: id, depth, kind, title, tone, begin and duration in ms, input, output, cost, what is to be remarked, and when it
+waited for a person, each time as begin and duration."""
 
 
 class Curve(Model):
@@ -535,18 +541,24 @@ class Call(Model):
 
 
 class Exported(Model):
-    """Be one run with its calls by their ids, for a page in one file."""
+    """Be one run with its calls by their ids, for a page in one file: when that was made, and what of the run was open then."""
 
+    at: str
+    open: list[NowRow]
     run: Run
     calls: dict[str, Call]
 
 
 class SpendRow(Model):
-    """Be one group of what was spent; `value` is its name as it is asked for, widths are percents of the dearest."""
+    """Be one group of what was spent; `value` is its name as it is asked for, widths are percents of the dearest.
+
+    `unknown` says that a price is missing.
+    """
 
     key: str | None
     value: str | None
     width: float
+    unknown: bool
     parts: list[tuple[int, float]]
     cost: str
     share: str

@@ -381,7 +381,7 @@ def _can(row: Row) -> list[str]:
 def _note(row: Row, waits: api.Ask | None) -> api.Note | None:
     scope, process = row.scope, row.watched.process
     if waits is not None:
-        return api.Note(tone="wait", at="", text=waits.call, ask=waits.id)
+        return api.Note(tone="wait", at="", text=waits.call, ask=waits.id, asked_at=waits.asked_at, expires_at=waits.expires_at)
     if scope is None or process is None or scope.kind == "run" or scope.last_refusal is None:
         return None
     last = next((each for each in reversed(process.refusals) if each.scope_id == scope.scope_id), None)

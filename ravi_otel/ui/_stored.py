@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, Self, cast
 from urllib.parse import quote
@@ -52,6 +53,10 @@ _LEAST_LEARNT: Final = 5
 _FILTERED: Final = ("agent", "model", "user", "tenant")
 _CALLED: Final = {"launch": "program", "refused": "refused call"}
 """What is found that the list of runs is narrowed down by."""
+_RUNS: Final = ("run", "launch", "process")
+_NEVER: Final = {"call": "not sent", "tool": "not run"}
+"""What became of a call that was refused."""
+
 _MOST_AGENTS: Final = 50
 _SHARES: Final = (("half", 0.5), ("95 %", 0.95), ("99 %", 0.99))
 _LONG_NS: Final = 3 * 86_400 * NANO
@@ -113,14 +118,22 @@ class Archive:
         tree, curves = self._ask.tree(run_id, most=most), self._ask.curves(run_id)
         head = tree.run
         ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
-        rows, depths = list[api.TreeRow](), dict[str, int]()
+        tone, word = _ending(head)
+        rows, depths, refused_by = list[api.TreeRow](), dict[str, int](), dict[str | None, tuple[str | None, str | None]]()
+        waits = _waits(tree.notes, head.began)
         for node in tree.nodes:
             depths[node.id] = depth = 0 if node.parent is None else depths.get(node.parent, -1) + 1
             begin, took = (node.began - head.began) / _MS, None if node.duration is None else node.duration / _MS
             remark = clean(node.refusal or node.remark or "; ".join(note for _, note in node.notes), _MOST_NAME)
             title = clean(node.title if node.kind == "call" else node.name or node.title, _MOST_NAME)
-            rows.append((node.id, depth, node.kind, title, _tone(node), begin, took, node.in_text, node.out_text, node.cost_text, remark))
-        tone, word = _ending(head)
+            given = node.in_text
+            if node.status == "refused" and node.kind in _NEVER:
+                limit = (node.limit_kind, node.limit_scope)
+                given, remark = given or _NEVER[node.kind], "the same limit" if refused_by.get(node.parent) == limit else remark
+                refused_by[node.parent] = limit if node.limit_kind else (None, None)
+            shape = tone if node.parent is None and node.kind == "run" else _tone(node)
+            figures = (given, node.out_text, node.cost_text)
+            rows.append((node.id, depth, node.kind, title, shape, begin, took, *figures, remark, waits.get(node.id, [])))
         drawn = [_curve(each, head.began) for each in curves]
         drawn.sort(key=lambda each: -max((share for _, share in each.points), default=0.0))
         return api.Run(
@@ -138,11 +151,16 @@ class Archive:
             jaeger=_in_jaeger(self._jaeger, head.trace, head.span) if head.sampled else None,
         )
 
-    def export(self, run_id: str) -> api.Exported:
-        """Return one run whole, with its calls: what a page in one file shows."""
+    def export(self, run_id: str, is_open: Sequence[api.NowRow] = ()) -> api.Exported:
+        """Return one run whole, with its calls and what of it is open: what a page in one file shows."""
         whole = self.run(run_id)
         ids = [row[0] for row in whole.rows if row[2] in ("call", "tool")][:_MOST_EXPORTED]
-        return api.Exported(run=whole, calls={each: _call(self._ask.call(each), self._jaeger) for each in ids})
+        return api.Exported(
+            at=time.strftime("%Y-%m-%d %H:%M"),
+            open=list(is_open),
+            run=whole,
+            calls={each: _call(self._ask.call(each), self._jaeger) for each in ids},
+        )
 
     def call(self, call_id: str) -> api.Call:
         """Return one model call or tool call."""
@@ -197,8 +215,10 @@ class Archive:
         most = max((group.spent.cost_nano or 0 for group in outer.groups), default=0)
         rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
         calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
+        days = _days(since, until) if asked.since else ""
+        spent = f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens"
         return api.Spend(
-            says=f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens{_beside(outer.total, before)}",
+            says=f"{days}{spent}{_beside(outer.total, before)}",
             by=by,
             series=[(_name(group.key[0]), group.spent.cost_text) for group in dearest],
             columns=columns,
@@ -257,9 +277,20 @@ class Archive:
         found = [*self._ask.find(text), *(self._ask.named(text) if text else ())]
         refused = self._ask.refused_with(text.strip())
         hits = self._ask.search(text, most=10) if text else ()
-        led = [(_CALLED.get(each.kind, each.kind), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
+        led = [(self._called(each), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
         said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
         return api.Find(found=list(dict.fromkeys([*led, *said])))
+
+    def _called(self, found: answers.Found) -> str:
+        """Say what was found: of a run when it began and how it ended, since many have one name."""
+        called = _CALLED.get(found.kind, found.kind)
+        if found.kind not in _RUNS:
+            return called
+        try:
+            row = self._ask.run(found.id)
+        except ConfigurationError:  # it was deleted meanwhile
+            return called
+        return f"{called}, {_briefly(row.began)}, {_ending(row)[1]}"
 
 
 def names(root: Path, runs: Iterable[str | None]) -> dict[str, str]:
@@ -323,6 +354,22 @@ def _beside(spent: answers.Spent, before: answers.Spent | None) -> str:
         return ""
     share = spent.cost_nano / before.cost_nano
     return f", {percent(abs(share - 1))} {'more' if share >= 1 else 'less'} than in as long a time before ({before.cost_text})"
+
+
+def _briefly(at: int) -> str:
+    """Write a moment as the page does: of today the time, else the day too."""
+    when = datetime.fromtimestamp(at // NANO)  # noqa: DTZ006 - local on purpose
+    today = when.date() == datetime.now().date()  # noqa: DTZ005 - the same
+    return f"{when:%H:%M:%S}" if today else f"{when.day} {when:%b %H:%M}"
+
+
+def _days(since: int, until: int) -> str:
+    """Say of which days a sum is."""
+    first, last = (datetime.fromtimestamp(each // NANO).date() for each in (int(since), until - 1))  # noqa: DTZ006 - local on purpose
+    end = f"{last.day} {last:%B}"
+    if first == last:
+        return f"{end}: "
+    return f"{first.day if (first.year, first.month) == (last.year, last.month) else f'{first.day} {first:%B}'} to {end}: "
 
 
 def _would(refused: answers.Refused, of: int, what: str) -> str:
@@ -409,6 +456,18 @@ def _long(row: answers.RunRow) -> str:
     """Say how long a run took, or has, of less than a second in milliseconds."""
     is_short = row.duration is not None and row.duration < NANO
     return f"{milliseconds(row.duration)} ms" if is_short else f"{row.duration_text} s"
+
+
+def _waits(notes: Iterable[answers.Note], began: int) -> dict[str, list[tuple[float, float]]]:
+    """Return when each call waited for a person, and for how long: from each time that one was asked to what the gate decided next."""
+    reviews: dict[str, list[answers.Note]] = {}
+    for note in notes:
+        if note.kind == "review" and isinstance(call := note.data.get("call"), str):
+            reviews.setdefault(call, []).append(note)
+    return {
+        call: [((a.at - began) / _MS, (b.at - a.at) / _MS) for a, b in pairwise(each) if a.data.get("decision") == "escalate"]
+        for call, each in reviews.items()
+    }
 
 
 def _tone(node: answers.Node) -> api.Tone:
@@ -631,6 +690,7 @@ def _spend_row(
         key=None if key is None else clean(key, _MOST_NAME),
         value=key,
         width=_percent(spent.cost_nano, most),
+        unknown=bool(spent.unknown_cost),
         parts=[(names.index(name) if name in names else _MOST_SERIES, _percent(nano, most)) for name, nano in parts if nano],
         cost=spent.cost_text,
         share=_share_of(spent, total),

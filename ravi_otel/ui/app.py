@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import socket
 import time
 from base64 import b64encode
@@ -39,6 +40,7 @@ from ravi_otel.ui._live import Feed, SharedBudgets, events
 from ravi_otel.ui._safety import Access, Guard, is_site, peer_of
 from ravi_otel.ui._stored import MOST_NODES, Archive, names
 
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._]+")
 _FILES: Final = ("index.html", "app.js", "style.css")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 """What a browser is told that a file is: what the system says of its name may be anything."""
@@ -310,8 +312,10 @@ def run(kept: Kept, run_id: str, most: Annotated[int, Query(ge=1, le=MOST_NODES)
 @router.get("/api/export/{run_id:path}", include_in_schema=False)
 def export(desk: At, kept: Kept, run_id: str) -> Response:
     """Return one run as a page in one file, which asks nobody for anything."""
-    content = _in_one_file(desk, kept.export(run_id).model_dump_json())
-    return Response(content, media_type="text/html", headers={"content-disposition": 'attachment; filename="run.html"'})
+    told = kept.export(run_id, [row for row in desk.feed.now(desk.inbox).rows if row.run == run_id])
+    name = "-".join(filter(None, (_UNSAFE.sub("-", each or "").strip("-.")[:60] for each in (told.run.run.name, run_id[-12:])))) or "run"
+    disposition = f'attachment; filename="{name}.html"'
+    return Response(_in_one_file(desk, told.model_dump_json()), media_type="text/html", headers={"content-disposition": disposition})
 
 
 @router.get("/api/calls/{call_id:path}")

@@ -6,11 +6,12 @@ import json
 import re
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
+from live_actors import limit, scope
 from live_actors import run as open_run
-from live_actors import scope
 from page_client import Client
 from stored_runs import Shelf
 
@@ -70,7 +71,7 @@ def test_who_spent_what_is_the_same_in_the_terminal(inside, served, by):
     for row in named:
         (line,) = [line for line in said if line[0] == row["key"]]
         assert line[1:5] == [row["calls"], row["input"], row["output"], row["cost"]], row["key"]
-    (all_of_it,) = [line for line in said if line[0].startswith(page["says"].partition(" in ")[0])]
+    (all_of_it,) = [line for line in said if line[0].startswith(page["says"].partition(" in ")[0].rpartition(": ")[2])]
     assert "in all" in all_of_it[0]
 
 
@@ -86,6 +87,72 @@ def test_what_a_call_cost_and_a_share_carry_the_marks_of_what_they_are_worked_ou
     assert column["text"] == "?"
     (column,) = [each for each in json.loads(inside("/api/spend?since=today&by=user&user=anna")[2])["columns"] if each["text"] != "$0"]
     assert column["text"] == "$0.001500"
+
+
+def test_a_sum_says_of_which_days_it_is(inside, served):
+    kept(served)
+    now = datetime.now().astimezone()
+    before, today = now - timedelta(days=1), f"{now.day} {now:%B}: ≥~$"
+
+    def said(asked):
+        return json.loads(inside(f"/api/spend?by=user&{asked}")[2])["says"]
+
+    assert said("since=today").startswith(today)
+    assert re.match(rf"{before.day}( {before:%B})? to {re.escape(today)}", said("since=yesterday"))
+    assert said("since=yesterday&until=today").startswith(f"{before.day} {before:%B}: $0 in 0 calls")
+    assert said("since=").startswith("≥~$")
+
+
+def test_a_group_with_a_call_of_no_price_says_so_beside_what_is_known(inside, served):
+    kept(served)
+    rows = json.loads(inside("/api/spend?since=today&by=user")[2])["rows"]
+    assert {row["key"]: (row["unknown"], bool(row["parts"])) for row in rows} == {
+        "anna": (False, True),
+        "ben": (False, True),
+        "cleo": (True, True),
+        "dora": (True, False),
+    }
+
+
+def test_a_refused_call_and_tool_were_not_sent_or_run_and_what_the_same_limit_refuses_next_is_short(inside, served):
+    shelf = Shelf(served.store)
+    run = shelf.run("r", status="stopped", stop_reason="limit_requests")
+    for at, kind in enumerate(("requests", "requests", "tokens", "tokens")):
+        known = {"refusal": {"sentence": f"No more {kind}."}, "limit_kind": kind, "limit_scope": "run", "limit_reason": "exhausted"}
+        shelf.call(run, None, None, status="refused", began=shelf._now + at, **known)
+    shelf.tool(run, "search", status="refused", began=shelf._now + 9)
+    (root, *rows) = json.loads(inside("/api/runs/r")[2])["rows"]
+    assert (root[2], root[4]) == ("run", "refused")
+    assert [row[7] for row in rows] == ["not sent"] * 4 + ["not run"]
+    assert [row[10] for row in rows[:4]] == ["No more requests.", "the same limit", "No more tokens.", "the same limit"]
+
+
+def test_runs_of_one_name_are_told_apart_where_they_are_found(inside, served):
+    shelf = Shelf(served.store)
+    at = datetime(2026, 11, 20, 12, 30).astimezone()
+    shelf.run("a" * 32, name="nightly", began=round(at.timestamp()) * 10**9, status="stopped", stop_reason="limit_cost")
+    shelf.run("b" * 32, name="nightly")
+    named = {path[-1]: kind for kind, path, name in json.loads(inside("/api/find?text=nightly")[2])["found"]}
+    assert named["a"] == "run, 20 Nov 12:30, stopped: limit_cost"
+    assert re.fullmatch(r"run, \d\d:\d\d:\d\d, ok", named["b"])
+
+
+@pytest.mark.parametrize(
+    ("name", "file"), [("desk", "desk-b325e2a7c253.html"), ("../a b\r\n", "a-b-b325e2a7c253.html"), (None, "b325e2a7c253.html")]
+)
+def test_an_exported_run_is_a_file_of_its_name_and_id_and_says_when_it_was_made(inside, served, name, file):
+    run = "e" * 20 + "b325e2a7c253"
+    Shelf(served.store).run(run, name=name)
+    _, headers, body = inside(f"/api/export/{run}")
+    assert dict(headers)["content-disposition"] == f'attachment; filename="{file}"'
+    assert f'"at":"{time.strftime("%Y-%m-%d %H:")}' in body
+
+
+def test_an_exported_run_that_is_open_has_the_limits_it_had_then(inside, served):
+    Shelf(served.store).run("r1", status="open", ended=None)
+    served.actor(open_run("r1", limits=(limit("requests", 3, 5),)))
+    body = inside("/api/export/r1")[2]
+    assert '"text":"3 of 5"' in body
 
 
 def test_every_hour_and_day_of_the_time_that_is_asked_for_has_its_column_until_now(inside, served):

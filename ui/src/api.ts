@@ -23,6 +23,8 @@ export type AuditEntry = Schemas["Entry"];
 export type Session = Schemas["Session"];
 
 interface Exported {
+  at: string;
+  open: Schemas["NowRow"][];
   run: Schemas["Run"];
   calls: Record<string, Schemas["Call"]>;
 }

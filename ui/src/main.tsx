@@ -40,7 +40,7 @@ if (told === null && link === null) {
 }
 render(
   told !== null ? (
-    <ExportedRun data={told.run} />
+    <ExportedRun data={told.run} open={told.open} at={told.at} />
   ) : link !== null ? (
     <ByLink link={link} />
   ) : (

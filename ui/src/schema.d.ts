@@ -1034,14 +1034,20 @@ export interface components {
         /**
          * Note
          * @description Be a line below a row: why its last call, `call`, was refused, or which call waits for a person, to be answered as `ask`.
+         *
+         *     `asked_at` and `expires_at` are when that person was asked, and until when there is an answer to give, in Unix seconds.
          */
         Note: {
             /** Ask */
             ask?: string | null;
+            /** Asked At */
+            asked_at?: number | null;
             /** At */
             at: string;
             /** Call */
             call?: string | null;
+            /** Expires At */
+            expires_at?: number | null;
             /** Text */
             text: string;
             /**
@@ -1203,7 +1209,11 @@ export interface components {
                 string,
                 string,
                 string,
-                string
+                string,
+                [
+                    number,
+                    number
+                ][]
             ][];
             run: components["schemas"]["RunRow"];
             /**
@@ -1409,6 +1419,8 @@ export interface components {
         /**
          * SpendRow
          * @description Be one group of what was spent; `value` is its name as it is asked for, widths are percents of the dearest.
+         *
+         *     `unknown` says that a price is missing.
          */
         SpendRow: {
             /** Cached */
@@ -1436,6 +1448,8 @@ export interface components {
             refused: number;
             /** Share */
             share: string;
+            /** Unknown */
+            unknown: boolean;
             /** Value */
             value: string | null;
             /** Width */

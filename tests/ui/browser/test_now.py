@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from approval_desk import desk, requested
@@ -92,6 +93,7 @@ def test_what_runs_is_a_tree_with_states_costs_and_limits(served, looking, reque
     expect(page.get_by_role("meter", name="cost: $0.412 + $0.02 held of $0.50").first).to_be_visible()
     expect(tree.get_by_text("Turn limit exceeded: 20 + 1 > 20 in agent 'researcher' of run 'triage-42'.").first).to_be_visible()
     expect(tree.get_by_role("row").filter(has_text="writer").first).to_contain_text("waits for approval")
+    expect(tree.get_by_role("row").filter(has_text="order=881")).to_contain_text(re.compile(r"waits \d:\d\d"))
     expect(tree.get_by_text(HOSTILE, exact=True).first).to_be_visible()
     expect(page.get_by_text("4 runs of 4 programs, 6 agents")).to_be_visible()
     looking.picture(f"now-{request.node.callspec.id}")

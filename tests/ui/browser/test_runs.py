@@ -306,7 +306,7 @@ def test_spend_between_two_days_stands_in_the_address_and_leads_to_the_runs_of_a
     page.get_by_label("From").fill("2026-11-20")
     page.get_by_label("to, with that day").fill("2026-11-21")
     expect(page).to_have_url(f"{served.origin}/spend?by=day&since=2026-11-20&until=2026-11-22")
-    expect(page.get_by_text("$1.2500 in 2 calls")).to_be_visible()
+    expect(page.get_by_text("20 to 21 November: $1.2500 in 2 calls")).to_be_visible()
     assert looking.accessible() == []
     page.reload()
     expect(page.locator("table.spend tbody tr")).to_have_text([re.compile("2026-11-20"), re.compile("2026-11-21")])
@@ -394,6 +394,9 @@ def test_two_runs_are_compared(served, looking, request):
     expect(page).to_have_url(f"{served.origin}/compare?a=triage-42&b=faq")
     row = page.get_by_role("row").filter(has_text="claude-sonnet").first
     expect(row).to_be_visible()
+    expect(page.get_by_role("row").nth(0)).to_have_text(re.compile(r"Whattriage-42, .*\dfaq, .*\d"))
+    expect(page.get_by_role("row").filter(has_text="took, s")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text="_")).to_have_count(0)
     looking.picture(f"compare-{request.node.callspec.id}")
     assert looking.accessible() == []
     assert looking.fits()
@@ -491,6 +494,11 @@ def test_how_long_a_tool_waited_for_a_person_stands_apart_from_how_long_it_ran(s
     expect(panel.get_by_text("waited for a person 53 s")).to_be_visible()
     expect(panel.get_by_text("ran 1,517 ms")).to_be_visible()
     expect(panel.get_by_text("54,517")).to_have_count(0)
+    if "phone" not in request.node.callspec.id:
+        waited, whole = page.locator(".lane .b.waits").bounding_box(), page.locator(".lane .b.tool").bounding_box()
+        assert waited["x"] > whole["x"]
+        assert waited["width"] / whole["width"] == pytest.approx(53 / 54.5, abs=0.02)
+    assert looking.accessible() == []
     looking.picture(f"waited-{request.node.callspec.id}")
 
 

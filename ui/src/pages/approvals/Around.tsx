@@ -1,15 +1,17 @@
 import { Link } from "wouter-preact";
 import type { Asked } from "../../api.ts";
+import { useMedia } from "../../hooks.ts";
 import { Conversation } from "../../parts/Conversation.tsx";
 import { State } from "../../parts/Icon.tsx";
 
 /** What the run had come to, and what was said to the model that asked for the call. */
 export function SoFar({ asked, linked }: { asked: Asked; linked: boolean }) {
   const known = asked.so_far;
+  const isBeside = useMedia("(min-width: 1280px)");
   if (!known) return null;
   return (
     <aside class="ask-side" aria-label="The run so far">
-      <details open={known.messages.length > 0}>
+      <details open={isBeside || known.messages.length > 0}>
         <summary>
           <h2>The run so far</h2>
         </summary>

@@ -10,6 +10,9 @@ import "../../parts/Table.css";
 type Comparison = components["schemas"]["Comparison"];
 type Row = components["schemas"]["RunRow"];
 
+/** What the rows are called here that are named for programs. */
+const WORDS: Readonly<Record<string, string>> = { duration: "took, s", input_tokens: "input tokens", output_tokens: "output tokens", tool_calls: "tool calls" };
+
 /** Two runs side by side: what they used, and by which agent and model. */
 export function ComparePage() {
   const search = useSearch();
@@ -19,6 +22,8 @@ export function ComparePage() {
   const runs = useGet<Runs>("/api/runs");
   const { data, error } = useGet<Comparison>(a && b ? `/api/compare?a=${encodeURIComponent(a)}&b=${encodeURIComponent(b)}` : null);
   const rows = runs.data?.page.rows ?? [];
+  const name = rows.find((row) => row.run === a)?.name;
+  const isLike = (row: Row): boolean => row.name === name;
   const pick = (name: string, value: string) => {
     asked.set(name, value);
     go(`/compare?${asked}`, { replace: true });
@@ -28,7 +33,7 @@ export function ComparePage() {
       <div class="head">
         <h1>Compare</h1>
         <Pick label="This run" value={a} rows={rows} onPick={(value) => pick("a", value)} />
-        <Pick label="with that run" value={b} rows={rows} onPick={(value) => pick("b", value)} />
+        <Pick label="with that run" value={b} rows={[...rows.filter(isLike), ...rows.filter((row) => !isLike(row))]} onPick={(value) => pick("b", value)} />
       </div>
       {(error ?? runs.error) !== null && <Failed error={error ?? runs.error ?? ""} />}
       {data && (
@@ -39,7 +44,7 @@ export function ComparePage() {
                 <th>What</th>
                 {[data.a, data.b].map((run, at) => (
                   <th key={at} class="n">
-                    <Link href={`/runs/${encodeURIComponent(run.run)}`}>{visible(run.name ?? run.run)}</Link>
+                    <Link href={`/runs/${encodeURIComponent(run.run)}`}>{`${visible(run.name ?? run.run)}, ${moment(run.began / 1e9)}`}</Link>
                   </th>
                 ))}
               </tr>
@@ -47,7 +52,7 @@ export function ComparePage() {
             <tbody>
               {data.rows.map((row) => (
                 <tr key={row.what}>
-                  <td title={row.what}>{row.what}</td>
+                  <td title={row.what}>{WORDS[row.what] ?? row.what}</td>
                   <td class="n">{row.a_text}</td>
                   <td class="n">{row.a_text === row.b_text ? <span class="dim">{row.b_text}</span> : <b>{row.b_text}</b>}</td>
                 </tr>

@@ -54,7 +54,7 @@ export function WhatIf() {
           <input class="field" aria-label="Value" inputMode="decimal" placeholder="of" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
           <span class="dim">
             {UNITS[kind]}
-            {now && `, last ${now[1]}`}
+            {now && `, the latest limit is ${now[1]}`}
           </span>
         </div>
         <input
@@ -87,7 +87,7 @@ export function WhatIf() {
             <>
               <i class="now-at" style={{ left: `${nowAt}%` }} />
               <span class={nowAt > 80 ? "said onleft" : "said"} style={{ left: `${nowAt}%` }}>
-                last {now?.[1]}
+                latest limit {now?.[1]}
               </span>
             </>
           )}

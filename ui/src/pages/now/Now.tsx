@@ -2,13 +2,14 @@ import { Fragment } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { Link, useLocation } from "wouter-preact";
 import { type Bar, type Now, type NowRow, session } from "../../api.ts";
-import { useKeys } from "../../hooks.ts";
+import { useKeys, useSeconds } from "../../hooks.ts";
 import { now } from "../../live.ts";
 import { Empty } from "../../parts/Empty.tsx";
 import { type Key, Page } from "../../parts/Frame.tsx";
 import { Icon, Says, State } from "../../parts/Icon.tsx";
 import { LimitBar, Meter } from "../../parts/LimitBar.tsx";
 import { Steps, Twist } from "../../parts/Tree.tsx";
+import { span } from "../../words.ts";
 import { Budgets } from "./Budgets.tsx";
 import { actsOf, type Asked, Steering, WORDS } from "./Steering.tsx";
 import "../../parts/Table.css";
@@ -174,6 +175,17 @@ function Board({ known }: { known: Now }) {
   );
 }
 
+/** How long a call waits for a person, and for how long yet. */
+function AskedFor({ asked, expires }: { asked: number; expires: number | null }) {
+  const at = useSeconds();
+  return (
+    <span class="soft asked">
+      waits {span(at - asked)}
+      {expires !== null && `, expires in ${span(expires - at)}`}
+    </span>
+  );
+}
+
 const SAMPLE: Bar = {
   kind: "cost",
   title: "An example",
@@ -287,6 +299,7 @@ function Line({ row, selected, open, onChoose, onFold }: LineProps) {
                 <span class={row.note.ask ? "cut grow mono" : "cut grow"} title={row.note.text}>
                   {row.note.text}
                 </span>
+                {row.note.asked_at != null && <AskedFor asked={row.note.asked_at} expires={row.note.expires_at ?? null} />}
                 {row.note.ask && (
                   <Link class="btn" href={`/approvals/${row.note.ask}`} aria-label={`Look at ${row.note.text}`}>
                     Look

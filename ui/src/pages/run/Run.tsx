@@ -34,7 +34,7 @@ interface Line {
   turns: readonly TreeRow[] | null;
 }
 
-const FEWEST = 8;
+const FEWEST = 10;
 const FIRST = 2;
 const LAST = 3;
 
@@ -82,7 +82,7 @@ function together(turns: readonly TreeRow[]): TreeRow {
   for (const [, , kind, title] of turns) if (kind === "tool") tools.set(title, (tools.get(title) ?? 0) + 1);
   const calls = turns.length - [...tools.values()].reduce((sum, each) => sum + each, 0);
   const parts = [...(calls > 0 ? [many(calls, "turn")] : []), ...[...tools].slice(0, 3).map(([name, times]) => `${times} × ${name}`)];
-  return [`turns/${first[0]}`, first[1], "turns", parts.join(", "), "ok", first[5], last[5] + (last[6] ?? 0) - first[5], "", "", "", ""];
+  return [`turns/${first[0]}`, first[1], "turns", parts.join(", "), "ok", first[5], last[5] + (last[6] ?? 0) - first[5], "", "", "", "", []];
 }
 
 /** For each line, at which levels something follows below it: one bit a level. */
@@ -179,17 +179,17 @@ function Elsewhere({ id }: { id: string }) {
 }
 
 /** A run in a file of its own: no other page, and nothing that changes. */
-export function ExportedRun({ data }: { data: Run }) {
+export function ExportedRun({ data, open, at }: { data: Run; open: readonly NowRow[]; at: string }) {
   const name = visible(data.run.name ?? data.run.run);
   useTitle(name);
   return (
     <div class="frame fixed">
       <header class="top">
         <span class="brand">ravi</span>
-        <span class="nav soft exported">One run, exported: nothing here changes any more.</span>
+        <span class="nav soft exported">One run, exported at {at}: nothing here changes any more.</span>
       </header>
       <main class="main">
-        <Whole data={data} name={name} />
+        <Whole data={data} name={name} open={open} />
       </main>
     </div>
   );
@@ -214,7 +214,7 @@ function Whole({ data, name, open = [], isReading = false }: WholeProps) {
   const guides = useMemo(() => followed(lines), [lines]);
   const ticks = useMemo(() => ticksOf(data.length), [data.length]);
   const limits = data.limits.length > 0 ? data.limits : limitsNow(open);
-  const waits = open.find((row) => row.note?.ask);
+  const waits = told === null ? open.find((row) => row.note?.ask) : undefined;
   const refused = lines.findIndex(({ row }) => row[4] === "refused" && isCall(row));
   const [chosen, setChosen] = useState(wanted);
   const stood = useRef(0);
@@ -251,7 +251,7 @@ function Whole({ data, name, open = [], isReading = false }: WholeProps) {
     };
     (turns ? setOpened : setFolded)(change);
   };
-  const top = open.find((row) => row.kind === "run");
+  const top = told === null ? open.find((row) => row.kind === "run") : undefined;
   const [asking, setAsking] = useState<Asked | null>(null);
   const press = (key: string) => {
     const op = KEYS_OF[key]?.find((each) => top?.can.includes(each));
@@ -299,7 +299,7 @@ function Whole({ data, name, open = [], isReading = false }: WholeProps) {
               <Link class="btn" href={`/compare?a=${encodeURIComponent(data.run.run)}`}>
                 Compare…
               </Link>
-              <a class="btn" href={`/api/export/${encodeURIComponent(data.run.run)}`} download={`${data.run.run}.html`}>
+              <a class="btn" href={`/api/export/${encodeURIComponent(data.run.run)}`} download>
                 Export HTML
               </a>
               {data.jaeger && (
@@ -421,12 +421,12 @@ function Left({ line, guide, open, onFold }: { line: Line; guide: readonly boole
             <Icon name={open ? "down" : "right"} />
           </button>
         ) : null}
-        {kind !== "turns" && <Icon name={isPlain ? (SHAPES[kind] ?? "run") : tone} />}
+        {kind !== "turns" && <Icon name={isPlain && kind !== "run" ? (SHAPES[kind] ?? "run") : tone} />}
         <span class="name" title={title}>
           {title}
         </span>
       </span>
-      <span class="n">{given || taken ? `${given}→${taken}` : ""}</span>
+      <span class="n">{taken ? `${given}→${taken}` : given}</span>
       <span class="n">{cost}</span>
     </span>
   );
@@ -460,7 +460,7 @@ function Turns({ turns, length }: { turns: readonly TreeRow[]; length: number })
 
 /** One line's time: a model call solid, a tool outlined, a scope thin, what is under way open to the right, a refusal a square. */
 function Lane({ row, length }: { row: TreeRow; length: number }) {
-  const [, , kind, , tone, begin, took, , , , remark] = row;
+  const [, , kind, , tone, begin, took, , , , remark, waits] = row;
   const left = (begin / length) * 100;
   const width = ((took ?? length - begin) / length) * 100;
   const isScope = !isCall(row);
@@ -477,7 +477,12 @@ function Lane({ row, length }: { row: TreeRow; length: number }) {
           </span>
         </>
       ) : (
-        <i class={`b ${isScope ? "scope" : kind === "tool" ? "tool" : "chat"}${took === null ? " live" : ""}`} style={{ left: `${left}%`, width: `${width}%` }} />
+        <>
+          <i class={`b ${isScope ? "scope" : kind === "tool" ? "tool" : "chat"}${took === null ? " live" : ""}`} style={{ left: `${left}%`, width: `${width}%` }} />
+          {waits.map(([from, long]) => (
+            <i key={from} class="b waits" title="waited for a person" style={{ left: `${(from / length) * 100}%`, width: `${(long / length) * 100}%` }} />
+          ))}
+        </>
       )}
     </span>
   );

@@ -75,7 +75,7 @@ export function SpendPage() {
         <div class="acts">
           <div class="seg" role="group" aria-label="When">
             {TIMES.map(([name, from, until]) => (
-              <button key={name} type="button" aria-current={since === from ? "true" : undefined} onClick={() => set({ since: from, until })}>
+              <button key={name} type="button" aria-current={since === from && (asked.get("until") ?? "") === until ? "true" : undefined} onClick={() => set({ since: from, until })}>
                 {name}
               </button>
             ))}
@@ -333,6 +333,7 @@ function Rows({ data, by, since, until }: { data: Spend; by: readonly string[]; 
                     {row.parts.map(([series, width], part) => (
                       <i key={part} class={`s${series + 1}`} style={{ width: `${width}%` }} />
                     ))}
+                    {row.unknown && <i class={row.parts.length > 0 ? "unpriced more" : "unpriced"} title="calls without a price" />}
                   </span>
                 </td>
                 <td role="cell" class="n s-money">{row.cost}</td>
