@@ -24,7 +24,7 @@ from ravi_otel.policy._contracts import ChatMessage, LLMClient
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ExecutionBudget
 from ravi_otel.supervisor import Approver, Budget, GateState, RunState, Supervisor, ToolGateway
-from ravi_otel.supervisor._pending_call import AuditSink
+from ravi_otel.supervisor._decisions import AuditSink
 
 _CEILING: Final = 2
 _PROTOCOL: Final = """\

@@ -79,7 +79,7 @@ _READ_BY: Final = ("__iter__", "__getitem__", "__len__")
 
 
 def json_for_program_value(value: object, *, anything: bool) -> Any:
-    """Give the JSON value that stands for a program's own: a list for a tuple, a set, a range or a view of a dict.
+    """Return the JSON value that stands for a program's own: a list for a tuple, a set, a range or a view of a dict.
 
     With `anything`, for a parameter that takes whatever it is given, also text for a date, a Decimal and its like. What it is given as
     is not changed. Raises NotPlainError for what has nothing that stands for it, and for anything that can be read only once.
@@ -99,7 +99,7 @@ class _ProgramValueReader:
         self._left = MOST_VALUES
 
     def of(self, value: Any, depth: int) -> Any:
-        """Give what stands for one value."""
+        """Return what stands for one value."""
         self._left -= 1
         if self._left < 0:
             raise NotPlainError("too_large", f"is beyond the {MOST_VALUES} values that are read; give less.")
@@ -143,7 +143,7 @@ def _is_named_tuple(kind: type[Any]) -> bool:
 
 
 def is_read_once(value: object) -> bool:
-    """Tell that something in a value is an iterator, a generator or something to await: looking at it would use it up, or never end.
+    """Whether something in a value is an iterator, a generator or something to await: looking at it would use it up, or never end.
 
     Of what is too large to be looked through it is said too.
     """
@@ -166,7 +166,7 @@ def _is_read_once(value: Any, depth: int, left: list[int]) -> bool:
 
 
 def is_disguised(value: Any, depth: int) -> bool:
-    """Tell that something in a program's own value poses as a plain one: a subclass of text, of a number or of a container."""
+    """Whether something in a program's own value poses as a plain one: a subclass of text, of a number or of a container."""
     kind = cast("Any", type(value))
     if depth > MOST_DEPTH:
         return True
@@ -191,7 +191,7 @@ def without_iterators(hint: Any) -> Any:
 
 
 def is_read_lazily(schema: Any, depth: int = 0) -> bool:
-    """Tell that a pydantic schema reads something bit by bit."""
+    """Whether a pydantic schema reads something bit by bit."""
     if depth > MOST_DEPTH:
         return False
     if isinstance(schema, Mapping):
@@ -231,7 +231,7 @@ class UnfitError(RaviError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """Be one parameter: `shown` is its type in words, `adapter` what checks it, None where nothing can.
+    """One parameter: `shown` is its type in words, `adapter` what checks it, None where nothing can.
 
     `default` is the default as a plain JSON value, where it has one that JSON has; `anything` is that it takes whatever it is given.
     """
@@ -247,19 +247,19 @@ class Parameter:
 
     @property
     def has_plain_default(self) -> bool:
-        """Tell that its default can be filled in, shown and judged."""
+        """Whether its default can be filled in, shown and judged."""
         return self.default is not _MISSING
 
     @property
     def can_be_given(self) -> bool:
-        """Tell that there may be a value that fits: a function, a class or an object has nothing in JSON that stands for it."""
+        """Whether there may be a value that fits: a function, a class or an object has nothing in JSON that stands for it."""
         if self.adapter is None:
             return False
         schema = cast("Any", self.adapter.core_schema)
         return schema["type"] not in _NO_JSON and schema.get("schema", {}).get("cls") is not type
 
     def fit(self, value: object) -> Any:
-        """Give the plain value that stands for `value`; raises UnfitError or NotPlainError.
+        """Return the plain value that stands for `value`; raise UnfitError or NotPlainError.
 
         What it is made into must be written as it was given: a key that would be dropped, a number or a truth value that would become
         another, and a type that hides what is in it are refused.
@@ -280,13 +280,13 @@ class Parameter:
         return effective
 
     def made(self, value: Any) -> Any:
-        """Make of a plain value what the tool is given; raises UnfitError."""
+        """Make of a plain value what the tool is given; raise UnfitError."""
         if self.exactly is not None and type(value) is self.exactly and is_scalar(value):
             return value
         return _validate(self._known(), value)
 
     def check(self, value: Any) -> None:
-        """Hold a Python value, as a tool returns it, to the annotation; raises UnfitError."""
+        """Hold a Python value, as a tool returns it, to the annotation; raise UnfitError."""
         if self.adapter is None:
             return
         try:
@@ -295,7 +295,7 @@ class Parameter:
             raise UnfitError("bad_arg_type", _first_problem(error)) from None
 
     def _taken(self, value: Any) -> Any:
-        """Give a scalar that is what is asked for, and a whole number as the float it is exactly; None for any other."""
+        """Return a scalar that is what is asked for, and a whole number as the float it is exactly; None for any other."""
         kind = _type_of(value)
         if self.exactly is float and (kind is float or kind is int):
             return float(value) + 0.0 if float(value) == value else None  # -0.0 is taken as 0.0
@@ -357,7 +357,7 @@ def _as_sentence(said: str) -> str:
 
 
 def _reconcile(given: Any, written: Any) -> Any:
-    """Give what is judged and run: what was given, with what a nested default adds; raises UnfitError where they are not the same."""
+    """Return what is judged and run: what was given, with what a nested default adds; raise UnfitError where they are not the same."""
     kind, other = _type_of(given), _type_of(written)
     if kind is dict and other is dict:
         return _reconcile_table(given, written)
@@ -483,7 +483,7 @@ def _unpacked(kind: Any) -> Iterator[tuple[str, Parameter]]:
 
 
 def _typed_dict_keys(kind: Any) -> dict[str, tuple[Any, bool]]:
-    """Give the type of each key of a TypedDict, and whether it must be there: its own set of them is wrong where annotations are text."""
+    """Return the type of each key of a TypedDict, and whether it must be there: its own set of them is wrong where annotations are text."""
     made: dict[str, tuple[Any, bool]] = {}
     for name, hint in typing.get_type_hints(kind, include_extras=True).items():
         origin = typing.get_origin(hint)
@@ -493,7 +493,7 @@ def _typed_dict_keys(kind: Any) -> dict[str, tuple[Any, bool]]:
 
 
 def _resolve_hint(fn: Callable[..., Any], annotation: Any) -> tuple[bool, Any]:
-    """Give the type that an annotation means, text or not, and whether that could be told."""
+    """Return the type that an annotation means, text or not, and whether that could be told."""
     if annotation is inspect.Parameter.empty:
         return True, Any
     carrier: Any = lambda: None  # noqa: E731 - only there to have annotations
@@ -554,7 +554,7 @@ def _type_in_words(hint: Any) -> str:
 
 
 def schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Give the JSON schema of each, and the definitions they share; one that cannot be checked allows nothing."""
+    """Return the JSON schema of each, and the definitions they share; one that cannot be checked allows nothing."""
     known = [(name, "validation", each.adapter) for name, each in parameters.items() if each.adapter is not None]
     made, shared = pydantic.TypeAdapter.json_schemas(cast("Any", known), ref_template="#/$defs/{model}")
     properties: dict[str, Any] = {}
@@ -596,7 +596,7 @@ class BadArguments(RaviError):  # noqa: N818 - named as the stop reason that com
 
     @property
     def spelling(self) -> str:
-        """Say it for programs: `missing_required_arg:T:A`, `extra_tool_args:T`."""
+        """Return it as programs read it: `missing_required_arg:T:A`, `extra_tool_args:T`."""
         named = self.code in _SPELLED_WITH_ARGUMENT and self.argument is not None
         return f"{self.code}:{self.tool}:{self.argument}" if named else f"{self.code}:{self.tool}"
 
@@ -615,7 +615,7 @@ class BadResult(RaviError):  # noqa: N818 - named as the stop reason that comes 
 
 
 class _ReadingOf:
-    """Be at work on what a tool is called with, or gave: a validator of the program's own may call whatever it likes meanwhile."""
+    """The time in which a tool's arguments, or its result, are read: a validator of the program's own may call anything meanwhile."""
 
     __slots__ = ("_token", "is_open", "signature")
 
@@ -656,7 +656,7 @@ NO_ARGUMENTS: Final = Arguments({}, "{}", exact=True)
 
 @dataclass(frozen=True, slots=True)
 class ToolSignature:
-    """Be what a tool takes and gives, as its own signature says.
+    """What a tool takes and gives, as its own signature says.
 
     A parameter without an annotation takes any JSON value. One whose annotation cannot be checked (`unknown_arg_spec`) takes nothing.
     `**kwargs` takes further names, each a plain ASCII identifier, held to its annotation; `*args` takes nothing but what a program gives.
@@ -672,7 +672,7 @@ class ToolSignature:
 
     @classmethod
     def of(cls, fn: Callable[..., Any], name: str | None = None) -> ToolSignature:
-        """Read the signature of any callable; raises ConfigurationError for one that has none."""
+        """Read the signature of any callable; raise ConfigurationError for one that has none."""
         named = checks.name("name", name or getattr(fn, "__name__", None) or type(fn).__name__, "issue_refund")
         parameters, rest, placed = read_parameters(fn, named)
         required = tuple(each.name for each in parameters.values() if each.required)
@@ -748,7 +748,7 @@ class ToolSignature:
         return arguments.keys() >= set(self.required)
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Make of what `read` gave the values that the tool is called with, by name: enum members, models, dates; raises BadArguments.
+        """Make of what `read` gave the values that the tool is called with, by name: enum members, models, dates; raise BadArguments.
 
         Each call makes them anew, so a tool that changes its arguments changes nobody else's.
         """
@@ -768,7 +768,7 @@ class ToolSignature:
         return made
 
     def read_result(self, value: Any) -> Any:
-        """Give back what the tool returned, untouched, if it is what the annotation says; raises BadResult."""
+        """Return what the tool returned, untouched, if it is what the annotation says; raise BadResult."""
         if self.returns is not None and not (type(value) is self.returns.exactly and is_scalar(value)):
             try:
                 with _ReadingOf(self):
@@ -780,7 +780,7 @@ class ToolSignature:
         return value
 
     def json_schema(self) -> dict[str, Any]:
-        """Give the JSON schema of the arguments, as a model is told it; additional names are allowed only where the tool takes them."""
+        """Return the JSON schema of the arguments, as a model is told it; additional names are allowed only where the tool takes them."""
         rest = {} if self.rest is None else {"": self.rest}
         properties, shared = schemas({**self.parameters, **rest})
         further = properties.pop("", False)
@@ -884,12 +884,12 @@ def is_being_read(signature: ToolSignature) -> bool:
 
 
 def _is_plain_name(key: str) -> bool:
-    """Tell that a further name is a plain one: ASCII, an identifier, and none of Python's own."""
+    """Whether a further name is a plain one: ASCII, an identifier, and none of Python's own."""
     return key.isascii() and key.isidentifier() and not key.startswith("__")
 
 
 def _visible_form(name: str) -> str:
-    """Give what a name looks like: compatibility forms and marks undone, the invisible left out."""
+    """Return what a name looks like: compatibility forms and marks undone, the invisible left out."""
     flat_copy = unicodedata.normalize("NFKD", name).casefold().translate(_LOOKS_LIKE)
     return "".join(char for char in flat_copy if unicodedata.category(char) not in _UNSEEN)
 

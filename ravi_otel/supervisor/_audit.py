@@ -66,7 +66,7 @@ class Head:
 
 
 def hash_of(entry: Mapping[str, Any]) -> str:
-    """Give the SHA-256 of an entry, all of it but its own hash."""
+    """Return the SHA-256 of an entry, all of it but its own hash."""
     return hashlib.sha256(_canonical_bytes({name: value for name, value in entry.items() if name != "hash"})).hexdigest()
 
 
@@ -152,7 +152,7 @@ def open_locked(path: Path) -> Generator[int, None, None]:
 
 
 def recover(path: Path, opened: int, run_id: object) -> tuple[Head, int]:
-    """Find the end of the chain, and take off what a killed process left of a line; gives how many bytes that was.
+    """Find the end of the chain, and take off what a killed process left of a line; return how many bytes that was.
 
     Raises AuditError when the file is not the one that was written.
     """
@@ -213,7 +213,7 @@ def read_lines(opened: int, start: int, end: int) -> Generator[bytes, None, None
 
 
 def _has_last_entry(opened: int, head: Head) -> bool:
-    """Tell that the last entry which the record knows of is in its place."""
+    """Whether the last entry which the record knows of is in its place."""
     line = os.pread(opened, head.last, head.size - head.last)
     entry = read_entry(line)
     return entry is not None and entry.get("hash") == head.hash and _is_as_written(entry, line)
@@ -299,7 +299,7 @@ _NO_ENTRIES: Final = Head()
 
 
 class AuditLog:
-    """Be the audit logs in a directory, one a run. Arguments are written as their SHA-256, with `content` as they are too.
+    """The audit logs in a directory, one a run. Arguments are written as their SHA-256, with `content` as they are too.
 
     Any number of threads and processes may write at once: an entry is one append under a lock of the file's, which the system takes
     back from a process that is killed. An entry that was written whole stays; what a killed process left of one is taken off by the next.
@@ -323,7 +323,7 @@ class AuditLog:
         return self.directory / f"{log_name(run_id)}{AUDIT_SUFFIX}"
 
     def head(self, run_id: str | None) -> str | None:
-        """Give the hash of the run's last entry, None when it has none: kept elsewhere, it shows whether the whole log was made anew."""
+        """Return the hash of the run's last entry, None when it has none: kept elsewhere, it shows whether the whole log was made anew."""
         known = read_head(self.path(run_id))
         return None if known is None or known.entries == 0 else known.hash
 
@@ -487,7 +487,7 @@ LIMIT_CHANGES: Final = LimitChanges()
 
 
 def log_name(run_id: str | None) -> str:
-    """Give the beginning of the file's name for a run: its id, or a hash of one that is no name for a file."""
+    """Return the beginning of the file's name for a run: its id, or a hash of one that is no name for a file."""
     if run_id is None:
         return _NO_RUN
     if _SAFE_NAME.fullmatch(run_id) and run_id != _NO_RUN:
@@ -504,7 +504,7 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fact(value: object) -> Any:
-    """Give a fact as JSON has it; what JSON has not, as a text that tells it."""
+    """Return a fact as JSON has it; what JSON has not, as a text that tells it."""
     if isinstance(value, str):
         return _storable_text(value)
     with contextlib.suppress(RaviError):
@@ -515,7 +515,7 @@ def _fact(value: object) -> Any:
 
 
 def _storable_text(text: str | None, most: int = _MOST_TEXT) -> Any:
-    """Give a text that any file can hold, cut where it is too long."""
+    """Return a text that any file can hold, cut where it is too long."""
     if text is None:
         return None
     whole = str.__str__(text).encode("utf-8", "replace").decode("utf-8")
@@ -527,7 +527,7 @@ _MOST_AHEAD = 1
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """Be what was found in one log.
+    """What was found in one log.
 
     `entries` follow from one another, the last of them has the hash `head`; `bad_line` is the number of the first line that does not,
     None when all do. `problems` say what is wrong, nothing when the log is as it was written. `remarks` are no fault of anybody's.
@@ -543,7 +543,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Tell that nothing is wrong."""
+        """Whether nothing is wrong."""
         return not self.problems
 
 

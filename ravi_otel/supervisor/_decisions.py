@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import hashlib
+from collections import deque
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, is_dataclass
+from enum import Enum, StrEnum
+from json import dumps  # as it is now: the program may make tools of that module's functions
 from types import MappingProxyType
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
@@ -13,6 +18,7 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, JsonObject
 from ravi_otel.supervisor._arguments import BadArguments, ToolSignature
 from ravi_otel.supervisor._json import NotJsonError, NotPlainError, plain, read_json
+from ravi_otel.supervisor.approval._request import ANYBODY, Approver, Approvers
 
 Action: TypeAlias = dict[str, Any]
 """What is proposed: `{"kind": "tool", "name": str, "args": {...}}` or `{"kind": "final", "answer": str}`."""
@@ -29,7 +35,7 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Be what a supervisor decides about one action.
+    """What a supervisor decides about one action.
 
     `reason` is a short spelling for programs (`refund_within_auto_limit`). `revised_action` is the whole action to go on with instead, of
     "revise" only; it is validated and reviewed again. `risk_score`, 0 to 1, is told and changes nothing.
@@ -92,7 +98,7 @@ class InvalidAction(RaviError):  # noqa: N818 - named as the stop reason it is
 
 
 def read_action(raw: object, signatures: Mapping[str, ToolSignature], *, may_lack: Mapping[str, Collection[str]] | None = None) -> Action:
-    """Read a proposed action, an object or its JSON text, into one of the two shapes of `Action`; raises InvalidAction.
+    """Read a proposed action, an object or its JSON text, into one of the two shapes of `Action`; raise InvalidAction.
 
     Text and object are read alike. A tool's `args` may be left out or null where it takes none, and are held to its signature, defaults
     filled in; those that `may_lack` names by tool may be absent, for a rule fills them in. The result shares nothing with `raw`.
@@ -163,3 +169,165 @@ def _refuse_extra_keys(given: dict[Any, Any], known: Collection[str], reason: st
 def _ascii_name(name: str) -> str:
     """Write a name that a model made up so that it can stand in a stop reason: ASCII, one line, short."""
     return ascii(name)[1:-1][:60]
+
+
+# -- what a gate decides by ------------------------------------------------------------------------------------------
+
+
+_DEEPEST: Final = 3
+
+
+_MOST_OBJECTS: Final = 500
+
+
+def policy_text(value: object) -> str:
+    """Write a value: of an object of any class its fields, for its own `repr` may tell no more than where it lies.
+
+    Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
+    the rest is written as which one it is, and so is a lock, whose state is no value of anything.
+    """
+    try:
+        return dumps(value, sort_keys=True)
+    except (TypeError, ValueError, RecursionError):
+        return dumps(_PolicyWriter().rows(value))
+
+
+class _PolicyWriter:
+    """Go through a value by levels, each object once: what is near is written before what is far."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._ahead: deque[tuple[Any, int]] = deque()
+        self._alive: list[Any] = []  # whose numbers are no others'
+        self._objects = 0
+
+    def rows(self, value: Any) -> list[Any]:
+        """Write each object in a row of its own, in which others are named by number."""
+        rows = [self._refer(value, 0)]
+        while self._ahead:
+            given, depth = self._ahead.popleft()
+            rows.append(self._row(given, depth))
+        return rows
+
+    def _refer(self, value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if isinstance(value, (int, float, str, bytes, Enum, type)) or callable(value):
+            return [type(value).__qualname__, repr(value)]  # of a method, which is made anew each time, the object's place
+        known = self._numbers.get(id(value))
+        if known is None:
+            known = self._numbers[id(value)] = len(self._numbers)
+            self._alive.append(value)
+            self._ahead.append((value, depth))
+        return [known]
+
+    def _row(self, given: Any, depth: int) -> Any:
+        if isinstance(given, Mapping):
+            pairs = cast("Mapping[Any, Any]", given).items()  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
+            return [[self._refer(each, depth) for each in pair] for pair in sorted(pairs, key=lambda pair: _repr_of(pair[0]))]
+        if isinstance(given, (list, tuple)):
+            return [self._refer(each, depth) for each in cast("list[Any]", given)]
+        if isinstance(given, (set, frozenset)):
+            return [self._refer(each, depth) for each in sorted(cast("set[Any]", given), key=_repr_of)]
+        fields = _fields(given)
+        if fields and not is_dataclass(given):
+            self._objects += 1
+            depth += 1
+            if depth > _DEEPEST or self._objects > _MOST_OBJECTS:
+                return _identity_of(given)
+        return [type(given).__qualname__, {name: self._refer(each, depth) for name, each in fields.items()}] if fields else _repr_of(given)
+
+
+def _repr_of(value: object) -> str:
+    """Return its own `repr`, if that is about a value."""
+    said = repr(value)
+    return _identity_of(value) if " at 0x" in said else said
+
+
+def _identity_of(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__} {id(value)}"
+
+
+def _fields(given: object) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for kind in type(given).__mro__:
+        slots: Any = vars(kind).get("__slots__", ())
+        for name in [slots] if isinstance(slots, str) else list(slots):
+            if name not in ("__dict__", "__weakref__") and hasattr(given, name):
+                found[name] = getattr(given, name)
+    return found | dict(getattr(given, "__dict__", {}))
+
+
+class AuditSink(Protocol):
+    """Write down what happens at the gate; whatever it raises lets nothing through."""
+
+    def note(
+        self,
+        what: Any,
+        *,
+        run_id: str | None,
+        agent_name: str | None,
+        tool: str,
+        op_id: str,
+        arguments: Mapping[str, Any] | str | None,
+        **facts: Any,
+    ) -> None:
+        """Write one entry; `facts` are the audit log's own, each by its name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateTerms:
+    """What a gate decides by."""
+
+    supervisor: Supervisor | None
+    approver: Approver | None
+    policy: Any
+    audit: AuditSink | None
+    read_only: frozenset[str]
+    expires_s: float | None
+    policy_version: str | None
+    approvers: Approvers = ANYBODY
+
+    def version(self) -> str:
+        """Name what is decided by, as it is at this moment: an approval of another version is none."""
+        if self.policy_version is not None:
+            return self.policy_version
+        policy = "null" if self.policy is None else policy_text(self.policy)
+        return _sha256_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
+
+    def policy_now(self) -> Any:
+        """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
+
+        What cannot be copied is given as it is.
+        """
+        if self.policy is None:
+            return None
+        try:
+            return copy.deepcopy(self.policy)
+        except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
+            return self.policy
+
+    def may_lack(self, tool: str) -> Collection[str]:
+        """List what the supervisor fills in when it is missing."""
+        ask = getattr(self.supervisor, "may_lack", None)
+        return cast("Collection[str]", ask(tool)) if callable(ask) else ()
+
+
+@functools.lru_cache(maxsize=64)
+def _sha256_of(*said: str) -> str:
+    return hashlib.sha256(dumps(said).encode()).hexdigest()
+
+
+NOTHING_DECIDES: Final = _sha256_of("none", "null")
+"""The version of a gate that has neither a supervisor nor a policy."""
+
+
+def _version_of(supervisor: object) -> str:
+    own = getattr(supervisor, "version", None)
+    name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
+    if own is None or callable(own):
+        return name
+    if isinstance(own, str):
+        return f"{name} {own}"
+    return f"{name} {policy_text(own)}"

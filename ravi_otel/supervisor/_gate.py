@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import weakref
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, TypeAlias, cast
 
 from ravi_otel._enforcement.ledger.contract import new_op_id
@@ -17,18 +15,15 @@ from ravi_otel._flow import Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._runtime.gate_review import is_async
 from ravi_otel._runtime.state import STATE
-from ravi_otel.errors import ConfigurationError, StopRun, ToolDeniedError
-from ravi_otel.hooks._listeners import swallow
+from ravi_otel.errors import ConfigurationError, ToolDeniedError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import Coloured, GateVerdict, ToolGate, ToolOutcome, ToolRequest
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor._arguments import BadArguments, BadResult, ProgramValues, ToolSignature, is_being_read
+from ravi_otel.supervisor._arguments import BadResult, ProgramValues, ToolSignature
 from ravi_otel.supervisor._audit import LIMIT_CHANGES
-from ravi_otel.supervisor._decisions import GateState, Supervisor
-from ravi_otel.supervisor._json import NotPlainError, canonical, encode_canonical, plain
-from ravi_otel.supervisor._pending_call import FINAL_ANSWER, AuditSink, GateCall, GateTerms, PendingCall, Refused, error_place
+from ravi_otel.supervisor._decisions import NOTHING_DECIDES, AuditSink, GateState, GateTerms, Supervisor
+from ravi_otel.supervisor._pending_call import FINAL_ANSWER, MOST_ERROR, GateCall, PendingCall, Refused
 from ravi_otel.supervisor._run_state import LoopRules, Loops, RunHistory, RunState, is_reviewing, keeper_for_run, keeper_of
-from ravi_otel.supervisor._sync_async import call_program
 from ravi_otel.supervisor.approval._request import ANYBODY, OTHERS, Approver, Approvers
 from ravi_otel.supervisor.rules._kinds import Rule, error_in
 
@@ -41,7 +36,7 @@ Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any
 
 
 def read_tools(tools: Tools) -> dict[str, ToolSignature]:
-    """Read the signatures of tools; raises ConfigurationError for two of one name and for what cannot be called."""
+    """Read the signatures of tools; raise ConfigurationError for two of one name and for what cannot be called."""
     if isinstance(tools, Mapping):
         return {name: ToolSignature.of(fn, name) for name, fn in cast("Mapping[str, Callable[..., Any]]", tools).items()}
     given: Any = tools  # the caller may not type-check
@@ -170,7 +165,7 @@ def read_approvers(supervisor: Any, given: Any, requester_may_approve: Any) -> A
 
 
 def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[[], GateState]:
-    """Give what makes the state of a run."""
+    """Return what makes the state of a run."""
     if given is None:
         return RunState
     refuse_async("Gate(state)", given, ("begin", "end"))
@@ -224,6 +219,8 @@ class Gate:
         requester_may_approve: bool | None = None,
     ) -> None:
         self._signatures = read_tools(tools)
+        if policy_version is None and supervisor is None and policy is None:
+            policy_version = NOTHING_DECIDES
         self._allow = frozenset(self._signatures) if allow is None else read_names("Gate(allow)", allow)
         self._terms = GateTerms(
             supervisor=check_methods("supervisor", supervisor, ("review",), "review(action, state, policy) method"),
@@ -242,7 +239,7 @@ class Gate:
         self._rules = rules if loops else None
         self._state = state_source(state)
         self._shared = keeper_of(self._state()) if isinstance(state, GateState) and not inspect.isclass(state) else None
-        self._standings: weakref.WeakKeyDictionary[Scope, RunHistory] = weakref.WeakKeyDictionary()
+        self._histories: weakref.WeakKeyDictionary[Scope, RunHistory] = weakref.WeakKeyDictionary()
         self._calls: dict[str, PendingCall] = {}
         self._lock = ForkLock()
 
@@ -251,18 +248,18 @@ class Gate:
 
     @property
     def signatures(self) -> Mapping[str, ToolSignature]:
-        """Give what the tools take, by name."""
+        """Return what the tools take, by name."""
         return dict(self._signatures)
 
     @property
     def state(self) -> GateState:
-        """Give the state of the run that the code runs in."""
-        return self._standing(STATE.locate()[0]).kept.state
+        """Return the state of the run that the code runs in."""
+        return self._history(STATE.locate()[0]).keeper.state
 
     @property
     def calls(self) -> tuple[GateCall, ...]:
         """List the calls that were judged in the run that the code runs in, the first one first; of very many the last thousand."""
-        return tuple(self._standing(STATE.locate()[0]).judged)
+        return tuple(self._history(STATE.locate()[0]).judged)
 
     # -- a tool's call ------------------------------------------------------------------------------------------------
 
@@ -270,16 +267,18 @@ class Gate:
         """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
         scope, _ = STATE.locate()
-        kept: ProgramValues | None = {} if request.in_place else None
-        standing = self._standing(scope)
-        call = PendingCall(self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, standing, raw, kept=kept)
+        own: ProgramValues | None = {} if request.in_place else None
+        history = self._history(scope)
+        call = PendingCall(
+            self._terms, request.op_id, request.call_id, request.tool, scope, request.facts, history, raw, program_values=own
+        )
         with self._lock.own:
             if request.op_id in self._calls:
                 raise ConfigurationError(
                     f"ToolRequest(op_id={checks.show(request.op_id)}) is on its way already; give each call an id of its own."
                 )
             self._calls[request.op_id] = call
-        flow = self._judged(call)
+        flow = self._judge(call)
         return run_async(flow) if request.awaited else run_sync(flow)
 
     def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> GateVerdict:
@@ -287,40 +286,36 @@ class Gate:
         with self._lock.own:
             call = self._calls.get(request.op_id)
             if call is None or not call.begun or call.admitted:
-                return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
+                return _NOT_LET_THROUGH.verdict()
             call.admitted = True
-        call.phase = "execution"
-        if call.signature is None or not _is_unchanged(call, call.signature, arguments):
-            return self._refused(call, Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged."))
         try:
-            if call.approval is not None:
-                call.refuse_expired()
-            self._afford(call)
+            call.admit(arguments)
+            self._count(call)
         except Refused as refused:
-            return self._refused(call, refused)
-        return GateVerdict(allowed=True, arguments=arguments, executed_from=call.executed_from, timeout_s=self._patience())
+            return call.refused(refused)
+        return GateVerdict(allowed=True, arguments=arguments, executed_from=call.executed_from, timeout_s=self._time_left())
 
     def after(self, request: ToolRequest, result: Any) -> GateVerdict:
         """Hold what the tool returned to its annotation; a result that says `error` counts as one."""
         call = self._calls.get(request.op_id)
         if call is None or call.signature is None:
-            return _refusal(Refused("supervisor_block:not_let_through", "The gate let no such call through."))
+            return _NOT_LET_THROUGH.verdict()
         try:
             call.signature.read_result(result)
             said = error_in(result)
             if said:
-                self._look_for_errors(call, str(said)[:500])
+                call.count_error(str(said)[:MOST_ERROR])
         except BadResult as bad:
-            return self._refused(call, Refused(f"tool_bad_result:{call.tool}", bad.message))
+            return call.refused(Refused(f"tool_bad_result:{call.tool}", bad.message))
         except Refused as refused:
-            return self._refused(call, refused)
+            return call.refused(refused)
         return GateVerdict(allowed=True, executed_from=call.executed_from)
 
     def audit(self, request: ToolRequest, outcome: ToolOutcome) -> Coloured[None]:
         """Write down how it ended, and tell the state and the person's side of it."""
         with self._lock.own:
             call = self._calls.pop(request.op_id, None)
-        flow = self._ended(call, outcome)
+        flow = _nothing_to_end() if call is None else call.end(outcome)
         return run_async(flow) if request.awaited else run_sync(flow)
 
     # -- an agent's answer ------------------------------------------------------------------------------------------
@@ -335,23 +330,14 @@ class Gate:
 
     def _final(self, answer: str) -> Flow[GateVerdict]:
         scope, _ = STATE.locate()
-        call = PendingCall(
-            self._terms,
-            new_op_id(),
-            None,
-            FINAL_ANSWER,
-            scope,
-            scope.facts,
-            self._standing(scope),
-            {"answer": answer},
-            signature=_FINAL_SIGNATURE,
-            phase="finalize",
-        )
+        history, raw = self._history(scope), {"answer": answer}
+        call = PendingCall(self._terms, new_op_id(), None, FINAL_ANSWER, scope, scope.facts, history, raw)
+        call.signature, call.phase = _FINAL_SIGNATURE, "finalize"
         try:
-            verdict = yield from self._judged(call)
+            verdict = yield from self._judge(call)
         except ToolDeniedError as denied:  # what was asked failed, and that has been told
-            return _refusal(Refused(denied.stop_reason or "supervisor_block:not_decided", str(denied.reason)))
-        yield from self._concluded(call, "ok" if verdict.allowed else "refused", None)
+            return Refused(denied.stop_reason or "supervisor_block:not_decided", str(denied.reason)).verdict()
+        yield from call.conclude("ok" if verdict.allowed else "refused", None)
         return verdict
 
     # -- inside -----------------------------------------------------------------------------------------------------
@@ -366,37 +352,31 @@ class Gate:
         check_rules(self._terms.supervisor, self._signatures, part=part)
         warn_about_uncallable(self._signatures)
 
-    def _judged(self, call: PendingCall) -> Flow[GateVerdict]:
+    def _judge(self, call: PendingCall) -> Flow[GateVerdict]:
         """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
         try:
             try:
-                self._read(call)
+                self._refuse_unknown(call)
+                call.read()
                 decision = yield from call.let_through()
                 arguments = call.values()
             except Refused as refused:
                 call.spent.update(request.id for request, answer in call.answers if answer.arguments is not None)
-                return self._refused(call, refused)
+                return call.refused(refused)
         except BaseException as error:
             with self._lock.own:
                 self._calls.pop(call.op_id, None)
-            call.stop_reason = call.stop_reason or "supervisor_block:not_decided"
-            with contextlib.suppress(StopRun):  # that its end cannot be written down: nothing ran, and what ended it is raised anyway
-                if isinstance(error, GeneratorExit):
-                    self._note_end(call, "refused", None)
-                    if self._terms.audit is not None:
-                        self._write_end(call, "refused")
-                else:
-                    yield from self._concluded(call, "refused", None)
+            yield from call.abandon(error)
             raise
         return GateVerdict(
-            allowed=True, arguments=arguments, executed_from=call.executed_from, reason=decision.reason, timeout_s=self._patience()
+            allowed=True, arguments=arguments, executed_from=call.executed_from, reason=decision.reason, timeout_s=self._time_left()
         )
 
-    def _read(self, call: PendingCall) -> None:
-        """Allow the tool, and read its arguments; what the supervisor fills in may be absent."""
+    def _refuse_unknown(self, call: PendingCall) -> None:
+        """Refuse a tool that there is not, or that is not allowed; a gate with a budget of its own refuses here, too."""
         tool = call.tool
-        self._begin(call)
-        if tool not in self._terms.read_only and is_reviewing(self._terms.supervisor):
+        supervisor = self._terms.supervisor
+        if supervisor is not None and tool not in self._terms.read_only and is_reviewing(supervisor):
             raise Refused("supervisor_block:called_in_review", "The supervisor calls it while it reviews, and would have to judge that.")
         if call.signature is None:
             if tool not in self._signatures:
@@ -406,88 +386,27 @@ class Gate:
             if tool not in self._allow:
                 raise Refused(f"tool_denied:{_shown_name(tool)}", f"The tool {checks.show(tool)} is not allowed here.")
             call.signature = self._signatures[tool]
-        if is_being_read(call.signature):
-            raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
-        try:
-            lacking = () if self._terms.supervisor is None else self._terms.may_lack(tool)
-            call.arguments = call.signature.arguments(call.raw, may_lack=lacking, kept=call.kept)
-        except BadArguments as bad:
-            raise call.misread(bad) from bad
-        call.proposed = call.arguments
-        if self._terms.audit is not None:
-            call.note("proposed", call.arguments.copy())
 
-    def _begin(self, call: PendingCall) -> None:
-        """Look whether there may be another call at all; a gate with a budget of its own refuses here."""
-
-    def _afford(self, call: PendingCall) -> None:
-        """Count the call that is about to run; raises Refused for a loop."""
-        loops = call.standing.loops
+    def _count(self, call: PendingCall) -> None:
+        """Count the call that is about to run; raise Refused for a loop."""
+        loops = call.history.loops
         found = None if loops is None else loops.enter(call.tool, call.arguments.canonical)
         if found is not None:
-            raise loop_refusal(found, call)
+            raise call.loop_refusal(found)
 
-    def _patience(self) -> float | None:
+    def _time_left(self) -> float | None:
+        """Return for how many seconds a call may run, None for as long as it takes."""
         return self._timeout_s
 
-    def _look_for_errors(self, call: PendingCall, error: str) -> None:
-        loops = call.standing.loops
-        found = None if loops is None else loops.failed(call.tool, error)
-        if found is not None:
-            raise loop_refusal(found, call)
-
-    def _refused(self, call: PendingCall, refused: Refused) -> GateVerdict:
-        call.stop_reason = refused.stop_reason
-        return _refusal(refused)
-
-    def _ended(self, call: PendingCall | None, outcome: ToolOutcome) -> Flow[None]:
-        if call is None:
-            return
-        call.stop_reason = call.stop_reason or outcome.verdict.stop_reason
-        if outcome.status == "error" and outcome.error is not None and call.stop_reason is None:
-            call.stop_reason = f"tool_error:{call.tool}"
-            with contextlib.suppress(Refused):  # the next call of the tool is refused: this one has ended with its own error
-                self._look_for_errors(call, f"{type(outcome.error).__name__}: {outcome.error}"[:500])
-        yield from self._concluded(call, outcome.status, outcome.result)
-
-    def _concluded(self, call: PendingCall, status: str, result: Any) -> Flow[None]:
-        """Tell everybody how it ended, each whatever becomes of the others; raises StopRun where it cannot be written down."""
-        self._note_end(call, status, result)
-        approver = self._terms.approver
-        for request, answer in call.answers if approver is not None else ():
-            if not answer.approved:
-                continue
-            ended = call.became(request, status)
-            try:
-                yield call_program("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
-            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
-                swallow("gate.executed", error)
-        if self._terms.audit is not None:
-            self._write_end(call, status)
-
-    def _write_end(self, call: PendingCall, status: str) -> None:
-        arguments = call.arguments.plain if call.proposed is not None else call.raw
-        call.note("executed", arguments, status=status, stop_reason=call.stop_reason)
-
-    def _note_end(self, call: PendingCall, status: str, result: Any) -> None:
-        ran = call.begun and status != "refused"
-        if call.begun:
-            try:
-                call.standing.kept.end(call.tool, call.arguments.copy(), status, result, read_only=call.tool in self._terms.read_only)
-            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
-                said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
-                _log.error(said, checks.show(call.tool), error_place(error))
-        call.standing.judged.append(call.photographed(ran=ran, ok=status == "ok"))
-
-    def _standing(self, scope: Scope) -> RunHistory:
+    def _history(self, scope: Scope) -> RunHistory:
         """Return what the innermost run around `scope` has come to, or the process outside any run."""
         owner = scope.innermost(ScopeKind.RUN) or scope.upwards()[-1]
-        known = self._standings.get(owner)
+        known = self._histories.get(owner)
         if known is None:
-            kept = self._shared or keeper_for_run(owner, self._terms.supervisor, self._state)
-            made = RunHistory(kept, None if self._rules is None else Loops(self._rules))
+            keeper = self._shared or keeper_for_run(owner, self._terms.supervisor, self._state)
+            made = RunHistory(keeper, None if self._rules is None else Loops(self._rules))
             with self._lock.own:
-                known = self._standings.setdefault(owner, made)
+                known = self._histories.setdefault(owner, made)
         return known
 
 
@@ -519,9 +438,8 @@ def gate_for(
     return gate
 
 
-def loop_refusal(found: str, call: PendingCall) -> Refused:
-    """Say that the agent goes round in circles, which ends its run."""
-    return Refused(found, f"{call.tool} was called in a loop ({found.partition(':')[2]}).", ends_run=True)
+def _nothing_to_end() -> Flow[None]:
+    yield from ()
 
 
 def _final_answer(answer: str) -> str:
@@ -529,39 +447,8 @@ def _final_answer(answer: str) -> str:
     return answer
 
 
+_NOT_LET_THROUGH: Final = Refused("supervisor_block:not_let_through", "The gate let no such call through.")
 _FINAL_SIGNATURE: Final = ToolSignature.of(_final_answer, FINAL_ANSWER)
-
-
-def _refusal(refused: Refused) -> GateVerdict:
-    return GateVerdict(allowed=False, reason=str(refused), stop_reason=refused.stop_reason, ends_run=refused.ends_run)
-
-
-def _is_unchanged(call: PendingCall, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
-    judged = call.arguments
-    with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
-        if encode_canonical(plain(arguments)) == judged.canonical:
-            return True
-    try:
-        read = signature.arguments(arguments, kept=None if call.kept is None else {})
-    except BadArguments:
-        return False
-    if read.canonical == judged.canonical:
-        return True
-    return _is_same_but_for_sets(read.plain, judged.plain, arguments)
-
-
-def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
-    """Whether `read` is what was judged, but for the order in which the items of sets are written; it was read from `held`."""
-    kind = cast("Any", type(held))
-    shape = cast("Any", type(read)) if isinstance(judged, type(read)) else None
-    if kind in (set, frozenset) and shape is list:
-        return sorted(map(canonical, read)) == sorted(map(canonical, judged))
-    if shape is dict and read.keys() == judged.keys():
-        inner = held if kind is dict else {name: getattr(held, name, None) for name in read}
-        return all(_is_same_but_for_sets(each, judged[name], inner.get(name)) for name, each in read.items())
-    if shape is list and kind in (list, tuple) and len(read) == len(judged) == len(held):
-        return all(map(_is_same_but_for_sets, read, judged, held))
-    return canonical(read) == canonical(judged)
 
 
 def _shown_name(tool: str) -> str:

@@ -1,4 +1,4 @@
-"""Be the one door to some tools: allowed, read, judged, counted, looped no more, and each call that is refused ends the run."""
+"""The one door to some tools: allowed, read, judged, counted, looped no more, and each call that is refused ends the run."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import BudgetError, ConfigurationError, RaviError, StopRun, ToolDeniedError, ToolTimeoutError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import Limit, ScopeKind, tool_call_limit
-from ravi_otel.supervisor._decisions import GateState, Supervisor
-from ravi_otel.supervisor._gate import Gate, check_known, loop_refusal, read_ceilings
-from ravi_otel.supervisor._pending_call import AuditSink, GateCall, PendingCall, Refused
+from ravi_otel.supervisor._decisions import AuditSink, GateState, Supervisor
+from ravi_otel.supervisor._gate import Gate, check_known, read_ceilings
+from ravi_otel.supervisor._pending_call import GateCall, PendingCall, Refused
 from ravi_otel.supervisor._run_state import PER_TOOL
 from ravi_otel.supervisor.approval._request import Approver
 
@@ -47,7 +47,7 @@ class Budget:
 
 
 class _RunUsage:
-    """Be what one run has used of a budget: tool calls by the ledger, in a scope that holds this budget's limits and no other's."""
+    """What one run has used of a budget: tool calls by the ledger, in a scope that holds this budget's limits and no other's."""
 
     def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
         self.run = run
@@ -60,11 +60,11 @@ class _RunUsage:
         return now - self.run.clock.waited_ns(now)
 
     def seconds(self) -> float:
-        """Give the time since it began, without what the run has waited for people meanwhile."""
+        """Return the time since it began, without what the run has waited for people meanwhile."""
         return (self._worked_ns() - self._started_ns) / _NANO
 
     def charge(self, tool: str, op_id: str) -> str | None:
-        """Charge one call of a tool, and give the operation to settle or release; raises BudgetExhaustedError."""
+        """Charge one call of a tool, and give the operation to settle or release; raise BudgetExhaustedError."""
         own = self.scope.facts
         return self.scope.charge_lines([line for line in self.scope.plan.tool_lines(tool) if line.account.facts is own], None, op_id)
 
@@ -87,7 +87,7 @@ class _BudgetedGate(Gate):
         self._given_up: weakref.WeakSet[Scope] = weakref.WeakSet()
 
     def tab(self) -> _RunUsage:
-        """Give what the innermost run around the running code has used; of runs that ended it is forgotten."""
+        """Return what the innermost run around the running code has used; of runs that ended it is forgotten."""
         scope, _ = STATE.locate()
         around = scope.upwards()
         run = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
@@ -122,10 +122,11 @@ class _BudgetedGate(Gate):
             tab.steps += 1
             return tab.steps
 
-    def _begin(self, call: PendingCall) -> None:  # noqa: ARG002 - the method's shape is the gate's
+    def _refuse_unknown(self, call: PendingCall) -> None:
         _refuse_when_late(self.tab(), self._budget)
+        super()._refuse_unknown(call)
 
-    def _afford(self, call: PendingCall) -> None:
+    def _count(self, call: PendingCall) -> None:
         tab = self.tab()
         _refuse_when_late(tab, self._budget)
         op_id = new_op_id()  # known before it is charged: whatever interrupts that
@@ -134,16 +135,16 @@ class _BudgetedGate(Gate):
                 paid = tab.charge(call.tool, op_id)
             except BudgetError as spent:
                 if spent.limit_kind == f"tool.{call.tool}":
-                    raise loop_refusal(PER_TOOL, call) from spent
+                    raise call.loop_refusal(PER_TOOL) from spent
                 raise Refused("max_tool_calls", str(spent), ends_run=True) from spent
-            super()._afford(call)
+            super()._count(call)
             if paid is not None:
                 tab.scope.engine.settle(paid, None)
         except BaseException:
             run_sync(tab.scope.engine.ledger.release(op_id))
             raise
 
-    def _patience(self) -> float | None:
+    def _time_left(self) -> float | None:
         left = max(0.001, self._budget.max_seconds - self.tab().seconds())
         return left if self._timeout_s is None else min(left, self._timeout_s)
 
@@ -219,7 +220,7 @@ class ToolGateway:
 
     @property
     def trace(self) -> list[dict[str, Any]]:
-        """Give a row for each call of this run.
+        """Return a row for each call of this run.
 
         *Shape*: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
         """
@@ -232,7 +233,7 @@ class ToolGateway:
 
     @property
     def state(self) -> GateState:
-        """Give the state of this run."""
+        """Return the state of this run."""
         return self.gate.state
 
     def step(self) -> int:

@@ -52,7 +52,7 @@ class NotPlainError(RaviError, ValueError):
 
 
 def plain(value: object) -> Any:
-    """Copy what JSON has: None, bool, int, float, str, list and dict, of just these types; raises NotPlainError for anything else.
+    """Copy what JSON has: None, bool, int, float, str, list and dict, of just these types; raise NotPlainError for anything else.
 
     A subclass is something else: it may compare, print or count as it likes. A mapping proxy is copied into a dict. The copy shares
     nothing with `value`.
@@ -68,7 +68,7 @@ def plain(value: object) -> Any:
 
 
 def is_json_value(value: object) -> bool:
-    """Tell that a value is what `plain` takes."""
+    """Whether a value is what `plain` takes."""
     try:
         plain(value)
     except NotPlainError:
@@ -77,7 +77,7 @@ def is_json_value(value: object) -> bool:
 
 
 def canonical(arguments: object) -> str:
-    """Write plain values as the one JSON text that is theirs: keys sorted, compact, ASCII; raises NotPlainError.
+    """Write plain values as the one JSON text that is theirs: keys sorted, compact, ASCII; raise NotPlainError.
 
     Two values have the same text only if they are the same: 1, 1.0 and True are three, and so are 0.0 and -0.0 two.
     """
@@ -85,7 +85,7 @@ def canonical(arguments: object) -> str:
 
 
 def args_hash(arguments: object) -> str:
-    """Give 12 hex digits by which to recognise arguments on a page: white space inside texts makes no difference.
+    """Return 12 hex digits by which to recognise arguments on a page: white space inside texts makes no difference.
 
     For display: it binds nothing. What JSON does not have counts as the name of its type, and JSON text that nobody read as that text.
     """
@@ -93,7 +93,7 @@ def args_hash(arguments: object) -> str:
 
 
 def args_sha256(tool: str, arguments: Mapping[str, Any]) -> str:
-    """Give the SHA-256, 64 hex digits, of a tool's name and its canonical arguments; raises NotPlainError."""
+    """Return the SHA-256, 64 hex digits, of a tool's name and its canonical arguments; raise NotPlainError."""
     return text_sha256(tool, canonical(arguments))
 
 
@@ -103,7 +103,7 @@ def text_sha256(tool: str, text: str) -> str:
 
 
 def fingerprint(tool: str, arguments: Mapping[str, Any], scope: str, policy_version: str) -> str:
-    """Give the SHA-256, 64 hex digits, that an approval is bound to; raises NotPlainError for what cannot be written in one way only."""
+    """Return the SHA-256, 64 hex digits, that an approval is bound to; raise NotPlainError for what cannot be written in one way only."""
     return _sha256([_FORMAT, tool, arguments, scope, policy_version])
 
 
@@ -112,7 +112,7 @@ def _sha256(parts: list[Any]) -> str:
 
 
 def flat_copy(table: dict[Any, Any]) -> dict[str, Any] | None:
-    """Give back a table, which is nobody else's, of texts and numbers that are surely plain; None where one must look closer.
+    """Return a table, which is nobody else's, of texts and numbers that are surely plain; None where one must look closer.
 
     It is what arguments are most of the time, and saves them the longer way, which says what is wrong and where.
     """
@@ -136,7 +136,7 @@ def flat_copy(table: dict[Any, Any]) -> dict[str, Any] | None:
 
 
 def is_scalar(value: Any) -> bool:
-    """Tell that a value is surely plain: None, a truth value, a number within bounds, or ASCII text of no more than a call may have."""
+    """Whether a value is surely plain: None, a truth value, a number within bounds, or ASCII text of no more than a call may have."""
     if type(value) is float:
         return math.isfinite(value)
     if type(value) is int:
@@ -240,7 +240,7 @@ class NotJsonError(RaviError, ValueError):
 
 
 def read_json(text: str) -> Any:
-    """Read JSON text; raises NotJsonError, whose message goes behind "The arguments of T".
+    """Read JSON text; raise NotJsonError, whose message goes behind "The arguments of T".
 
     NaN, Infinity and 1e400 are read as what they are, and a number of too many digits as one beyond every bound, so that whoever looks at
     the values can say which of them it was.

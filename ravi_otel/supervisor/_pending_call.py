@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import hashlib
+import contextlib
 import logging
 import math
 import os
 import traceback
 import uuid
-from collections import deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, is_dataclass, replace
-from enum import Enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
-from json import dumps  # as it is now: the program may make tools of that module's functions
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, cast
+from typing import Any, Final, Literal, cast
 
 from ravi_otel._enforcement.clock import Clock
 from ravi_otel._enforcement.scope import Scope
@@ -27,17 +22,17 @@ from ravi_otel._runtime.waiting import Waiting
 from ravi_otel._telemetry.content import is_redacting
 from ravi_otel.errors import ConfigurationError, RaviError, StopRun, ToolDeniedError
 from ravi_otel.hooks._events import ReviewEvent
+from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._contracts import Coloured, ExecutedFrom
+from ravi_otel.policy._contracts import Coloured, ExecutedFrom, GateVerdict, ToolOutcome
 from ravi_otel.policy._limits import NANO
 from ravi_otel.policy._runs import ScopeFacts
-from ravi_otel.supervisor._arguments import NO_ARGUMENTS, Arguments, BadArguments, ProgramValues, ToolSignature
-from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, Supervisor
+from ravi_otel.supervisor._arguments import NO_ARGUMENTS, Arguments, BadArguments, ProgramValues, ToolSignature, is_being_read
+from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, GateTerms
 from ravi_otel.supervisor._json import NotPlainError, args_hash, canonical, encode_canonical, fingerprint, plain, text_sha256
 from ravi_otel.supervisor._run_state import ReviewReads, RunHistory, RunState, Snapshot, recording_reads, refuse_awaitable
 from ravi_otel.supervisor._sync_async import GivenUp, call_program
 from ravi_otel.supervisor.approval._request import (
-    ANYBODY,
     CHANGED,
     NO_TERMINAL,
     NOT_AN_APPROVER,
@@ -45,7 +40,6 @@ from ravi_otel.supervisor.approval._request import (
     ApprovalAnswer,
     ApprovalRequest,
     Approver,
-    Approvers,
     answer_refusal,
 )
 
@@ -53,6 +47,9 @@ _log = logging.getLogger("ravi_otel")
 
 MOST_REVISIONS: Final = 3
 MOST_QUESTIONS: Final = 3
+MOST_ERROR: Final = 500
+"""How much of an error's text is compared, to notice that one comes again and again."""
+
 MOST_REVIEWS: Final = 100
 """How often one call is reviewed at most while others begin and end around it, or what is decided by changes."""
 
@@ -73,10 +70,14 @@ class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and m
         self.stop_reason = stop_reason
         self.ends_run = ends_run
 
+    def verdict(self) -> GateVerdict:
+        """Return it as whoever asked the gate is told."""
+        return GateVerdict(allowed=False, reason=str(self), stop_reason=self.stop_reason, ends_run=self.ends_run)
+
 
 @dataclass(frozen=True, slots=True)
 class GrantedApproval:
-    """Be one yes of a person: for the arguments of this fingerprint, until it expires; `until_ns` is that by the monotonic clock."""
+    """One yes of a person: for the arguments of this fingerprint, until it expires; `until_ns` is that by the monotonic clock."""
 
     request: ApprovalRequest
     answer: ApprovalAnswer
@@ -86,7 +87,7 @@ class GrantedApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCall:
-    """Be what became of one call at the gate: `proposed`, `approved` and `effective` arguments stay apart.
+    """What became of one call at the gate: `proposed`, `approved` and `effective` arguments stay apart.
 
     `proposed` is None of arguments that could not be read, `approved` of what no person approved, `effective` of what did not run.
     `decisions` are the supervisor's, the first one first; `answer` is the last one a person gave.
@@ -107,7 +108,7 @@ class GateCall:
     stop_reason: str | None = None
 
     def row(self, step: int) -> dict[str, Any]:
-        """Give the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
+        """Return the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
 
         `supervisor_decision` is the gravest of its decisions: block, escalate, revise, approve.
         """
@@ -137,146 +138,6 @@ def _gravest(decisions: tuple[Decision, ...]) -> str | None:
     return max((each.kind for each in decisions), key=_WEIGHT.index).value if decisions else None
 
 
-_DEEPEST: Final = 3
-
-
-_MOST_OBJECTS: Final = 500
-
-
-def policy_text(value: object) -> str:
-    """Write a value: of an object of any class its fields, for its own `repr` may tell no more than where it lies.
-
-    Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
-    the rest is written as which one it is, and so is a lock, whose state is no value of anything.
-    """
-    try:
-        return dumps(value, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return dumps(_PolicyWriter().rows(value))
-
-
-class _PolicyWriter:
-    """Go through a value by levels, each object once: what is near is written before what is far."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}
-        self._ahead: deque[tuple[Any, int]] = deque()
-        self._alive: list[Any] = []  # whose numbers are no others'
-        self._objects = 0
-
-    def rows(self, value: Any) -> list[Any]:
-        """Write each object in a row of its own, in which others are named by number."""
-        rows = [self._refer(value, 0)]
-        while self._ahead:
-            given, depth = self._ahead.popleft()
-            rows.append(self._row(given, depth))
-        return rows
-
-    def _refer(self, value: Any, depth: int) -> Any:
-        if value is None or type(value) in (bool, int, float, str):
-            return value
-        if isinstance(value, (int, float, str, bytes, Enum, type)) or callable(value):
-            return [type(value).__qualname__, repr(value)]  # of a method, which is made anew each time, the object's place
-        known = self._numbers.get(id(value))
-        if known is None:
-            known = self._numbers[id(value)] = len(self._numbers)
-            self._alive.append(value)
-            self._ahead.append((value, depth))
-        return [known]
-
-    def _row(self, given: Any, depth: int) -> Any:
-        if isinstance(given, Mapping):
-            pairs = cast("Mapping[Any, Any]", given).items()  # type: ignore[redundant-cast]  # pyright knows nothing of what is in it
-            return [[self._refer(each, depth) for each in pair] for pair in sorted(pairs, key=lambda pair: _repr_of(pair[0]))]
-        if isinstance(given, (list, tuple)):
-            return [self._refer(each, depth) for each in cast("list[Any]", given)]
-        if isinstance(given, (set, frozenset)):
-            return [self._refer(each, depth) for each in sorted(cast("set[Any]", given), key=_repr_of)]
-        fields = _fields(given)
-        if fields and not is_dataclass(given):
-            self._objects += 1
-            depth += 1
-            if depth > _DEEPEST or self._objects > _MOST_OBJECTS:
-                return _identity_of(given)
-        return [type(given).__qualname__, {name: self._refer(each, depth) for name, each in fields.items()}] if fields else _repr_of(given)
-
-
-def _repr_of(value: object) -> str:
-    """Give its own `repr`, if that is about a value."""
-    said = repr(value)
-    return _identity_of(value) if " at 0x" in said else said
-
-
-def _identity_of(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__} {id(value)}"
-
-
-def _fields(given: object) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for kind in type(given).__mro__:
-        slots: Any = vars(kind).get("__slots__", ())
-        for name in [slots] if isinstance(slots, str) else list(slots):
-            if name not in ("__dict__", "__weakref__") and hasattr(given, name):
-                found[name] = getattr(given, name)
-    return found | dict(getattr(given, "__dict__", {}))
-
-
-class AuditSink(Protocol):
-    """Write down what happens at the gate; whatever it raises lets nothing through."""
-
-    def note(
-        self,
-        what: Any,
-        *,
-        run_id: str | None,
-        agent_name: str | None,
-        tool: str,
-        op_id: str,
-        arguments: Mapping[str, Any] | str | None,
-        **facts: Any,
-    ) -> None:
-        """Write one entry; `facts` are the audit log's own, each by its name."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateTerms:
-    """Be what a gate decides by."""
-
-    supervisor: Supervisor | None
-    approver: Approver | None
-    policy: Any
-    audit: AuditSink | None
-    read_only: frozenset[str]
-    expires_s: float | None
-    policy_version: str | None
-    approvers: Approvers = ANYBODY
-
-    def version(self) -> str:
-        """Name what is decided by, as it is at this moment: an approval of another version is none."""
-        if self.policy_version is not None:
-            return self.policy_version
-        policy = "null" if self.policy is None else policy_text(self.policy)
-        return _sha256_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
-
-    def policy_now(self) -> Any:
-        """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
-
-        What cannot be copied is given as it is.
-        """
-        if self.policy is None:
-            return None
-        try:
-            return copy.deepcopy(self.policy)
-        except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
-            return self.policy
-
-    def may_lack(self, tool: str) -> Collection[str]:
-        """List what the supervisor fills in when it is missing."""
-        ask = getattr(self.supervisor, "may_lack", None)
-        return cast("Collection[str]", ask(tool)) if callable(ask) else ()
-
-
 def error_place(error: BaseException) -> str:
     """Say of an error of the program's where it was raised: its text, and the lines around, may hold what is nobody else's."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
@@ -284,24 +145,9 @@ def error_place(error: BaseException) -> str:
     return f"{type(error).__name__}{at}"
 
 
-@functools.lru_cache(maxsize=64)
-def _sha256_of(*said: str) -> str:
-    return hashlib.sha256(dumps(said).encode()).hexdigest()
-
-
-def _version_of(supervisor: object) -> str:
-    own = getattr(supervisor, "version", None)
-    name = f"{type(supervisor).__module__}.{type(supervisor).__qualname__}"
-    if own is None or callable(own):
-        return name
-    if isinstance(own, str):
-        return f"{name} {own}"
-    return f"{name} {policy_text(own)}"
-
-
 @dataclass(slots=True)
 class PendingCall:
-    """Be one call on its way; `arguments` are what would run now, and nobody else ever holds them."""
+    """One call on its way; `arguments` are what would run now, and nobody else ever holds them."""
 
     terms: GateTerms
     op_id: str
@@ -309,7 +155,7 @@ class PendingCall:
     tool: str
     scope: Scope
     facts: ScopeFacts
-    standing: RunHistory
+    history: RunHistory
     raw: Mapping[str, Any] | str
     signature: ToolSignature | None = None
     arguments: Arguments = NO_ARGUMENTS
@@ -327,7 +173,7 @@ class PendingCall:
     admitted: bool = False
     human_approved: bool | None = None
     stop_reason: str | None = None
-    kept: ProgramValues | None = None
+    program_values: ProgramValues | None = None
     """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
 
     def values(self) -> dict[str, Any]:
@@ -335,17 +181,68 @@ class PendingCall:
         if self.signature is None or self.arguments.exact:
             return self.arguments.copy()
         made = self.signature.values(self.arguments.plain)
-        for name, (value, stands) in (self.kept or {}).items():
+        for name, (value, stands) in (self.program_values or {}).items():
             if name in made and encode_canonical(self.arguments.plain[name]) == stands:
                 made[name] = value
         return made
 
     @property
     def action(self) -> Action:
-        """Give what would be done now as a supervisor is asked about it, in a copy."""
+        """Return what would be done now as a supervisor is asked about it, in a copy."""
         if self.tool == FINAL_ANSWER:
             return {"kind": "final", "answer": self.arguments.plain["answer"]}
         return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
+
+    def read(self) -> None:
+        """Read its arguments by its tool's signature; what the supervisor fills in may be absent."""
+        signature = cast("ToolSignature", self.signature)
+        if is_being_read(signature):
+            raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
+        try:
+            lacking = () if self.terms.supervisor is None else self.terms.may_lack(self.tool)
+            self.arguments = signature.arguments(self.raw, may_lack=lacking, kept=self.program_values)
+        except BadArguments as bad:
+            raise self._misread(bad) from bad
+        self.proposed = self.arguments
+        if self.terms.audit is not None:
+            self.note("proposed", self.arguments.copy())
+
+    def admit(self, arguments: Mapping[str, Any]) -> None:
+        """Raise Refused unless what is about to run is what was let through, by an approval that holds still."""
+        self.phase = "execution"
+        if self.signature is None or not self._is_unchanged(self.signature, arguments):
+            raise Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged.")
+        if self.approval is not None:
+            self._refuse_expired(self.approval)
+
+    def _is_unchanged(self, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
+        judged = self.arguments
+        with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
+            if encode_canonical(plain(arguments)) == judged.canonical:
+                return True
+        try:
+            read = signature.arguments(arguments, kept=None if self.program_values is None else {})
+        except BadArguments:
+            return False
+        return read.canonical == judged.canonical or _is_same_but_for_sets(read.plain, judged.plain, arguments)
+
+    # -- loops -----------------------------------------------------------------------------------------------------------
+
+    def count_error(self, error: str) -> None:
+        """Count an error of its tool by its text; raise Refused for a loop."""
+        loops = self.history.loops
+        found = None if loops is None else loops.failed(self.tool, error)
+        if found is not None:
+            raise self.loop_refusal(found)
+
+    def loop_refusal(self, found: str) -> Refused:
+        """Return the refusal of an agent that goes round in circles, which ends its run."""
+        return Refused(found, f"{self.tool} was called in a loop ({found.partition(':')[2]}).", ends_run=True)
+
+    def refused(self, refused: Refused) -> GateVerdict:
+        """Note why it does not run, and return that as a verdict."""
+        self.stop_reason = refused.stop_reason
+        return refused.verdict()
 
     # -- what is written down ------------------------------------------------------------------------------------------------
 
@@ -374,7 +271,7 @@ class PendingCall:
         It is reviewed until the supervisor is content with it, revised in between, and a person is asked about exactly its arguments where
         the supervisor says so. What it was judged by must be so still when it begins.
         """
-        kept, terms = self.standing.kept, self.terms
+        kept, terms = self.history.keeper, self.terms
         revisions = 0
         for _ in range(MOST_REVIEWS):
             if kept.broken is not None:
@@ -382,7 +279,7 @@ class PendingCall:
                 raise Refused("supervisor_block:state_failed", said)
             self.phase = "finalize" if self.tool == FINAL_ANSWER else "supervisor"
             look = None if terms.supervisor is None else ReviewReads(terms.supervisor, whole=not isinstance(kept.state, RunState))
-            note = Snapshot(kept.version(), terms.version(), look)
+            note = Snapshot(kept.version, terms.policy_version or terms.version(), look)
             decision = yield from self._reviewed(look)
             kind = decision.kind
             if kind is DecisionKind.BLOCK:
@@ -417,13 +314,13 @@ class PendingCall:
         """Let it through if nothing that the decision was made by has changed since."""
 
         def still() -> bool:
-            if self.terms.version() != note.policy_version:
+            if (self.terms.policy_version or self.terms.version()) != note.policy_version:
                 return False
             return not asked or self._approved(note.policy_version)
 
         approved = self.approval is not None and self._approved(note.policy_version)
         self.human_approved = approved or None
-        kept = self.standing.kept
+        kept = self.history.keeper
         if self.tool == FINAL_ANSWER:
             return kept.holds(self.tool, note, still)
         self.begun = kept.begin(self.tool, self.arguments.copy(), note, still, read_only=self.tool in self.terms.read_only)
@@ -436,7 +333,7 @@ class PendingCall:
         if look is None or self.terms.supervisor is None:
             decision = Decision(DecisionKind.APPROVE, "no_supervisor")
         else:
-            judge = partial(self.terms.supervisor.review, self.action, self.standing.kept.state, self.terms.policy_now())
+            judge = partial(self.terms.supervisor.review, self.action, self.history.keeper.state, self.terms.policy_now())
             try:
                 said = yield call_program("Supervisor.review", judge, ends=True, within=partial(recording_reads, look))
             except RaviError:
@@ -473,14 +370,14 @@ class PendingCall:
         if self.signature is None:
             raise Refused(f"tool_missing:{self.tool}", f"There is no tool {checks.show(self.tool)}.")
         try:
-            return self.signature.arguments(arguments, kept=None if self.kept is None else {})
+            return self.signature.arguments(arguments, kept=None if self.program_values is None else {})
         except BadArguments as bad:
-            raise self.misread(bad) from bad
+            raise self._misread(bad) from bad
 
     # -- a person --------------------------------------------------------------------------------------------------------
 
     def _approved(self, policy_version: str) -> bool:
-        """Tell whether a person approved just this, by this policy version, and the approval is still valid."""
+        """Whether a person approved just this, by this policy version, and the approval is still valid."""
         approval = self.approval
         if approval is None or approval.fingerprint != self._fingerprint(policy_version):
             return False
@@ -494,7 +391,7 @@ class PendingCall:
             raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
     def _ask(self, decision: Decision, policy_version: str) -> Flow[None]:
-        """Ask a person about exactly these arguments; raises Refused unless the answer is yes.
+        """Ask a person about exactly these arguments; raise Refused unless the answer is yes.
 
         An edit that does not fit approves nothing and is spent: the call goes round, and the person is asked again and told why.
         """
@@ -612,7 +509,7 @@ class PendingCall:
         return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at, identity=identity)
 
     def _edited(self, answer: ApprovalAnswer) -> Arguments | None:
-        """Give what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
+        """Return what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
         if answer.arguments is None:
             return None
         try:
@@ -637,7 +534,7 @@ class PendingCall:
         self.note("approved", approved, **facts)
 
     def _unapproved(self, decision: Decision, answer: ApprovalAnswer) -> Refused:
-        """Tell that it was not approved, and give why: only where somebody said no, or let it expire, is it a person's no."""
+        """Tell listeners that it was not approved, and return why: only where somebody said no, or let it expire, is it a person's no."""
         if answer.who is None and answer.comment == NO_TERMINAL:
             reason, why = "no_approver", f"A person must approve it ({decision.reason}), and nobody could be asked: {answer.comment}."
         elif answer.who is None and answer.comment == CHANGED:
@@ -649,7 +546,7 @@ class PendingCall:
         return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
 
     def _fingerprint(self, policy_version: str) -> str:
-        """Give what an approval of a call as it is now is bound to."""
+        """Return what an approval of a call as it is now is bound to."""
         return fingerprint(self.tool, self.arguments.plain, self._for_whom(), policy_version)
 
     # -- what is told ----------------------------------------------------------------------------------------------------
@@ -674,10 +571,9 @@ class PendingCall:
 
     # -- an approval -----------------------------------------------------------------------------------------------------
 
-    def refuse_expired(self) -> None:
+    def _refuse_expired(self, approval: GrantedApproval) -> None:
         """Refuse what was let through by an approval that has expired since."""
-        approval = self.approval
-        if approval is not None and self.decisions[-1].kind is DecisionKind.ESCALATE and self._has_lapsed(approval):
+        if self.decisions[-1].kind is DecisionKind.ESCALATE and self._has_lapsed(approval):
             self.phase, self.human_approved = "human_approval", False
             raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
@@ -693,20 +589,69 @@ class PendingCall:
         run_id = self.facts.run_id
         return canonical([f"outside any run, process {os.getpid()} {_PROCESS}" if run_id is None else run_id, self.facts.agent_name])
 
-    def misread(self, bad: BadArguments) -> Refused:
+    def _misread(self, bad: BadArguments) -> Refused:
         """Say to a model what is wrong with its arguments."""
         return Refused(f"tool_bad_args:{self.tool}", f"{bad.spelling}: {bad.message}")
 
     # -- how it ended ----------------------------------------------------------------------------------------------------
 
-    def became(self, request: ApprovalRequest, status: str) -> str:
+    def end(self, outcome: ToolOutcome) -> Flow[None]:
+        """Note how its execution ended, or that it was refused on the way; raise StopRun where that cannot be written down."""
+        self.stop_reason = self.stop_reason or outcome.verdict.stop_reason
+        if outcome.status == "error" and outcome.error is not None and self.stop_reason is None:
+            self.stop_reason = f"tool_error:{self.tool}"
+            with contextlib.suppress(Refused):  # the next call of the tool is refused: this one has ended with its own error
+                self.count_error(f"{type(outcome.error).__name__}: {outcome.error}"[:MOST_ERROR])
+        yield from self.conclude(outcome.status, outcome.result)
+
+    def abandon(self, error: BaseException) -> Flow[None]:
+        """End what was judged when `error` was raised, which nothing raised here stands in for: nothing ran."""
+        self.stop_reason = self.stop_reason or "supervisor_block:not_decided"
+        with contextlib.suppress(StopRun):  # that its end cannot be written down
+            if isinstance(error, GeneratorExit):  # nobody goes on with this flow
+                self._note_end("refused", None)
+                if self.terms.audit is not None:
+                    self._write_end("refused")
+            else:
+                yield from self.conclude("refused", None)
+
+    def conclude(self, status: str, result: Any) -> Flow[None]:
+        """Tell everybody how it ended, each whatever becomes of the others; raise StopRun where it cannot be written down."""
+        self._note_end(status, result)
+        approver = self.terms.approver
+        for request, answer in self.answers if approver is not None else ():
+            if not answer.approved:
+                continue
+            ended = self._became(request, status)
+            try:
+                yield call_program("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
+            except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
+                swallow("gate.executed", error)
+        if self.terms.audit is not None:
+            self._write_end(status)
+
+    def _write_end(self, status: str) -> None:
+        arguments = self.arguments.plain if self.proposed is not None else self.raw
+        self.note("executed", arguments, status=status, stop_reason=self.stop_reason)
+
+    def _note_end(self, status: str, result: Any) -> None:
+        if self.begun:
+            read_only = self.tool in self.terms.read_only
+            try:
+                self.history.keeper.end(self.tool, self.arguments.copy(), status, result, read_only=read_only)
+            except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
+                said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
+                _log.error(said, checks.show(self.tool), error_place(error))
+        self.history.judged.append(self._record(ran=self.begun and status != "refused", ok=status == "ok"))
+
+    def _became(self, request: ApprovalRequest, status: str) -> str:
         """Say what became of one approval when the call ended with `status`: see `Approver.executed`."""
         if status == "refused" or not (self.begun or self.tool == FINAL_ANSWER):
             return "spent" if request.id in self.spent else "refused"
         used = self.human_approved is True and self.approval is not None and self.approval.request is request
         return status if used else "spent"
 
-    def photographed(self, *, ran: bool, ok: bool) -> GateCall:
+    def _record(self, *, ran: bool, ok: bool) -> GateCall:
         """Return what became of it, for whoever reads it later."""
         answer = self.answers[-1][1] if self.answers else None
         approved = None
@@ -727,6 +672,20 @@ class PendingCall:
             human_approved=self.human_approved,
             stop_reason=self.stop_reason,
         )
+
+
+def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
+    """Whether `read` is what was judged, but for the order in which the items of sets are written; it was read from `held`."""
+    kind = cast("Any", type(held))
+    shape = cast("Any", type(read)) if isinstance(judged, type(read)) else None
+    if kind in (set, frozenset) and shape is list:
+        return sorted(map(canonical, read)) == sorted(map(canonical, judged))
+    if shape is dict and read.keys() == judged.keys():
+        inner = held if kind is dict else {name: getattr(held, name, None) for name in read}
+        return all(_is_same_but_for_sets(each, judged[name], inner.get(name)) for name, each in read.items())
+    if shape is list and kind in (list, tuple) and len(read) == len(judged) == len(held):
+        return all(map(_is_same_but_for_sets, read, judged, held))
+    return canonical(read) == canonical(judged)
 
 
 def read_decision(said: object) -> Decision:

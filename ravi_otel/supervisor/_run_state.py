@@ -22,7 +22,7 @@ from ravi_otel._forksafe import ForkLock
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor._decisions import GateState
-from ravi_otel.supervisor.rules._kinds import ZERO, exact_number, keys_at, told_an_error, value_at
+from ravi_otel.supervisor.rules._kinds import ZERO, error_in, exact_number, keys_at, told_an_error, value_at
 
 _lock = ForkLock()
 _CURRENT_REVIEWS: Final[ContextVar[tuple[ReviewReads, ...]]] = ContextVar("ravi_otel_looking", default=())
@@ -30,7 +30,7 @@ _OPEN_REVIEWS: Final[set[ReviewReads]] = set()
 
 
 class ReviewReads:
-    """Be one review of a supervisor: the tools whose calls it asked about, or the `whole` where that is not known."""
+    """One review of a supervisor: the tools whose calls it asked about, or the `whole` where that is not known."""
 
     __slots__ = ("is_open", "supervisor", "tools", "whole")
 
@@ -59,7 +59,7 @@ def note_read(tool: str | None) -> None:
 
 @contextmanager
 def recording_reads(look: ReviewReads) -> Generator[None, None, None]:
-    """Be in a review."""
+    """Mark what runs inside as part of a review."""
     with _lock.own:
         _OPEN_REVIEWS.add(look)
     token = _CURRENT_REVIEWS.set((*_CURRENT_REVIEWS.get(), look))
@@ -74,7 +74,7 @@ def recording_reads(look: ReviewReads) -> Generator[None, None, None]:
 
 
 def is_reviewing(supervisor: object) -> bool:
-    """Tell that the running code is part of a review of this supervisor."""
+    """Whether the running code is part of a review of this supervisor."""
     looks = _CURRENT_REVIEWS.get()
     return bool(looks) and any(look.is_open and look.supervisor is supervisor for look in looks)
 
@@ -84,7 +84,7 @@ _MOST_CALLS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Be what was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
+    """What was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
 
     version: tuple[int, int]
     policy_version: str
@@ -100,26 +100,21 @@ class StateKeeper:
     def __init__(self, state: GateState) -> None:
         self.state = state
         self._lock = ForkLock()
-        self._writes = 0
-        self._reads = 0
+        self.version = (0, 0)
+        """How many calls have begun and ended by now: those that change something, and those of read-only tools."""
         self._read_at: dict[str, int] = {}
         self._began_at = 0
         self.broken: str | None = _broken.get(state)
 
-    def version(self) -> tuple[int, int]:
-        """Give how many calls have begun and ended by now: those that change something, and those of read-only tools."""
-        with self._lock.own:
-            return self._writes, self._reads
-
     def holds(self, tool: str, note: Snapshot, still: Callable[[], bool]) -> bool:
-        """Tell whether all is as it was noted, and `still` says so."""
+        """Whether all is as it was noted, and `still` says so."""
         with self._lock.own:
-            writes, reads = note.version
-            changed = writes != self._writes or (reads != self._reads and self._is_read_since(reads, tool, note.look))
+            (writes, reads), before = self.version, note.version
+            changed = writes != before[0] or (reads != before[1] and self._is_read_since(before[1], tool, note.look))
             return not changed and still()
 
     def _is_read_since(self, when: int, tool: str, look: ReviewReads | None) -> bool:
-        """Tell that a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
+        """Whether a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
         asked = (tool,) if look is None else (tool, *look.tools)
         return any(self._read_at.get(each, 0) > when for each in asked) or (look is not None and look.whole and self._began_at > when)
 
@@ -129,7 +124,8 @@ class StateKeeper:
             if not self.holds(tool, note, still):
                 return False
             self._count(tool, read_only=read_only)
-            self._began_at = self._reads if read_only else self._began_at
+            if read_only:
+                self._began_at = self.version[1]
             said = cast("Any", self.state).begin(tool, arguments)
             if said is not None:
                 refuse_awaitable("state.begin", said)
@@ -149,11 +145,12 @@ class StateKeeper:
                 raise
 
     def _count(self, tool: str, *, read_only: bool) -> None:
+        writes, reads = self.version
         if read_only:
-            self._reads += 1
-            self._read_at[tool] = self._reads
+            self._read_at[tool] = reads = reads + 1
         else:
-            self._writes += 1
+            writes += 1
+        self.version = writes, reads
 
 
 def refuse_awaitable(what: str, said: object) -> None:
@@ -171,7 +168,7 @@ class _ObjectNotes:
         self._words: dict[int, tuple[object, str]] = {}
 
     def get(self, about: object) -> str | None:
-        """Give the word."""
+        """Return the word."""
         known = self._words.get(id(about))
         return None if known is None else known[1]
 
@@ -195,7 +192,7 @@ _keeping = ForkLock()
 
 
 def keeper_of(state: GateState) -> StateKeeper:
-    """Give the keeper of a state, the same one to every gate that was given this state."""
+    """Return the keeper of a state, the same one to every gate that was given this state."""
     with _keeping.own:
         known = _kept.get(id(state))
         if known is None:
@@ -211,7 +208,7 @@ class _States:
         self._lock = ForkLock()
 
     def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
-        """Give the state of a run that `make` made for this supervisor at whatever gate."""
+        """Return the state of a run that `make` made for this supervisor at whatever gate."""
         made = keeper_of(make())
         with self._lock.own:
             known = self._known.setdefault(run, [])
@@ -227,15 +224,15 @@ _states = _States()
 
 
 def keeper_for_run(run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
-    """Give what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
+    """Return what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
     return keeper_of(make()) if supervisor is None else _states.of(run, supervisor, make)
 
 
 class RunHistory:
-    """Be what one run has come to at one gate: `judged` are the last calls, as rows; `loops` is None where none are looked for."""
+    """What one run has come to at one gate: `judged` are the last calls, as rows; `loops` is None where none are looked for."""
 
-    def __init__(self, kept: StateKeeper, loops: Loops | None) -> None:
-        self.kept = kept
+    def __init__(self, keeper: StateKeeper, loops: Loops | None) -> None:
+        self.keeper = keeper
         self.loops = loops
         self.judged: deque[Any] = deque(maxlen=_MOST_CALLS)
 
@@ -322,7 +319,7 @@ _DEEPEST: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class StatedCall:
-    """Be one call that was let through: `status` is "running" until it ended."""
+    """One call that was let through: `status` is "running" until it ended."""
 
     tool: str
     arguments: JsonObject
@@ -332,7 +329,7 @@ class StatedCall:
 
 @dataclass(slots=True)
 class _Sum:
-    """Be a field added up over the calls of a tool; `unread` of them have nothing there that is exactly a number."""
+    """A field added up over the calls of a tool; `unread` of them have nothing there that is exactly a number."""
 
     amount: Fraction = ZERO
     unread: int = 0
@@ -345,7 +342,7 @@ class _Sum:
 
 @dataclass(slots=True)
 class _OfTool:
-    """Be what the calls of one tool have come to, kept ready so that a review costs the same after any number of them.
+    """What the calls of one tool have come to, kept ready so that a review costs the same after any number of them.
 
     `running` has what each call that runs has added to the sums: just that is taken back of one that never ran.
     """
@@ -362,7 +359,7 @@ class _OfTool:
 
 
 class RunState:
-    """Be the state of one run that a gate keeps when it is given no other: every call that was let through, in order.
+    """The state of one run that a gate keeps when it is given no other: every call that was let through, in order.
 
     Threads may share it. What is begun counts from the step in which it was let through, so that two calls at once cannot both use
     what is left of a cap. A call that failed or was cancelled counts on: it may have done its work before it failed; one that was
@@ -390,7 +387,7 @@ class RunState:
 
     @property
     def version(self) -> int:
-        """Give a number that changes with each call that begins or ends."""
+        """Return a number that changes with each call that begins or ends."""
         return self._version
 
     @property
@@ -435,11 +432,11 @@ class RunState:
         return self._read(tool, lambda of: float(self._sum(tool, of, field).amount), 0.0)
 
     def result(self, tool: str) -> Any:
-        """Give what the last call of a tool that came to a good end and told of no error returned, None without one."""
+        """Return what the last call of a tool that came to a good end and told of no error returned, None without one."""
         return self._read(tool, lambda of: of.result, None)
 
     def spent(self, tool: str, field: str) -> Fraction | None:
-        """Give `total` exactly, None where a call of the tool has something else than a number there, or nothing."""
+        """Return `total` exactly, None where a call of the tool has something else than a number there, or nothing."""
         note_read(tool)
         with self._lock.own:
             of = self._tools.get(tool)
@@ -447,7 +444,7 @@ class RunState:
             return None if known.unread else known.amount
 
     def done_with(self, tool: str, fields: tuple[str, ...], keys: tuple[str | None, ...]) -> bool:
-        """Tell that a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
+        """Whether a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
 
         def read(of: _OfTool) -> bool:
             return keys in self._keys(tool, of, fields) if fields else of.done > 0
@@ -488,7 +485,7 @@ class RunState:
         self._calls[number] = StatedCall(call.tool, call.arguments, status, result)
         if status != "ok":
             return
-        if not told_an_error(result):
+        if error_in(result) is None:
             of.done += 1
             if number > of.latest:
                 of.latest, of.result = number, result
@@ -507,7 +504,7 @@ class RunState:
         return ((number, call) for number, call in self._calls.items() if call.tool == tool)
 
     def _sum(self, tool: str, of: _OfTool, field: str) -> _Sum:
-        """Give a sum that is kept up from the first question on; of very many fields, one that is made for this question."""
+        """Return a sum that is kept up from the first question on; of very many fields, one that is made for this question."""
         known = of.sums.get(field)
         if known is None:
             known = _Sum()
@@ -522,7 +519,7 @@ class RunState:
         return known
 
     def _keys(self, tool: str, of: _OfTool, fields: tuple[str, ...]) -> set[tuple[str | None, ...]]:
-        """Give what was in some fields of the calls that ended well, kept up as a sum is."""
+        """Return what was in some fields of the calls that ended well, kept up as a sum is."""
         known = of.done_with.get(fields)
         if known is None:
             ended = (call for _, call in self._of(tool) if call.status == "ok" and not told_an_error(call.result))
@@ -533,7 +530,7 @@ class RunState:
 
 
 def _amount(arguments: JsonObject, field: str) -> tuple[Fraction, bool]:
-    """Give what a call adds to the sum of a field, and whether that is exactly what is there."""
+    """Return what a call adds to the sum of a field, and whether that is exactly what is there."""
     value = value_at(arguments, field)
     number = exact_number(value)
     if number is not None:

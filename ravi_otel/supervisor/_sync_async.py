@@ -30,7 +30,7 @@ LONGEST_PAUSE_S: Final = 0.25
 
 
 class PendingFlow(Generic[T]):
-    """Be a question to be awaited in an event loop: nothing begins before that, and dropping it is no mistake."""
+    """A question to be awaited in an event loop: nothing begins before that, and dropping it is no mistake."""
 
     __slots__ = ("_begin",)
 
@@ -47,7 +47,7 @@ def run_or_await(begin: Callable[[], Flow[T]]) -> Coloured[T]:
 
 
 def wall_clock() -> float:
-    """Give the time in UTC epoch seconds, by the clock that the gate has too."""
+    """Return the time in UTC epoch seconds, by the clock that the gate has too."""
     return STATE.engine.clock.time()
 
 
@@ -109,7 +109,7 @@ class GivenUp(Exception):  # noqa: N818 - it travels inside the gate only, and m
 
 @dataclass(frozen=True, slots=True)
 class _AwaitedWork:
-    """Be what is awaited in a scope, as much as has to be known to stop it."""
+    """What is awaited in a scope, as much as has to be known to stop it."""
 
     scope: Scope
     record: None = None

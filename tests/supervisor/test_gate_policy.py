@@ -9,7 +9,7 @@ from enum import Enum
 import openai
 import pytest
 
-from ravi_otel.supervisor._pending_call import policy_text
+from ravi_otel.supervisor._decisions import policy_text
 
 
 class Plain:

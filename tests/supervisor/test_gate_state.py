@@ -71,7 +71,7 @@ def test_each_beginning_and_end_gives_another_version():
 def test_of_many_threads_that_noted_the_same_only_one_begins():
     state = RunState()
     kept = keeper_of(state)
-    note = Snapshot(kept.version(), "1")
+    note = Snapshot(kept.version, "1")
     ready = threading.Barrier(8, timeout=60)
     let = []
 
@@ -90,7 +90,7 @@ def test_of_many_threads_that_noted_the_same_only_one_begins():
 
 def test_a_read_of_another_tool_is_no_change_and_one_of_the_same_is():
     kept = keeper_of(RunState())
-    note, look = Snapshot(kept.version(), "1"), Snapshot(kept.version(), "1")
+    note, look = Snapshot(kept.version, "1"), Snapshot(kept.version, "1")
     assert kept.begin("look", {}, look, lambda: True, read_only=True)
     assert not kept.begin("look", {}, look, lambda: True, read_only=True)
     assert kept.begin("pay", PAY, note, lambda: True, read_only=False)

@@ -98,7 +98,7 @@ class TerminalApprover:
         return run_or_await(partial(self._asking, request))
 
     def executed(self, request: ApprovalRequest, status: str) -> None:
-        """Hear how it ended; a terminal has no use for it."""
+        """Do nothing about how it ended: a terminal has no use for it."""
 
     def _asking(self, request: ApprovalRequest) -> Flow[ApprovalAnswer]:
         arguments: JsonObject = read_arguments(freeze(request.arguments))
@@ -116,7 +116,7 @@ class TerminalApprover:
 
 
 class _Prompt:
-    """Be one question at a terminal: says lines, and reads them without keeping the thread or the event loop."""
+    """One question at a terminal, which writes lines, and reads them without keeping the thread or the event loop."""
 
     def __init__(self, opened: int, request: ApprovalRequest, patience: Backoff) -> None:
         self._opened = opened
@@ -134,7 +134,7 @@ class _Prompt:
             raise _HungUp from error
 
     def hear(self, question: str) -> Flow[str]:
-        """Ask for one line; raises TimeoutError past the request's end."""
+        """Ask for one line; raise TimeoutError past the request's end."""
         self.say(question, end="")
         while b"\n" not in self._typed:
             if not self._ready():
@@ -233,7 +233,7 @@ def _take_turn(device: str, until: contextlib.ExitStack) -> bool:
 
 
 def _is_in_foreground(opened: int) -> bool:
-    """Tell that the process may read its terminal: one in the background is stopped when it does."""
+    """Whether the process may read its terminal: one in the background is stopped when it does."""
     try:
         return os.tcgetpgrp(opened) == os.getpgrp()
     except OSError:  # not the terminal that controls the process: nothing stops it there
@@ -294,7 +294,7 @@ class CallbackApprover:
         return self._awaited(cast("Awaitable[object]", said), request)
 
     def executed(self, request: ApprovalRequest, status: str) -> None:
-        """Hear how it ended; a function has no use for it."""
+        """Do nothing about how it ended: a function has no use for it."""
 
     async def _awaited(self, said: Awaitable[object], request: ApprovalRequest) -> ApprovalAnswer:
         """Await the function, as long as the request is valid and nothing ends the scope."""
@@ -349,7 +349,7 @@ _WAIT_RETRY_S: Final = 300.0
 
 
 class ApprovalQueue:
-    """Be an Approver over a queue that a person answers with `ravi-otel approvals`, or on the page of `ravi-otel ui`.
+    """Ask by a queue that a person answers with `ravi-otel approvals`, or on the page of `ravi-otel ui`.
 
     `path` is a file, or a Redis that many machines reach, such as "redis://HOST:6379/0"; None is RAVI_APPROVALS, else `approvals.db` in
     RAVI_STORE, else in `.ravi` of the working directory. A file is made with mode 0600 and refused when others may use it. `clock` gives
@@ -419,7 +419,7 @@ class ApprovalQueue:
                     return refused
 
     def _until_answered(self, waited: StoredRequest, request: ApprovalRequest, patience: Backoff) -> Flow[ApprovalAnswer | None]:
-        """Wait until somebody answers; gives a refusal, or None when there may be an approval to be taken."""
+        """Wait until somebody answers; return a refusal, or None when there may be an approval to be taken."""
         mark, looked = (yield from self._mark()), time.monotonic()
         told = looked
         while True:
@@ -460,7 +460,7 @@ _ARGUMENTS_CHANGED: Final = ApprovalAnswer(approved=False, comment=CHANGED)
 
 
 def _is_unchanged(request: ApprovalRequest, seal: str) -> bool:
-    """Tell that nobody has changed the arguments since they were frozen."""
+    """Whether nobody has changed the arguments since they were frozen."""
     try:
         return seal_of(request) == seal
     except RaviError:

@@ -63,7 +63,7 @@ def read_queue_place(named: str | Path) -> str | Path:
 
 
 def queue_place(environ: Mapping[str, str] = os.environ) -> str | Path:
-    """Give RAVI_APPROVALS, else `approvals.db` in RAVI_STORE, else in `.ravi` of the working directory; ConfigurationError for nowhere."""
+    """Return RAVI_APPROVALS, else `approvals.db` in RAVI_STORE, else in `.ravi` here, or raise ConfigurationError."""
     named, store = environ.get(QUEUE_VARIABLE, "").strip(), environ.get(_STORE_VARIABLE, "").strip()
     try:
         if named:
@@ -139,7 +139,7 @@ _MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """Be a request as the queue keeps it.
+    """A request as the queue keeps it.
 
     `flaw` says why nobody may rely on it, None when all is as it was written. `arguments` of the request are then {} where they cannot be
     read. `edited` is what a person put in their place. `who` is the name that was given, `login` the system's own for who gave it.
@@ -166,11 +166,11 @@ class StoredRequest:
 
     @property
     def id(self) -> str:
-        """Give the id to answer it by."""
+        """Return the id to answer it by."""
         return self.request.id
 
     def answer(self) -> ApprovalAnswer:
-        """Give what the person answered."""
+        """Return what the person answered."""
         if self.state == "expired":
             return EXPIRED
         approved = self.state in ("approved", "taken")
@@ -232,7 +232,7 @@ EXPIRED: Final = ApprovalAnswer(approved=False, comment="expired")
 
 
 def seal_of(request: ApprovalRequest) -> str:
-    """Give the SHA-256 of what an approval is for: tool, exact arguments, fingerprint, scope, policy version, and who may give it."""
+    """Return the SHA-256 of what an approval is for: tool, exact arguments, fingerprint, scope, policy version, and who may give it."""
     exact = freeze(request.arguments)
     return _seal_of_parts(request.tool, exact, request.fingerprint, request.scope, request.policy_version, _write_approvers(request))
 
@@ -247,7 +247,7 @@ def fingerprint_flaw(request: ApprovalRequest) -> str | None:
 
 
 def new_row(request: ApprovalRequest, row_id: str, seal: str) -> dict[str, Any]:
-    """Give what a new row has, by column."""
+    """Return what a new row has, by column."""
     values = (
         row_id,
         request.tool,
@@ -397,7 +397,7 @@ def _read_object(text: str | None) -> tuple[JsonObject, str | None]:
 
 
 def _storable(text: str | None) -> str | None:
-    """Give what is only told as a text that any file can hold."""
+    """Return what is only told as a text that any file can hold."""
     return None if text is None else text[:_LONGEST].encode("utf-8", "replace").decode("utf-8")
 
 
@@ -516,7 +516,7 @@ class RequestStore(ABC):
 
     @abstractmethod
     def find(self, wanted: str) -> StoredRequest:
-        """Give the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
 
     @abstractmethod
     def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
@@ -536,7 +536,7 @@ class RequestStore(ABC):
 
     @abstractmethod
     def changed(self) -> Sequence[object]:
-        """Give a mark that is another one when somebody has written."""
+        """Return a mark that is another one when somebody has written."""
 
     def patiently(self, act: Callable[[], T], patience_s: float = RETRY_S) -> T:
         """Do a step as soon as it can be done, and keep the thread meanwhile; QueueError when it cannot for so long."""
@@ -559,7 +559,7 @@ class RequestStore(ABC):
 
 
 class QueueFile(RequestStore):
-    """Be the file. Every method is one transaction and raises QueueError, or Busy while another one writes.
+    """The queue in one SQLite file. Every method is one transaction and raises QueueError, or QueueBusy while another one writes.
 
     Who asks may `create` it; who only answers may not, and may as root answer what another user's program asks. `out` is what an error
     says to do.
@@ -637,7 +637,7 @@ class QueueFile(RequestStore):
                 )
 
     def _alike(self, connection: sqlite3.Connection, request: ApprovalRequest, seal: str) -> Iterator[StoredRequest]:
-        """Give what waits for exactly this request, answered ones first; what was tampered with is passed over."""
+        """Return what waits for exactly this request, answered ones first; what was tampered with is passed over."""
         order = " ORDER BY state = 'pending', requested_at, id LIMIT ?"
         for found in connection.execute(_SELECT + _TO_BE_TAKEN + order, (request.fingerprint, _MOST_ALIKE)).fetchall():
             stored = _read_found(found)
@@ -681,7 +681,7 @@ class QueueFile(RequestStore):
         raise QueueError(stored.why_not_pending())
 
     def find(self, wanted: str) -> StoredRequest:
-        """Give the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (self.clock(),))
             found = connection.execute(f"{_SELECT} WHERE id = ?", (wanted,)).fetchall()
@@ -735,7 +735,7 @@ class QueueFile(RequestStore):
     # -- the file -------------------------------------------------------------------------------------------------
 
     def changed(self) -> tuple[int, ...]:
-        """Give a mark that is another one when somebody has written; () while there is no file."""
+        """Return a mark that is another one when somebody has written; () while there is no file."""
         try:
             found = self.path.stat()
         except OSError:

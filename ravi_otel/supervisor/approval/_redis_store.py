@@ -129,7 +129,7 @@ class _ChangedMeanwhile(Exception):  # noqa: N818 - a state, told by one functio
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Be a request as the server has it: its columns by the server's clock, and its revision."""
+    """A request as the server has it: its columns by the server's clock, and its revision."""
 
     id: str
     columns: Mapping[str, Any]
@@ -138,7 +138,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Be what was found at one moment; `offset_s` is by how much this process's clock is before the server's.
+    """What was found at one moment; `offset_s` is by how much this process's clock is before the server's.
 
     `number` is how many requests of one fingerprint there are, of which only the newest are read.
     """
@@ -162,7 +162,7 @@ class _Found:
 
 
 class RedisStore(RequestStore):
-    """Be the queue in a Redis; every method does one step, and raises QueueError, or Busy while the server cannot be asked.
+    """The queue in a Redis; every method does one step, and raises QueueError, or QueueBusy while the server cannot be asked.
 
     `clock` stands in the place of the server's, and is there for tests.
     """
@@ -288,7 +288,7 @@ class RedisStore(RequestStore):
         return look.stored(replace(row, columns={**row.columns, **changes}))
 
     def find(self, wanted: str) -> StoredRequest:
-        """Give the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
         look = self._look("id", wanted)
         if not look.rows and wanted:
             look = self._look("prefix", wanted, 2)
@@ -342,7 +342,7 @@ class RedisStore(RequestStore):
     # -- the server -----------------------------------------------------------------------------------------------
 
     def changed(self) -> tuple[str, ...]:
-        """Give a mark that is another one when somebody has written; () while the server does not say."""
+        """Return a mark that is another one when somebody has written; () while the server does not say."""
         try:
             return (self._found("none", "", 0)[1],)
         except QueueBusy:

@@ -63,7 +63,7 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """Be what a person answered: `who` they are, None unknown; `comment` is their own words, or a spelling such as `expired`.
+    """What a person answered: `who` they are, None unknown; `comment` is their own words, or a spelling such as `expired`.
 
     `arguments` are those that the person put in the place of the asked ones, None when they changed nothing; what was edited is validated
     and reviewed again. `expires_at`, in UTC epoch seconds, is when an approval that was given to an earlier request ends, where that is
@@ -87,7 +87,7 @@ class Approver(Protocol):
     """
 
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
-        """Give the answer; whoever waits longer than `expires_at` answers `approved=False, comment="expired"`."""
+        """Return the answer; whoever waits longer than `expires_at` answers `approved=False, comment="expired"`."""
         ...
 
     def executed(self, request: ApprovalRequest, status: str) -> Coloured[None]:
@@ -142,7 +142,7 @@ def copy_arguments(arguments: object) -> dict[str, JsonValue]:
 
 
 def sha256_of(*parts: str | None) -> str:
-    """Give the SHA-256 of some texts, 64 hex digits."""
+    """Return the SHA-256 of some texts, 64 hex digits."""
     return hashlib.sha256(dumps(parts).encode("ascii")).hexdigest()
 
 
@@ -166,7 +166,7 @@ def one_line(arguments: JsonObject, most: int) -> str:
 
 
 def readable(text: str, most: int = _MOST_READABLE) -> str:
-    """Give a text as one line of visible characters, for reading only: different ones may come out equal."""
+    """Return a text as one line of visible characters, for reading only: different ones may come out equal."""
     kept = "".join(char if char == " " or unicodedata.category(char)[0] in "LNPS" else " " for char in text[: 4 * most])
     known = " ".join(kept.split())
     return known if len(known) <= most else f"{known[: most - 3]}..."
@@ -392,7 +392,7 @@ _MOST_TEXT: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class ArgumentField:
-    """Be what one argument may be. `above` and `below` are bounds that it may not reach; `choices` are JSON values."""
+    """What one argument may be. `above` and `below` are bounds that it may not reach; `choices` are JSON values."""
 
     name: str
     kind: FieldKind
@@ -589,7 +589,7 @@ def _list(value: object) -> list[Any]:
 
 
 def edit_arguments(arguments: JsonObject, changes: Iterable[str]) -> dict[str, JsonValue]:
-    """Give the arguments with each `NAME=VALUE` in its place; `NAME=` leaves one out.
+    """Return the arguments with each `NAME=VALUE` in its place; `NAME=` leaves one out.
 
     A value is read as JSON (`500`, `"500"`, `true`, `["a"]`), except where the argument was a text: then only what is in quotes is JSON,
     and the rest is the text as it is. What is no JSON is text too. A new name is added. Raises ConfigurationError for one that looks like a
@@ -614,7 +614,7 @@ def edit_arguments(arguments: JsonObject, changes: Iterable[str]) -> dict[str, J
 
 
 def check_edit(request: ApprovalRequest, fresh: JsonObject) -> JsonObject:
-    """Give what a person made of a request's arguments; ConfigurationError for what its tool does not take, as far as can be told here."""
+    """Return what a person made of a request's arguments; ConfigurationError for what its tool does not take, as far as can be told."""
     if request.schema is None:
         return check_kinds(request.arguments, fresh)
     wrong = schema_flaw(request.schema, fresh)
@@ -631,7 +631,7 @@ def _float_if_exact(value: JsonValue) -> JsonValue:
 
 
 def check_kinds(before: JsonObject, after: JsonObject) -> JsonObject:
-    """Give what a person made of arguments; ConfigurationError where a value is of another kind than it was."""
+    """Return what a person made of arguments; ConfigurationError where a value is of another kind than it was."""
     for name, value in after.items():
         _check_kind(name, before.get(name), value)
     return after

@@ -33,7 +33,7 @@ _BLANK_LETTERS: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 class PastCall(Protocol):
-    """Be a call that was let through before; `status` is "running", "ok", "error" or "cancelled"."""
+    """A call that was let through before; `status` is "running", "ok", "error" or "cancelled"."""
 
     @property
     def tool(self) -> str:
@@ -42,7 +42,7 @@ class PastCall(Protocol):
 
     @property
     def arguments(self) -> Mapping[str, Any]:
-        """Give what it was called with."""
+        """Return what it was called with."""
         ...
 
     @property
@@ -52,13 +52,13 @@ class PastCall(Protocol):
 
     @property
     def result(self) -> Any:
-        """Give what came of it."""
+        """Return what came of it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """Be what one rule says of a call; `change` puts a value into a field, of "revise" only."""
+    """What one rule says of a call; `change` puts a value into a field, of "revise" only."""
 
     kind: DecisionKind
     reason: str
@@ -66,12 +66,12 @@ class Vote:
 
 
 def block(reason: str) -> Vote:
-    """Refuse."""
+    """Return a refusal."""
     return Vote(DecisionKind.BLOCK, reason)
 
 
 class Past(Protocol):
-    """Be what was done in a run, as rules ask about it."""
+    """What was done in a run, as rules ask about it."""
 
     @property
     def calls(self) -> tuple[PastCall, ...]:
@@ -87,13 +87,13 @@ class Past(Protocol):
         ...
 
     def done_with(self, tool: str, fields: tuple[str, ...], keys: tuple[str | None, ...]) -> bool:
-        """Tell that a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
+        """Whether a call of a tool came to a good end and told of no error, with these `keys` (of `keys_at`) in `fields`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ListedPast:
-    """Be what was done in a run as a list of calls tells it: each question reads the whole list."""
+    """What was done in a run as a list of calls tells it: each question reads the whole list."""
 
     calls: tuple[PastCall, ...] = ()
 
@@ -122,7 +122,7 @@ class ListedPast:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Be a call that is judged: its arguments as they are at this point, and what was done before it."""
+    """A call that is judged: its arguments as they are at this point, and what was done before it."""
 
     tool: str
     arguments: Mapping[str, Any]
@@ -134,11 +134,11 @@ class Case:
         return self.past.calls
 
     def value(self, field: str) -> Any:
-        """Give what is in a field, MISSING where nothing is; a dot goes into an object."""
+        """Return what is in a field, MISSING where nothing is; a dot goes into an object."""
         return value_at(self.arguments, field)
 
     def number(self, field: str, least: float) -> Fraction | Vote:
-        """Give a number exactly, or the refusal of what is none, is not there, or is less than `least`."""
+        """Return a number exactly, or the refusal of what is none, is not there, or is less than `least`."""
         value = self.value(field)
         if value is MISSING or value is None:
             return block(f"missing_{field}")
@@ -162,7 +162,7 @@ class Case:
         return sum(map(self.past.begun, set(tools)))
 
     def done(self, tool: str, same: Iterable[str] = ()) -> bool:
-        """Tell that a call of a tool came to a good end, with the same values in the fields of `same`.
+        """Whether a call of a tool came to a good end, with the same values in the fields of `same`.
 
         One that answered with an object with an "error" in it came to none.
         """
@@ -172,7 +172,7 @@ class Case:
 
 
 def error_in(result: object) -> object:
-    """Give the "error" of a result that is an object, or the JSON text of one; None without one."""
+    """Return the "error" of a result that is an object, or the JSON text of one; None without one."""
     if isinstance(result, str) and len(result) <= _LONGEST_RESULT_TEXT and '"error"' in result:
         try:
             result = loads(result)
@@ -182,12 +182,12 @@ def error_in(result: object) -> object:
 
 
 def told_an_error(result: object) -> bool:
-    """Tell that a result is an object with an "error" in it, or the JSON text of one."""
+    """Whether a result is an object with an "error" in it, or the JSON text of one."""
     return error_in(result) is not None
 
 
 def value_at(arguments: Mapping[str, Any], field: str) -> Any:
-    """Give what is at a dotted path, MISSING where nothing is."""
+    """Return what is at a dotted path, MISSING where nothing is."""
     here: Any = arguments
     for step in field.split("."):
         if not isinstance(here, Mapping) or step not in here:
@@ -209,7 +209,7 @@ def with_value(arguments: Mapping[str, Any], field: str, value: Any) -> dict[str
 
 
 def exact_number(value: object) -> Fraction | None:
-    """Give a number as what it is written as, None for anything else: a truth value, text, NaN, a number's subclass."""
+    """Return a number as what it is written as, None for anything else: a truth value, text, NaN, a number's subclass."""
     if type(value) is int:
         return Fraction(value)
     return _as_written(value) if type(value) is float and math.isfinite(value) else None
@@ -221,7 +221,7 @@ def _as_written(value: float) -> Fraction:
 
 
 def exact_limit(value: float) -> Fraction:
-    """Give a rule's own number, which was checked when it was made."""
+    """Return a rule's own number, which was checked when it was made."""
     number = exact_number(value)
     assert number is not None
     return number
@@ -236,7 +236,7 @@ def round_down_like(number: Fraction, like: object) -> int | float:
 
 
 def key_of(value: object) -> str | None:
-    """Give what two equal values have in common, None for none at all: JSON has them apart by type, but 1 and 1.0 are one number."""
+    """Return what two equal values have in common, None for none at all: JSON has them apart by type, but 1 and 1.0 are one number."""
     number = exact_number(value)
     if number is not None:
         return str(number)
@@ -247,7 +247,7 @@ def key_of(value: object) -> str | None:
 
 
 def keys_at(arguments: Mapping[str, Any], fields: Iterable[str]) -> tuple[str | None, ...]:
-    """Give the `key_of` what is in each of some fields."""
+    """Return the `key_of` what is in each of some fields."""
     return tuple(key_of(value_at(arguments, field)) for field in fields)
 
 
@@ -259,7 +259,7 @@ def fold_text(text: str) -> str:
 
 
 def is_blank(value: object) -> bool:
-    """Tell that there is nothing, or text with nothing to be seen in it."""
+    """Whether there is nothing, or text with nothing to be seen in it."""
     if value is MISSING or value is None:
         return True
     return type(value) is str and all(unicodedata.category(char)[0] in _UNSEEN or char in _BLANK_LETTERS for char in value)
@@ -269,7 +269,7 @@ def is_blank(value: object) -> bool:
 
 
 def check_names(parameter: str, given: Any) -> tuple[str, ...]:
-    """Accept one name or several of them, each once; raises ConfigurationError."""
+    """Accept one name or several of them, each once; raise ConfigurationError."""
     names = (given,) if isinstance(given, str) else given
     if not isinstance(names, (list, tuple, set, frozenset)) or not names:
         raise ConfigurationError(f"{parameter}={checks.show(given)} must be a name, or a list with at least one name in it.")
@@ -280,7 +280,7 @@ def check_names(parameter: str, given: Any) -> tuple[str, ...]:
 
 
 def check_field(parameter: str, given: object) -> str:
-    """Accept the name of a field, with dots where it is inside an object; raises ConfigurationError."""
+    """Accept the name of a field, with dots where it is inside an object; raise ConfigurationError."""
     named = checks.name(parameter, given, "amount_usd")
     if not all(named.split(".")):
         raise ConfigurationError(f"{parameter}={checks.show(given)} has an empty step in it: write a field such as 'order.amount_usd'.")
@@ -288,7 +288,7 @@ def check_field(parameter: str, given: object) -> str:
 
 
 def check_number(parameter: str, given: Any, *, least: float | None = None) -> int | float:
-    """Accept a finite number, no truth value; raises ConfigurationError."""
+    """Accept a finite number, no truth value; raise ConfigurationError."""
     number = exact_number(given)
     if number is None or (least is not None and number < exact_limit(least)):
         of = "" if least is None else f" of at least {least}"
@@ -297,7 +297,7 @@ def check_number(parameter: str, given: Any, *, least: float | None = None) -> i
 
 
 def check_value(parameter: str, given: object) -> Any:
-    """Accept a value that JSON has; raises ConfigurationError."""
+    """Accept a value that JSON has; raise ConfigurationError."""
     try:
         return plain(given)
     except NotPlainError as error:
@@ -310,7 +310,7 @@ Names = str | Collection[str]
 
 @dataclass(frozen=True)
 class Rule(ABC):
-    """Be one rule for the calls of `tool`, one name or several; `reason` is the spelling it decides with, its own unless given."""
+    """One rule for the calls of `tool`, one name or several; `reason` is the spelling it decides with, its own unless given."""
 
     word: ClassVar[str]
     reads_past: ClassVar[bool] = False
@@ -476,7 +476,7 @@ class MostCalls(Rule):
         self._set("most", checks.count("most", self.most))
 
     def judge(self, case: Case) -> Vote | None:
-        """Count."""
+        """Return what to do about one call more."""
         full = case.begun(self.tools) >= self.most
         return Vote(DecisionKind(self.otherwise), self.reason or f"{case.tool}_called_often_enough") if full else None
 
@@ -681,7 +681,7 @@ class Allow(Rule):
         self._checked()
 
     def judge(self, case: Case) -> Vote | None:  # noqa: ARG002 - it is about every call of its tools
-        """Approve."""
+        """Return an approval."""
         return Vote(DecisionKind.APPROVE, self.reason or "allowed")
 
 
@@ -692,7 +692,7 @@ class ReadOnly(Allow):
     word = "read_only"
 
     def judge(self, case: Case) -> Vote | None:  # noqa: ARG002 - it is about every call of its tools
-        """Approve."""
+        """Return an approval."""
         return Vote(DecisionKind.APPROVE, self.reason or "read_only")
 
 
@@ -707,7 +707,7 @@ class BlockTools(Rule):
         self._checked()
 
     def judge(self, case: Case) -> Vote | None:
-        """Refuse."""
+        """Return a refusal."""
         return block(self.reason or f"{case.tool}_blocked")
 
 
@@ -739,7 +739,7 @@ DefaultDecision = Literal["approve", "block", "escalate"]
 
 
 def read_gate_section(path: Path) -> tuple[list[Rule], DefaultDecision, Approvers]:
-    """Give the rules of a policy file, its default, and who may approve.
+    """Return the rules of a policy file, its default, and who may approve.
 
     Raises ConfigurationError with the file, the place, the value and the way out.
 

@@ -78,7 +78,7 @@ _NO_RULE_REASONS: Final = {"approve": "no_rule_against", "block": "no_rule_for",
 
 
 class Rules:
-    """Be a supervisor that decides by `rules`; a tool call on which they say nothing is decided by `default`.
+    """A supervisor that decides by `rules`; a tool call on which they say nothing is decided by `default`.
 
     A gate refuses rules about tools that it does not have, unless they are `shared` with other gates: then it says so in the log, once.
     `version` is the SHA-256 of the rules and the default, 64 hex digits: the same rules have the same one in every process. A final answer
@@ -112,7 +112,7 @@ class Rules:
 
     @classmethod
     def from_file(cls, path: str | Path, *, shared: bool = False) -> Rules:
-        """Read the `gate` section of a policy file; raises ConfigurationError with the file, the place and the way out."""
+        """Read the `gate` section of a policy file; raise ConfigurationError with the file, the place and the way out."""
         if not isinstance(path, (str, Path)):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
             raise ConfigurationError(f"Rules.from_file({checks.show(path)}) takes the path of a policy file, such as 'policy.toml'.")
         rules, default, approvers = read_gate_section(Path(path))
