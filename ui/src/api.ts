@@ -19,7 +19,7 @@ export type Edited = Schemas["Edited"];
 export type Linked = Schemas["Linked"];
 export type Inbox = Schemas["Inbox"];
 export type Audit = Schemas["Audit"];
-export type AuditEntry = Schemas["Entry"];
+export type AuditEntry = Schemas["AuditEntry"];
 export type Session = Schemas["Session"];
 
 interface Exported {

@@ -572,7 +572,7 @@ export interface components {
             /** Files */
             files: number;
             /** Found */
-            found: components["schemas"]["Entry"][];
+            found: components["schemas"]["AuditEntry"][];
             /** More */
             more: number;
             /**
@@ -594,6 +594,50 @@ export interface components {
             whats: string[];
             /** Where */
             where: string;
+        };
+        /**
+         * AuditEntry
+         * @description One line of a log as it may be shown: `says` is what it says besides who, when and which tool, `fields` all that is in it.
+         *
+         *     `what` is what happened in one or two words, and `tone` whether that lets through or refuses. `who` is a person where `person` says
+         *     so. `fits` says whether it follows from the line before, None of what comes after one that does not.
+         */
+        AuditEntry: {
+            /** At */
+            at: number | null;
+            /**
+             * Fields
+             * @default []
+             */
+            fields: [
+                string,
+                string
+            ][];
+            /** File */
+            file: string;
+            /** Fits */
+            fits: boolean | null;
+            /** Hash */
+            hash: string;
+            /** Number */
+            number: number;
+            /** Person */
+            person: boolean;
+            /** Run */
+            run: string;
+            /** Says */
+            says: string;
+            /**
+             * Tone
+             * @enum {string}
+             */
+            tone: "ok" | "refused" | "wait" | "error" | "paused" | "run";
+            /** Tool */
+            tool: string;
+            /** What */
+            what: string;
+            /** Who */
+            who: string;
         };
         /**
          * AuditFile
@@ -830,50 +874,6 @@ export interface components {
             arguments: components["schemas"]["Argument"][];
             /** Fingerprint */
             fingerprint: string;
-        };
-        /**
-         * Entry
-         * @description One line of a log as it may be shown: `says` is what it says besides who, when and which tool, `fields` all that is in it.
-         *
-         *     `what` is what happened in one or two words, and `tone` whether that lets through or refuses. `who` is a person where `person` says
-         *     so. `fits` says whether it follows from the line before, None of what comes after one that does not.
-         */
-        Entry: {
-            /** At */
-            at: number | null;
-            /**
-             * Fields
-             * @default []
-             */
-            fields: [
-                string,
-                string
-            ][];
-            /** File */
-            file: string;
-            /** Fits */
-            fits: boolean | null;
-            /** Hash */
-            hash: string;
-            /** Number */
-            number: number;
-            /** Person */
-            person: boolean;
-            /** Run */
-            run: string;
-            /** Says */
-            says: string;
-            /**
-             * Tone
-             * @enum {string}
-             */
-            tone: "ok" | "refused" | "wait" | "error" | "paused" | "run";
-            /** Tool */
-            tool: string;
-            /** What */
-            what: string;
-            /** Who */
-            who: string;
         };
         /**
          * Field
