@@ -32,10 +32,9 @@ if _typing.TYPE_CHECKING:
     from ravi_otel._runtime.waiting import Waiting, waiting
     from ravi_otel._setup import Instrumentation, flush, instrument, instrument_tools, uninstrument
     from ravi_otel._telemetry.content import redact_secrets
-    from ravi_otel.carrier.continuing import ContinuedRun, continue_run
-    from ravi_otel.carrier.lending import Lent, lend, take_return
-    from ravi_otel.carrier.outbound import outbound_headers
-    from ravi_otel.carrier.queues import child_environment, task_headers
+    from ravi_otel.carrier._continue import ContinuedRun, continue_run
+    from ravi_otel.carrier._lending import Lent, lend, take_return
+    from ravi_otel.carrier._outbound import child_environment, outbound_headers, task_headers
     from ravi_otel.errors import (
         AgentPausedError,
         BudgetContendedError,
@@ -172,18 +171,18 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "instrument_tools",
         "uninstrument",
     ),
-    "carrier.continuing": (
+    "carrier._continue": (
         "ContinuedRun",
         "continue_run",
     ),
-    "carrier.lending": (
+    "carrier._lending": (
         "Lent",
         "lend",
         "take_return",
     ),
-    "carrier.outbound": ("outbound_headers",),
-    "carrier.queues": (
+    "carrier._outbound": (
         "child_environment",
+        "outbound_headers",
         "task_headers",
     ),
     "_enforcement.scope": ("Scope", "WrapUp"),

@@ -54,9 +54,9 @@ from ravi_otel._runtime.stopping import TERMINATION, drain, end_under_way
 from ravi_otel._telemetry import Pipeline, Sink, Telemetry
 from ravi_otel._telemetry.content import Redact
 from ravi_otel._telemetry.names import times_chunks
-from ravi_otel.carrier import ambient
-from ravi_otel.carrier.clients import MCP_SERVERS, Clients
-from ravi_otel.carrier.configured import check_configured
+from ravi_otel.carrier._clients import MCP_SERVERS, Clients
+from ravi_otel.carrier._configuration import check_configuration
+from ravi_otel.carrier._outbound import begin_otel_baggage, end_otel_baggage
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.hooks._listeners import REPORTS, Listener, Listeners, swallow
 from ravi_otel.hooks._manager import Bridge, Hooks, finish_callbacks, read_hooks
@@ -144,7 +144,7 @@ class Instrumentation:
         for package in _WRAPPED:
             package.install()
         self._carrying.install()
-        ambient.begin()
+        begin_otel_baggage()
         LEAVING.act = self._leave
         TERMINATION.install(self._terminate)
         self._pipeline.before_exit = _settle_all
@@ -182,7 +182,7 @@ class Instrumentation:
             package.remove()
         UNCOVERED.start_anew()
         self._carrying.remove()
-        ambient.end()
+        end_otel_baggage()
         self.fall_silent()
         for listening in (*self._watches, *self._kept):
             listening.retire()
@@ -312,7 +312,7 @@ def instrument(  # noqa: PLR0913 - one keyword a choice
 def _use(settings: Settings, targets: tuple[Any, ...], *, anything: bool) -> Instrumentation:
     """Go by these settings from now on; where not `anything` was asked for, by those in use, if there are any."""
     settings.check()
-    check_configured(os.environ)
+    check_configuration(os.environ)
     # Before the lock: targets may be the program's own mappings, and run its code.
     tools = load(_TOOLS).instrument_all(targets) if targets else ()
     try:

@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from ravi_otel._flow import run_async
 from ravi_otel._runtime.scopes import Limits, read_limits, scope_name
-from ravi_otel.carrier.continuing import ContinuedRun, continue_run
-from ravi_otel.carrier.lending import RETURN_HEADER
-from ravi_otel.errors import RaviError
+from ravi_otel.carrier._continue import ContinuedRun, continue_run
+from ravi_otel.carrier._lending import RETURN_HEADER
 from ravi_otel.hooks._listeners import swallow
 
 Message = MutableMapping[str, Any]
@@ -113,12 +112,6 @@ class _Answer:
             self._start = start
 
     async def _with_return(self, start: Message) -> Message:
-        """Add what comes back of the loan. Where the store does not tell, nothing does, and it counts as spent: the answer is the app's."""
-        try:
-            value = await run_async(self._run.give_back())
-        except RaviError:
-            value = None
-        except Exception as bug:  # noqa: BLE001 - the same
-            swallow("carrier.return", bug)
-            value = None
+        """Return the headers with what comes back of the loan, if anything does."""
+        value = await run_async(self._run.give_back())
         return start if value is None else {**start, "headers": [*start["headers"], (_RETURN, value.encode("ascii"))]}

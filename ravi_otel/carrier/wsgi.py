@@ -9,9 +9,8 @@ from opentelemetry import context as otel_context
 
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.scopes import Limits, read_limits, scope_name
-from ravi_otel.carrier.continuing import ContinuedRun, continue_run
-from ravi_otel.carrier.lending import RETURN_HEADER
-from ravi_otel.errors import RaviError
+from ravi_otel.carrier._continue import ContinuedRun, continue_run
+from ravi_otel.carrier._lending import RETURN_HEADER
 from ravi_otel.hooks._listeners import swallow
 
 P = ParamSpec("P")
@@ -142,14 +141,8 @@ class _Answer:
         return self._write(data)
 
     def _with_return(self, headers: Headers) -> Headers:
-        """Add what comes back of the loan. Where the store does not tell, nothing does, and it counts as spent: the answer is the app's."""
-        try:
-            value = run_sync(self._run.give_back())
-        except RaviError:
-            value = None
-        except Exception as bug:  # noqa: BLE001 - the same
-            swallow("carrier.return", bug)
-            value = None
+        """Return the headers with what comes back of the loan, if anything does."""
+        value = run_sync(self._run.give_back())
         return headers if value is None else [*headers, (RETURN_HEADER, value)]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ravi_otel._enforcement.engine import Engine
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier import inbound, lending
+from ravi_otel.carrier import _inbound, _lending
 from ravi_otel.hooks._listeners import Listener, Listeners
 from ravi_otel.testing import ManualClock
 
@@ -41,9 +41,9 @@ def carrying(monkeypatch, heard):
     """Carry to one host, by one key; no loan may be left open, and none used before."""
     monkeypatch.setenv("RAVI_CARRY_KEYS", KEY)
     monkeypatch.setenv("RAVI_CARRY_TO", "b.internal")
-    inbound._read.until_ms.clear()
-    inbound._begun.until_ms.clear()
+    _inbound._read.until_ms.clear()
+    _inbound._begun.until_ms.clear()
     yield heard
-    left = dict(lending._open)
-    lending._open.clear()
+    left = dict(_lending._open)
+    _lending._open.clear()
     assert left == {}

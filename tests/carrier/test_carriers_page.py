@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.carrier import configured
-from ravi_otel.carrier.telling import Reason
+from ravi_otel.carrier import _configuration
+from ravi_otel.carrier._inbound import Reason
 
 PAGE = (Path(__file__).parents[2] / "docs" / "carriers.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGE, re.DOTALL)
@@ -21,7 +21,7 @@ def test_every_program_that_is_shown_prints_what_is_shown(carrying, monkeypatch,
 
 
 def test_every_variable_is_on_the_page():
-    variables = {configured.KEYS, configured.TO, configured.TRUST, configured.NAMES, configured.BAGGAGE}
+    variables = {_configuration.KEYS, _configuration.TO, _configuration.TRUST, _configuration.NAMES, _configuration.BAGGAGE}
     assert set(re.findall(r"^\| `(RAVI_CARRY_\w+)` \|", PAGE, re.MULTILINE)) == variables
 
 

@@ -33,9 +33,9 @@ from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._flow import run_async, run_sync
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier.inbound import Inbound, read
-from ravi_otel.carrier.lending import RETURN_HEADER, returned
-from ravi_otel.carrier.outbound import headers_for
+from ravi_otel.carrier._inbound import Inbound, read
+from ravi_otel.carrier._lending import RETURN_HEADER, returned
+from ravi_otel.carrier._outbound import headers_for
 from ravi_otel.testing import ScriptedLLM, Text
 
 URL = "http://b.internal/x"

@@ -13,10 +13,10 @@ from opentelemetry.sdk.trace import TracerProvider
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, child_environment, continue_run, lend, outbound_headers, task_headers
-from ravi_otel.carrier import ambient, inbound
-from ravi_otel.carrier.entries import MOST_BYTES, tokens_of, with_ours
-from ravi_otel.carrier.inbound import read
-from ravi_otel.carrier.outbound import headers_for, is_listed
+from ravi_otel.carrier import _inbound
+from ravi_otel.carrier._inbound import read
+from ravi_otel.carrier._outbound import headers_for, is_listed, without_our_baggage
+from ravi_otel.carrier._token import MOST_BYTES, tokens_of, with_ours
 
 URL, ELSEWHERE = "http://b.internal/x", "http://c.internal/x"
 OURS = ["ravi.x=1", "RAVI.carry=1", " ravi.run_id = 5;p=1", "%72avi.carry=2", "ravi%2Ecarry=3", "ravi.=", "ravi.carry"]
@@ -144,7 +144,7 @@ def test_scopes_are_in_the_ambient_baggage_only_where_that_was_asked_for(carryin
         entries = dict(baggage.get_all())
         with ravi_otel.agent("a"):
             inner = dict(baggage.get_all())
-        assert not any(name.startswith("ravi.") for name in baggage.get_all(ambient.undressed(otel_context.get_current())))
+        assert not any(name.startswith("ravi.") for name in baggage.get_all(without_our_baggage(otel_context.get_current())))
     assert set(entries) == set(inner) == ({"ravi.carry"} if asked else set())
     assert dict(baggage.get_all()) == {}
     if asked:
@@ -356,7 +356,7 @@ def test_one_key_follows_another_without_a_request_being_lost(carrying, monkeypa
 
 
 def test_more_loans_than_can_be_remembered_are_not_believed(carrying, monkeypatch, clock):
-    monkeypatch.setattr(inbound, "_MOST_SEEN", 2)
+    monkeypatch.setattr(_inbound, "_MOST_SEEN", 2)
 
     def loan():
         with ravi_otel.run(), lend(tokens=5, expires_s=60) as lent:
@@ -366,10 +366,10 @@ def test_more_loans_than_can_be_remembered_are_not_believed(carrying, monkeypatc
 
     assert [read({"baggage": loan()}).rejected for _ in range(3)] == [None, None, "too_many"]
     clock.advance(60)
-    ravi_otel.carrier.lending.sweep()
+    ravi_otel.carrier._lending.sweep()
     assert read({"baggage": loan()}).rejected is None
     clock.advance(60)
-    ravi_otel.carrier.lending.sweep()
+    ravi_otel.carrier._lending.sweep()
 
 
 def test_random_headers_never_raise_and_never_loosen(carrying):

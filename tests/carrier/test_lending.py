@@ -9,12 +9,12 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetContendedError, BudgetExhaustedError, ConfigurationError, continue_run, lend, outbound_headers, take_return
 from ravi_otel._flow import run_async, run_sync
-from ravi_otel.carrier import lending
-from ravi_otel.carrier.inbound import read
-from ravi_otel.carrier.keys import read_keys
-from ravi_otel.carrier.lending import RETURN_HEADER, returned
-from ravi_otel.carrier.outbound import headers_for
-from ravi_otel.carrier.token import Spent, write_spent
+from ravi_otel.carrier import _lending
+from ravi_otel.carrier._configuration import read_keys
+from ravi_otel.carrier._inbound import read
+from ravi_otel.carrier._lending import RETURN_HEADER, returned
+from ravi_otel.carrier._outbound import headers_for
+from ravi_otel.carrier._token import Spent, write_spent
 
 URL = "http://b.internal/x"
 KEYS = read_keys("k1:0123456789abcdef")
@@ -37,7 +37,7 @@ def state(run, kind="tokens"):
 
 def expire(clock, loan):
     clock.advance(loan.expires_s)
-    lending.sweep()
+    _lending.sweep()
 
 
 def test_what_is_lent_is_held_until_the_answer_says_what_was_used(carrying):

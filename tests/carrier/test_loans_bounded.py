@@ -14,8 +14,8 @@ from ravi_otel._enforcement.ledger.judge import Denied, Line, Reservation
 from ravi_otel._enforcement.ledger.store_failures import unkept
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier import lending
-from ravi_otel.carrier.outbound import headers_for
+from ravi_otel.carrier import _lending
+from ravi_otel.carrier._outbound import headers_for
 
 URL = "http://b.internal/x"
 
@@ -45,7 +45,7 @@ def held_and_used(run, label):
 
 def lose(clock, loan):
     clock.advance(loan.expires_s)
-    lending.sweep()
+    _lending.sweep()
 
 
 def elsewhere(headers, act):
@@ -247,7 +247,7 @@ def test_a_loan_that_cannot_be_sent_is_given_back_and_its_error_says_so(carrying
     with ravi_otel.run(limits=["tokens=1000", "requests=9", "tokens@bob=7", "cost=1usd:by=model"]) as run:
         loan = lend(tokens=600, expires_s=expires_s)
         if expires_s == 60:
-            monkeypatch.setattr("ravi_otel.carrier.entries.MOST_ENTRY_BYTES", 10)
+            monkeypatch.setattr("ravi_otel.carrier._token.MOST_ENTRY_BYTES", 10)
         with pytest.raises(ConfigurationError, match="given back"):
             outbound_headers(URL, lend=loan)
         assert (loan.status, {each.held for each in run.scope.readings()}) == ("released", {0})

@@ -9,13 +9,13 @@ import ravi_otel
 from ravi_otel import _current, lend, take_return
 from ravi_otel._flow import run_sync
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier import holding, lending
-from ravi_otel.carrier.keys import read_keys
-from ravi_otel.carrier.lending import RETURN_HEADER
-from ravi_otel.carrier.outbound import headers_for
-from ravi_otel.carrier.token import Spent, write_spent
+from ravi_otel.carrier import _lending, _lots
+from ravi_otel.carrier._configuration import read_keys
+from ravi_otel.carrier._lending import RETURN_HEADER
+from ravi_otel.carrier._outbound import headers_for
+from ravi_otel.carrier._token import Spent, write_spent
 
-FILES = {module.__file__ for module in (lending, holding, _current)}
+FILES = {module.__file__ for module in (_lending, _lots, _current)}
 pytestmark = pytest.mark.skipif(sys.gettrace() is not None, reason="something else traces")
 
 
@@ -90,7 +90,7 @@ def test_what_comes_back_is_charged_once_whatever_interrupts_that(carrying):
             spent = Spent(loan.id, {"tokens": 250, "cost": 0})
             back = {RETURN_HEADER: write_spent(spent, read_keys("k1:0123456789abcdef"))}
             struck = interrupted(moment, act)
-            if lending._open.pop(loan.id, None) is not None:
+            if _lending._open.pop(loan.id, None) is not None:
                 run_sync(loan.lose())
             else:
                 assert len(STATE.engine.ledger) == 0, f"something is left at moment {moment}"
@@ -106,11 +106,11 @@ def test_a_loan_that_nobody_gave_up_is_given_back_when_it_is_too_late_to_send_it
         loan = lend(tokens=600, expires_s=60)
         loan.__enter__()  # and a signal's exception comes before the first line of its end
         clock.advance(59)
-        lending.sweep()
+        _lending.sweep()
         assert run.limits[0].held == 600
         clock.advance(1)
-        lending.sweep()
+        _lending.sweep()
         assert (run.limits[0].used, run.limits[0].held, loan.status) == (0, 0, "released")
         assert loan.send() is None
         loan.__exit__(None, None, None)
-    assert not lending._held
+    assert not _lending._held

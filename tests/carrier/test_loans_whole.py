@@ -9,10 +9,10 @@ from openai import AsyncOpenAI, OpenAI
 import ravi_otel
 from ravi_otel import BudgetError, BudgetExhaustedError, continue_run, lend, outbound_headers, take_return
 from ravi_otel._flow import run_async
-from ravi_otel.carrier import lending
-from ravi_otel.carrier.keys import read_keys
-from ravi_otel.carrier.lending import RETURN_HEADER
-from ravi_otel.carrier.token import Spent, write_spent
+from ravi_otel.carrier import _lending
+from ravi_otel.carrier._configuration import read_keys
+from ravi_otel.carrier._lending import RETURN_HEADER
+from ravi_otel.carrier._token import Spent, write_spent
 from ravi_otel.testing import ScriptedLLM, Text
 
 URL = "http://b.internal/x"
@@ -68,7 +68,7 @@ class Book:
 
     def wait(self):
         self.clock.advance(self.draw.choice((1, 6)))
-        lending.sweep()
+        _lending.sweep()
         for loan in [each for each in self.open if each.status == "spent"]:
             self.used += self.open.pop(loan)
             self.over.append(loan)
@@ -86,7 +86,7 @@ def test_in_any_order_what_is_held_and_used_is_what_a_book_kept_by_hand_says(car
                 assert (reading.used, reading.held) == (book.used, sum(book.open.values()))
                 assert reading.remaining >= 0
             clock.advance(100)
-            lending.sweep()
+            _lending.sweep()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_a_forked_child_has_none_of_its_parents_loans_and_cannot_take_what_comes
         value = write_spent(Spent(loan.id, {"tokens": 100}), KEYS)
         child = os.fork()
         if child == 0:
-            os._exit(int(take_return(URL, {RETURN_HEADER: value})) or len(lending._open) or 7)
+            os._exit(int(take_return(URL, {RETURN_HEADER: value})) or len(_lending._open) or 7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         assert take_return(URL, {RETURN_HEADER: value})
         assert run.limits[0].used == 100

@@ -9,24 +9,24 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, parse_limit
-from ravi_otel.carrier.configured import check_configured
-from ravi_otel.carrier.hosts import place_of, read_hosts, read_peers
-from ravi_otel.carrier.keys import Keys, read_keys
-from ravi_otel.carrier.token import (
+from ravi_otel.carrier._configuration import Keys, check_configuration, place_of, read_hosts, read_keys, read_peers
+from ravi_otel.carrier._token import (
     LONGEST,
     VERSION,
     Loan,
+    MalformedError,
     ModelAmount,
     SharedScope,
     Slots,
     Spent,
     Token,
+    read_limit,
     read_spent,
     read_token,
+    write_limit,
     write_spent,
     write_token,
 )
-from ravi_otel.carrier.written import MalformedError, read_limit, write_limit
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 
 OLD = read_keys("old:0123456789abcdef")
@@ -234,7 +234,7 @@ def test_random_bytes_in_a_token_never_raise_anything_else():
 )
 def test_a_variable_that_cannot_be_used_is_named_and_no_secret_is_shown(name, value):
     with pytest.raises(ConfigurationError, match=name) as raised:
-        check_configured({name: value})
+        check_configuration({name: value})
     assert not any(secret in str(raised.value) for secret in ("0123456789", "tiny"))
 
 

@@ -6,11 +6,11 @@ import pytest
 
 import ravi_otel
 from ravi_otel import ConfigurationError, child_environment, continue_run, outbound_headers, task_headers
-from ravi_otel.carrier import telling
-from ravi_otel.carrier.clients.rewriting import Going, Rewriting
-from ravi_otel.carrier.keys import read_keys
-from ravi_otel.carrier.lending import RETURN_HEADER
-from ravi_otel.carrier.token import VERSION, Spent, write_spent
+from ravi_otel.carrier import _inbound
+from ravi_otel.carrier._clients import Destination, Rewriting
+from ravi_otel.carrier._configuration import read_keys
+from ravi_otel.carrier._lending import RETURN_HEADER
+from ravi_otel.carrier._token import VERSION, Spent, write_spent
 
 KEY = "k1:0123456789abcdef"
 
@@ -18,7 +18,7 @@ KEY = "k1:0123456789abcdef"
 @pytest.fixture
 def said(caplog, monkeypatch):
     """Read what the log says, as if nothing had been said before."""
-    monkeypatch.setattr(telling, "_told", set())
+    monkeypatch.setattr(_inbound, "_warned", set())
     caplog.set_level(logging.WARNING, "ravi_otel")
     return lambda: [record.getMessage() for record in caplog.records if record.name == "ravi_otel" and "instrument() was" not in record.msg]
 
@@ -87,7 +87,7 @@ def asks_by_hand(url):
 
 
 def asks_by_a_wrapped_client(url):
-    Rewriting(lambda _: False, lambda *_: None).edit([], lambda: Going(url))
+    Rewriting(lambda _: False, lambda *_: None).edit([], lambda: Destination(url))
 
 
 @pytest.mark.parametrize("asks", [asks_by_hand, asks_by_a_wrapped_client])

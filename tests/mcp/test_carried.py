@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import ravi_otel
 from ravi_otel._runtime.mcp_sessions import McpServer
-from ravi_otel.carrier import lending, telling
+from ravi_otel.carrier import _inbound, _lending
 from ravi_otel.supervisor import Decision
 from ravi_otel.testing import ScriptedLLM, Text
 
@@ -35,7 +35,7 @@ def listed(monkeypatch, servers, model):
     ravi_otel.instrument()
     yield servers
     ravi_otel.uninstrument()
-    assert lending._open == {}
+    assert _lending._open == {}
 
 
 async def each(session, number):
@@ -122,7 +122,7 @@ async def test_a_client_that_carries_nothing_is_answered_as_without_us(listed, m
 
 async def test_what_was_lent_and_never_came_back_counts_in_full_and_is_said(listed, caplog):
     listed.env.pop("INSTRUMENTED")
-    telling._told.clear()
+    _inbound._warned.clear()
     async with listed.connect() as session:
         with ravi_otel.run("desk", limits=["requests=8"]) as run, caplog.at_level(logging.WARNING, "ravi_otel"):
             await session.call_tool("search", {"query": "q"})

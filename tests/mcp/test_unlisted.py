@@ -82,7 +82,7 @@ async def test_nothing_comes_to_such_a_server_over_either_transport(servers, car
 
 
 async def test_a_servers_name_is_listed_as_it_calls_itself(monkeypatch):
-    from ravi_otel.carrier.hosts import read_hosts
+    from ravi_otel.carrier._configuration import read_hosts
     from ravi_otel.errors import ConfigurationError
 
     hosts = read_hosts("RAVI_CARRY_TO", "mcp:My%2CNotes, mcp:two words,mcp:8080,b.internal")

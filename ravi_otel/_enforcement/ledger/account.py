@@ -321,6 +321,16 @@ class Account:
         return self.nature is not Nature.HELD, not self.kept_back, self.warn_at
 
     @property
+    def free(self) -> int:
+        """Return what is left of it if all that is held now came back; nothing below 0."""
+        return max(0, self.value - self.kept_back - self.used)
+
+    @property
+    def left(self) -> int:
+        """Return what anybody may still use of it: nothing of one that drains."""
+        return 0 if self.draining else max(0, self.free - self.held)
+
+    @property
     def setter(self) -> str | None:
         """Return who set the value that it has now, None where that was not done here."""
         return None if self.set_by is None or self.set_by[0] != self.newest.value else self.set_by[1]

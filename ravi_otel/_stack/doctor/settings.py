@@ -22,8 +22,7 @@ from ravi_otel._stack import files
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel._stack.doctor.ledger import file_system
 from ravi_otel._telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
-from ravi_otel.carrier.configured import BAGGAGE, NAMES, TO, TRUST, check_configured
-from ravi_otel.carrier.keys import VARIABLE as KEYS
+from ravi_otel.carrier._configuration import BAGGAGE, KEYS, NAMES, TO, TRUST, check_configuration
 from ravi_otel.errors import RaviError
 from ravi_otel.local._wording import clean
 from ravi_otel.policy._limits import Kind
@@ -108,7 +107,7 @@ def _policy(inputs: Inputs) -> Iterator[Finding]:
 
 def _carrying(inputs: Inputs) -> Iterator[Finding]:
     try:
-        check_configured(inputs.environ)
+        check_configuration(inputs.environ)
     except RaviError as error:
         yield broken("settings.carrying", f"{error} Nothing is carried to or from other processes.", "Mend the variable it names.")
         return

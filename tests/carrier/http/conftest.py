@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from http_stacks import STACKS, Ask
 from wire_recorder import Recorder, recording
 
-from ravi_otel.carrier import lending
+from ravi_otel.carrier import _lending
 
 KEYS = "k1:a secret that is long enough"
 
@@ -23,7 +23,7 @@ KEYS = "k1:a secret that is long enough"
 def _no_loan_stays_open() -> Iterator[None]:
     """Forget what a test lent and had no answer to: it would be charged a minute later, to nobody."""
     yield
-    lending._open.clear()
+    _lending._open.clear()
 
 
 @pytest.fixture(params=sorted(STACKS))

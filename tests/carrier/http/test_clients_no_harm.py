@@ -26,7 +26,7 @@ from wire_recorder import Recorder
 
 import ravi_otel
 from ravi_otel._flow import Step
-from ravi_otel.carrier.clients import rewriting
+from ravi_otel.carrier import _clients
 from ravi_otel.testing import OtlpReceiver
 
 LIBRARIES = pytest.mark.parametrize("library", [httpx, httpx2], ids=["httpx", "httpx2"])
@@ -63,7 +63,7 @@ def test_a_request_that_is_cancelled_while_a_loan_comes_back_frees_its_connectio
 ) -> None:
     async def asked() -> tuple[int, int]:
         store = SlowStore(asyncio.Event(), asyncio.Event())
-        monkeypatch.setattr(rewriting, "returned", store.returned)
+        monkeypatch.setattr(_clients, "returned", store.returned)
         listed.tell(b"ravi-spent: x")
         async with one_at_a_time(library, "AsyncClient") as client:
             first = asyncio.ensure_future(client.get(listed.url))
@@ -73,7 +73,7 @@ def test_a_request_that_is_cancelled_while_a_loan_comes_back_frees_its_connectio
                 await first
             status = (await client.get(listed.url)).status_code
         store.go_on.set()
-        await asyncio.wait_for(asyncio.gather(*rewriting._TAKING), 10)
+        await asyncio.wait_for(asyncio.gather(*_clients._TAKING), 10)
         return status, store.taken
 
     assert asyncio.run(asked()) == (200, 1)
@@ -82,7 +82,7 @@ def test_a_request_that_is_cancelled_while_a_loan_comes_back_frees_its_connectio
 def test_a_request_of_aiohttp_that_is_cancelled_then_frees_its_connection(listed: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> tuple[int, int]:
         store = SlowStore(asyncio.Event(), asyncio.Event())
-        monkeypatch.setattr(rewriting, "returned", store.returned)
+        monkeypatch.setattr(_clients, "returned", store.returned)
         listed.tell(b"ravi-spent: x")
         waits = aiohttp.ClientTimeout(total=10, connect=2)
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=waits) as session:
@@ -94,7 +94,7 @@ def test_a_request_of_aiohttp_that_is_cancelled_then_frees_its_connection(listed
             async with session.get(listed.url) as reply:
                 status = reply.status
         store.go_on.set()
-        await asyncio.wait_for(asyncio.gather(*rewriting._TAKING), 10)
+        await asyncio.wait_for(asyncio.gather(*_clients._TAKING), 10)
         return status, store.taken
 
     assert asyncio.run(asked()) == (200, 1)
@@ -104,7 +104,7 @@ def test_a_request_of_aiohttp_that_is_cancelled_then_frees_its_connection(listed
 def test_under_trio_what_comes_back_is_taken_before_a_cancellation(library: Any, listed: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     async def asked() -> tuple[int, int]:
         store = SlowStore(trio.Event(), trio.Event())
-        monkeypatch.setattr(rewriting, "returned", store.returned)
+        monkeypatch.setattr(_clients, "returned", store.returned)
         listed.tell(b"ravi-spent: x")
         async with one_at_a_time(library, "AsyncClient") as client, trio.open_nursery() as nursery:
             scope = trio.CancelScope()
@@ -129,7 +129,7 @@ def test_a_signal_while_a_loan_comes_back_frees_the_connection(library: Any, lis
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(rewriting, "returned", interrupted)
+    monkeypatch.setattr(_clients, "returned", interrupted)
     listed.tell(b"ravi-spent: x")
     with one_at_a_time(library, "Client") as client:
         with pytest.raises(KeyboardInterrupt):
@@ -142,7 +142,7 @@ def test_a_signal_while_a_loan_comes_back_closes_a_plain_connection(listed: Reco
         raise KeyboardInterrupt
         yield
 
-    monkeypatch.setattr(rewriting, "returned", interrupted)
+    monkeypatch.setattr(_clients, "returned", interrupted)
     listed.answers.append(b"HTTP/1.1 200 OK\r\nravi-spent: x\r\nContent-Length: 2\r\n\r\nok")
     connection = http.client.HTTPConnection("127.0.0.1", listed.port, timeout=10)
     connection.request("GET", "/")

@@ -22,9 +22,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from wire_recorder import Recorder
 
 import ravi_otel
-from ravi_otel.carrier.configured import configured
-from ravi_otel.carrier.entries import tokens_of
-from ravi_otel.carrier.token import read_token
+from ravi_otel.carrier._configuration import configuration
+from ravi_otel.carrier._token import read_token, tokens_of
 
 PLACES: list[tuple[type, str]] = [
     *((getattr(library, name), "handle_request") for library in (httpcore, httpcore2) for name in ("HTTP11Connection", "HTTP2Connection")),
@@ -179,7 +178,7 @@ def test_a_connection_that_is_not_free_after_all_costs_no_loan(
     ravi_otel.uninstrument()
     assert len(turned_away) == len(listed.heads) == 1
     (sent,) = listed.headers("baggage")
-    token = read_token(tokens_of(sent)[0], configured().keys, trusted=False)
+    token = read_token(tokens_of(sent)[0], configuration().keys, trusted=False)
     assert token.loan is not None
     assert token.loan.amounts == {"tokens": 10}
 

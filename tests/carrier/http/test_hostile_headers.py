@@ -15,8 +15,8 @@ import pytest
 
 import ravi_otel
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier.inbound import read
-from ravi_otel.carrier.standing import store_id
+from ravi_otel.carrier._inbound import read
+from ravi_otel.carrier._remaining import store_id
 
 LONG = int(os.environ.get("RAVI_LONG") or 3_000)
 URL = "http://127.0.0.1:1"

@@ -16,8 +16,9 @@ from served_apps import Asgi, Wsgi, model, over_wsgi
 
 import ravi_otel
 from ravi_otel import _current
+from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel.carrier import asgi, wsgi
-from ravi_otel.carrier.continuing import ContinuedRun
+from ravi_otel.carrier._continue import ContinuedRun
 from ravi_otel.testing import ScriptedLLM
 
 NAMED: contextvars.ContextVar[str] = contextvars.ContextVar("named", default="")
@@ -67,11 +68,11 @@ def served(app: Any, scope: dict[str, Any]) -> list[Any]:
 def store_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have nobody to ask what was used of a loan."""
 
-    def fails(_run: ContinuedRun) -> Any:
+    def fails(*_: Any) -> Any:
         raise ravi_otel.BudgetExhaustedError("tokens= of the caller's lend() cannot be kept, so nothing is sent")
         yield
 
-    monkeypatch.setattr(ContinuedRun, "give_back", fails)
+    monkeypatch.setattr(MemoryLedger, "retune", fails)
 
 
 @pytest.mark.usefixtures("store_gone")

@@ -189,7 +189,7 @@ def test_a_call_to_a_model_around_our_wrapper_carries_nothing(monkeypatch: pytes
 
 def test_a_bug_of_ours_lets_nothing_through(ask: Ask, listed: Recorder, elsewhere: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAVI_RAISE_BUGS")
-    monkeypatch.setattr("ravi_otel.carrier.clients.rewriting.is_listed", lambda *_: 1 / 0)
+    monkeypatch.setattr("ravi_otel.carrier._clients.is_listed", lambda *_: 1 / 0)
     ask(elsewhere.url, {"baggage": MIXED})
     assert nothing_of_ours(elsewhere)
 

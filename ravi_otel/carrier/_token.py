@@ -1,7 +1,7 @@
-"""Be what is carried: who works for whom, what they may use, and a signature over all of it.
+"""The signed token that carries a run, and the entry of the `baggage` header (W3C) that it travels in.
 
-A token is `VERSION.KEY.PAYLOAD.SIGNATURE`, each part in the base64 of URLs, so that it is a baggage value and a header value as it is.
-A token without a signature has no key, and is for those who trust the peer it comes from.
+A token is `VERSION.KEY.PAYLOAD.SIGNATURE`, each part in URL-safe base64, so that it fits a baggage value and a header as it is. A token
+without a signature has no key, and is for whoever trusts the peer it comes from.
 """
 
 from __future__ import annotations
@@ -11,27 +11,203 @@ import binascii
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
+from enum import Enum
 from json import dumps, loads  # as they are now: the program may make tools of that module's functions
 from typing import Any, Final, NamedTuple, cast
+from urllib.parse import unquote_plus
 
-from ravi_otel._enforcement.ledger.account import nature_of
-from ravi_otel.carrier.ceilings import MODEL, SUMS
-from ravi_otel.carrier.keys import Keys
-from ravi_otel.carrier.written import MalformedError, amounts, most_of, optional_text, read_limit, text, whole, write_limit
+from ravi_otel._enforcement.ledger.account import Nature, nature_of
+from ravi_otel._telemetry import names
+from ravi_otel.carrier._configuration import Keys
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._checks import MAX_COUNT, MAX_NAME
-from ravi_otel.policy._limits import Kind, Limit, ScopeKind
+from ravi_otel.policy._limits import SPENDS, Kind, Limit, ScopeKind, option_of
+
+KEY: Final = names.CARRIED_ENTRY
+"""The key of our one entry."""
+
+PREFIX: Final = "ravi."
+"""The prefix of every entry of ours; none goes to a host that is not listed."""
+
+MOST_BYTES: Final = 8_192
+"""The most bytes of the whole header: many readers drop all of a longer one."""
+
+MOST_ENTRIES: Final = 180
+MOST_ENTRY_BYTES: Final = 4_096
+"""The most bytes of one entry: OpenTelemetry drops a longer one."""
+
+
+def is_ours(entry: str) -> bool:
+    """Whether an entry is ours, also one whose key has another case or percent signs, which readers undo."""
+    key = entry.partition("=")[0].strip()
+    if "%" in key or "+" in key:
+        key = unquote_plus(key).strip()
+    return key.lower().startswith(PREFIX)
+
+
+def without_ours(existing: str | None) -> str | None:
+    """Return a header without our entries, and without properties of others' entries that are called like ours.
+
+    Return None where nothing is left, and the very same text where there is nothing of ours.
+    """
+    if not existing:
+        return existing
+    entries = existing.split(",")
+    kept = [entry if ";" not in entry else _bare(entry) for entry in entries if not is_ours(entry)]
+    if kept == entries:
+        return existing
+    return ",".join(kept).strip() or None
+
+
+def _bare(entry: str) -> str:
+    value, *properties = entry.split(";")
+    return ";".join((value, *(each for each in properties if not is_ours(each))))
+
+
+def with_ours(existing: str | None, token: str) -> str | None:
+    """Return a header with our entry in place of any before; where that would be too long, others' entries stay and ours does not."""
+    others = without_ours(existing)
+    entry = f"{KEY}={token}"
+    if len(entry) > MOST_ENTRY_BYTES:
+        return others
+    if not others:
+        return entry
+    whole = f"{others},{entry}"
+    if len(whole.encode("utf-8", "surrogatepass")) > MOST_BYTES or whole.count(",") >= MOST_ENTRIES:
+        return others
+    return whole
+
+
+def tokens_of(header: str) -> list[str]:
+    """Return the tokens in a header, without their properties; there should be one at most."""
+    found: list[str] = []
+    for entry in header.split(","):
+        key, equals, value = entry.partition("=")
+        if equals and is_ours(entry) and unquote_plus(key).strip().lower() == KEY:
+            found.append(value.partition(";")[0].strip())
+    return found
+
+
+_SHORT: Final[Mapping[str, str]] = {
+    "kind": "k",
+    "value": "v",
+    "detail": "d",
+    "scope": "s",
+    "scope_name": "n",
+    "agent": "a",
+    "per": "p",
+    "tz": "z",
+    "warn_at": "w",
+    "on_exceed": "x",
+    "admission": "m",
+    "on_unpriced": "u",
+    "on_unbounded": "b",
+    "on_store_failure": "f",
+    "suspend": "y",
+    "count": "c",
+    "by": "e",
+}
+_LONG: Final = {short: name for name, short in _SHORT.items()}
+_DEFAULTS: Final[Mapping[str, Any]] = {each.name: None if each.default is MISSING else each.default for each in fields(Limit)}
+_NAMED: Final = frozenset({"kind", "detail", "scope_name", "agent"})
+MOST_KINDS: Final = 64
+
+
+class MalformedError(ValueError):
+    """What was sent cannot be read; it stays inside of this package."""
+
+
+def write_limit(limit: Limit) -> dict[str, Any]:
+    """Return the fields of a limit that differ from their defaults, under short names."""
+    written: dict[str, Any] = {}
+    for name, default in _DEFAULTS.items():
+        value = getattr(limit, name)
+        if value != default or name in {"kind", "value"}:
+            written[_SHORT.get(name, name)] = value.value if isinstance(value, Enum) else value
+    return written
+
+
+def read_limit(given: object) -> Limit:
+    """Return the limit that was written; raise MalformedError for anything else."""
+    if type(given) is not dict:
+        raise MalformedError("limit")
+    written = cast("dict[str, Any]", given)
+    found: dict[str, Any] = {}
+    for short, value in written.items():
+        name = _LONG.get(short, short)
+        if name not in _DEFAULTS:
+            continue  # a field of a later version that loosens nothing
+        if value is None:
+            raise MalformedError("limit")
+        found[name] = _checked(name, value)
+    try:
+        return Limit(**found)
+    except (ConfigurationError, TypeError) as error:
+        raise MalformedError("limit") from error
+
+
+def _checked(name: str, value: object) -> Any:
+    try:
+        if name == "value":
+            return whole(value)
+        return checks.name(name, value) if name in _NAMED else option_of(name).read(value)
+    except ConfigurationError as error:
+        raise MalformedError(name) from error
+
+
+def whole(value: object, most: int = checks.MAX_NANO) -> int:
+    """Return a whole number from 0 to `most`; raise MalformedError for anything else."""
+    if type(value) is not int or not 0 <= value <= most:
+        raise MalformedError("number")
+    return value
+
+
+def text(value: object, most: int = checks.MAX_NAME) -> str:
+    """Return a name of up to `most` characters; raise MalformedError for anything else."""
+    if type(value) is not str or len(value) > most or checks.flaw_of_name(value) is not None:
+        raise MalformedError("text")
+    return value
+
+
+def optional_text(value: object) -> str | None:
+    """Return a name or None."""
+    return None if value is None else text(value)
+
+
+def amounts(value: object, known: frozenset[str] | None = None) -> dict[str, int]:
+    """Return amounts by kind, in inner units; raise MalformedError for a kind that is not `known`, or too many."""
+    given = cast("dict[str, Any]", value)
+    if type(value) is not dict or len(given) > MOST_KINDS:
+        raise MalformedError("amounts")
+    found = {text(kind): whole(amount, most_of(kind)) for kind, amount in given.items()}
+    if known is not None and not known.issuperset(found):
+        raise MalformedError("amounts")
+    return found
+
+
+def most_of(kind: str) -> int:
+    """Return the largest amount that a kind can have."""
+    return checks.MAX_NANO if kind == Kind.COST or kind not in SPENDS else checks.MAX_COUNT
+
 
 LONGEST: Final = 4_000
-"""How many characters a token has at most; what is longer is neither written nor read."""
+"""The most characters of a token; a longer one is neither written nor read."""
 
 VERSION: Final = "2"
-"""Which way of writing it is: a reader passes over what it does not know in its own, so a field that only tells may be added.
+"""The version of the format. Readers skip fields that they do not know, so a field that only informs may be added.
 
-One without which a limit is looser, and any other change, needs the next number: then nothing of it is believed by older readers.
+A field without which a limit is looser, and any other change, needs the next number: older readers then believe nothing of it.
 """
+
+SUMS: Final = frozenset({Nature.COUNTED, Nature.HELD, Nature.AFTER})
+"""The limits of a sum, which can be lent."""
+
+MODEL: Final = "model"
+"""`Limit.by` of one that counts each model by itself."""
+
+LONGEST_LOAN_S: Final = 86_400.0
 
 _CARRY: Final = "ravi-carry-1"
 _RETURN: Final = "ravi-return-1"
@@ -49,7 +225,7 @@ _SHARED_KINDS: Final = frozenset({ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind
 
 
 class ModelAmount(NamedTuple):
-    """What there is of one model, in a limit that counts each by itself: of which kind, for which agent alone, and how much."""
+    """An amount of one model, in a limit that counts each model by itself; of one agent alone, or of any (None)."""
 
     kind: str
     agent: str | None
@@ -61,8 +237,8 @@ class ModelAmount(NamedTuple):
 class Loan:
     """An allowance for one request under an id that is good once: `limits` of all sums that the lender is held to.
 
-    `held` are the counters that it is held on, by short names: who counts in the same store leaves them to the lender. `models` are
-    those of which there is another amount than of any.
+    `held` are the counters that hold it, by short names: a borrower that counts in the same store leaves them to the lender. `models` are
+    models that have an amount of their own.
     """
 
     id: str
@@ -72,15 +248,15 @@ class Loan:
 
     @property
     def amounts(self) -> Mapping[str, int]:
-        """Return how much there is of which kind, in inner units, whichever agent or model uses it."""
+        """Return the amount of each kind, in inner units, for any agent and model."""
         return {each.counted: each.value for each in self.limits if each.agent is None and each.by is None}
 
 
 @dataclass(frozen=True, slots=True)
 class SharedScope:
-    """A scope of the caller whose limits are counted in a store that both may have; each limit with its epoch there.
+    """A scope of the caller whose limits are counted in a store that both processes may have, each with its epoch there.
 
-    The `tenant_id` is its own: a run inside of another may have one where that has none.
+    The `tenant_id` is the scope's own: a run inside of another may have one where the outer run has none.
     """
 
     kind: ScopeKind
@@ -92,7 +268,7 @@ class SharedScope:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """The slots of the caller's run, which are counted in a store: of which run, and how many there are in all."""
+    """The agent slots of the caller's run, which a store counts: of which run, and how many in all."""
 
     run_scope_id: str
     most: int
@@ -100,11 +276,11 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Who works for whom, and within what.
+    """Who works for whom, and within which limits.
 
-    `expires_ms` and `deadline_ms` are UTC, in ms since 1970. `ceilings` are limits that hold for all work the token is for; those of
-    `shared` scopes hold instead where both count in the store `store`. `local` ceilings hold there, too: nobody else counts them.
-    `models` say of limits among them that count by model what is left to whom.
+    `expires_ms` and `deadline_ms` are UTC, in ms since 1970. `ceilings` hold for all work that the token is for; where both processes count
+    in the store `store`, those of `shared` scopes hold instead. `local` ceilings hold in either case: nobody else counts them. `models`
+    say what is left of single models in limits among them that count by model.
     """
 
     expires_ms: int
@@ -132,11 +308,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What came back of a loan: all that was used on it, and the other kinds that were used besides, in inner units.
+    """What a borrower used, by kind and in inner units: of the loan, and of other kinds besides.
 
-    `charged` are the counters of the lender's store, by short names, to which those others were charged already. Work `inside` of the
-    lender's own scope, in one process, was added up there, too. `models` say what was used by an agent, of its limits, and of a model;
-    an empty one is any. Where both count in the `same_store`, nothing has to be lent.
+    `charged` are the counters of the lender's store, by short names, that those other kinds were charged to already. Work `inside` of the
+    lender's own scope, in one process, is in that scope's usage already. `models` are amounts of one agent or one model; "" is any model.
+    Where both count in the `same_store`, nothing has to be lent.
     """
 
     loan_id: str
@@ -161,7 +337,7 @@ _NAMES: Final = (
 
 
 def write_token(token: Token, keys: Keys) -> str | None:
-    """Write a token, signed where there is a key; None where it would be too long."""
+    """Return a token as text, signed where there is a key; None where it would be too long."""
     said: dict[str, Any] = {"x": token.expires_ms, "au": token.audience, "d": token.depth, "p": token.priority}
     said.update({short: getattr(token, name) for short, name in _NAMES if getattr(token, name) is not None})
     if token.deadline_ms is not None:
@@ -174,7 +350,7 @@ def write_token(token: Token, keys: Keys) -> str | None:
     if token.tags:
         said["g"] = dict(token.tags)
     if token.shared:
-        said["sh"] = [_said_of(each) for each in token.shared]
+        said["sh"] = [_scope_fields(each) for each in token.shared]
     if token.loan is not None:
         said["lo"] = [token.loan.id, [write_limit(limit) for limit in token.loan.limits], list(token.loan.held)]
     if token.models:
@@ -183,10 +359,9 @@ def write_token(token: Token, keys: Keys) -> str | None:
 
 
 def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
-    """Read a token that is signed by a known key, or comes from who is `trusted`.
+    """Return the token that a known key signed, or that comes from a `trusted` peer; skip fields that are not known.
 
-    What it does not know in a token of this version it passes over. Raises MalformedError, whose text is "forged", "unsigned",
-    "malformed", or "version".
+    Raise MalformedError, whose text is "forged", "unsigned", "malformed" or "version".
     """
     said = _open(_CARRY, given, keys, trusted=trusted)
     try:
@@ -196,7 +371,7 @@ def read_token(given: str, keys: Keys, *, trusted: bool) -> Token:
 
 
 def write_spent(spent: Spent, keys: Keys) -> str | None:
-    """Write what was used of a loan; None without a key, or where it would be too long."""
+    """Return what was used of a loan as signed text; None without a key, or where it would be too long."""
     if not keys:
         return None
     said = {"i": spent.loan_id, "u": dict(spent.amounts), "c": list(spent.charged), "n": int(spent.inside), "s": int(spent.same_store)}
@@ -204,7 +379,7 @@ def write_spent(spent: Spent, keys: Keys) -> str | None:
 
 
 def read_spent(given: str, keys: Keys) -> Spent:
-    """Read what was used of a loan; raises MalformedError for what is not signed by a known key."""
+    """Return what was used of a loan; raise MalformedError for what no known key signed."""
     said = _open(_RETURN, given, keys, trusted=False)
     try:
         return Spent(
@@ -272,12 +447,12 @@ def _token(said: dict[str, Any]) -> Token:
     )
 
 
-def _said_of(shared: SharedScope) -> list[Any]:
+def _scope_fields(shared: SharedScope) -> list[Any]:
     return [shared.kind.value, shared.id, shared.name, shared.tenant_id, [[write_limit(limit), epoch] for limit, epoch in shared.limits]]
 
 
 def _limits(given: object) -> tuple[Limit, ...]:
-    """Read limits of the very run that goes on: none of another scope, none of a window, and none that no run can have."""
+    """Return limits of the run that continues: none of another scope or a window, and none that a run cannot have."""
     limits = tuple(read_limit(each) for each in _listed(given, _MOST_LIMITS))
     if any(
         each.scope or each.scope_name or each.per or each.by not in (None, MODEL) or (each.kind == Kind.AGENTS and each.value < 1)
@@ -329,7 +504,7 @@ def _models(given: object) -> tuple[ModelAmount, ...]:
 
 
 def _model(given: object) -> str:
-    """Read the name of a model, which may be any text that somebody has asked for; empty: of none that was asked."""
+    """Return the name of a model, which may be any text that a program asked for; "" is any model."""
     if type(given) is not str or len(given) > MAX_NAME:
         raise MalformedError("model")
     return given
@@ -351,7 +526,7 @@ def _id(given: object) -> str:
 
 
 def _first(given: object, count: int) -> list[Any]:
-    """Read the fields that are known of a list; others behind them are passed over."""
+    """Return the first `count` fields of a list; later versions may add some behind them."""
     return _listed(given, _MOST_LIMITS)[:count]
 
 

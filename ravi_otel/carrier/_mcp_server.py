@@ -16,10 +16,10 @@ from typing import Any, Final, cast
 from ravi_otel._flow import run_async
 from ravi_otel._runtime.mcp_sessions import TOOLS_CALL
 from ravi_otel._runtime.patching import Wraps, named_like
-from ravi_otel.carrier.configured import configured
-from ravi_otel.carrier.continuing import ContinuedRun, continue_run
-from ravi_otel.carrier.inbound import read
-from ravi_otel.carrier.lending import RETURN_HEADER
+from ravi_otel.carrier._configuration import configuration
+from ravi_otel.carrier._continue import ContinuedRun, continue_run
+from ravi_otel.carrier._inbound import read
+from ravi_otel.carrier._lending import RETURN_HEADER
 from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import swallow
 
@@ -42,7 +42,7 @@ def run_of(meta: Any, server: Any, request: Any = None) -> ContinuedRun | None:
     that is as strict as one over HTTP.
     """
     try:
-        if not configured().believes:
+        if not configuration().believes:
             _told_without_keys(meta)
             return None
         name = getattr(server, "name", None)

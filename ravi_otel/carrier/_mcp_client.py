@@ -21,17 +21,14 @@ from ravi_otel._flow import Flow, is_done, run_async, run_sync
 from ravi_otel._runtime.mcp_sessions import CALLBACKS, DISPATCHER, LINK, TOOLS_CALL, McpCall, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
-from ravi_otel.carrier import lending
-from ravi_otel.carrier.ambient import undressed
-from ravi_otel.carrier.clients.rewriting import take
-from ravi_otel.carrier.configured import configured
-from ravi_otel.carrier.entries import without_ours
-from ravi_otel.carrier.hosts import SERVER
-from ravi_otel.carrier.lending import RETURN_HEADER, Lent, take_spent, without_loan
-from ravi_otel.carrier.mcp import served_call
-from ravi_otel.carrier.outbound import audience_of, baggage_for
-from ravi_otel.carrier.telling import say_once
-from ravi_otel.carrier.token import Spent
+from ravi_otel.carrier import _lending as lending
+from ravi_otel.carrier._clients import run_to_end
+from ravi_otel.carrier._configuration import SERVER, configuration
+from ravi_otel.carrier._inbound import warn_once
+from ravi_otel.carrier._lending import RETURN_HEADER, Lent, take_spent, without_loan
+from ravi_otel.carrier._mcp_server import served_call
+from ravi_otel.carrier._outbound import audience_of, baggage_for, without_our_baggage
+from ravi_otel.carrier._token import Spent, without_ours
 from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy._checks import show
 
@@ -89,7 +86,7 @@ class Installed:
         if self._writes_itself:
             return wrapped(*args, **kwargs)
         current = otel_context.get_current()
-        bare, kept = undressed(current), _without_ours(request)
+        bare, kept = without_our_baggage(current), _without_ours(request)
         if method_of(request) in CALLBACKS:
             kept = _with_link(kept)
         if bare is current and kept is request:
@@ -135,7 +132,7 @@ class Outgoing:
     def of(cls, session: Any) -> Outgoing | None:
         """Return that of a session whose server is listed, and not called without a wire, in this very context; None of any other."""
         try:
-            config = configured()
+            config = configuration()
             if not config.to:
                 return None
             server = McpServer.of(session)
@@ -153,7 +150,7 @@ class Outgoing:
         """Send it with a loan; give back what did not leave, take back what came back, and count the rest as used."""
         await self._borrow()
         token = _CALLING.set(self)
-        bare = without_loan(undressed(otel_context.get_current()))
+        bare = without_loan(without_our_baggage(otel_context.get_current()))
         try:
             with _current.Attachment(bare):
                 if not hasattr(self._session, "_dispatcher"):
@@ -170,10 +167,10 @@ class Outgoing:
 
     async def _borrow(self) -> None:
         """Hold what goes along: the loan of the block around, if no other request has it, or one of its own."""
-        around = lending.around()
+        around = lending.current_loan()
         if around is not None and around.status == "held":
             self._lent = around
-        elif configured().keys and not self._server.shares_store:
+        elif configuration().keys and not self._server.shares_store:
             self._own = Lent.of_rest(STATE.locate()[0], EXPIRES_S)
             if self._own is not None:
                 await run_async(self._own.hold(blocking=False))
@@ -213,7 +210,7 @@ class Outgoing:
             return
         flow = take_spent(value)
         if not is_done(flow):
-            await take(self._noted(flow))
+            await run_to_end(self._noted(flow))
 
     def _noted(self, flow: Flow[Spent | None]) -> Flow[None]:
         spent = yield from flow
@@ -229,7 +226,7 @@ class Outgoing:
             run_sync(own.give_up())
             return
         if own.status == "sent":
-            say_once(
+            warn_once(
                 f"mcp {self._server.name}",
                 f"the MCP server {show(self._server.name)} did not say what it used of what it was lent, which counts as used in full. "
                 "Have it call ravi_otel.instrument() with the same RAVI_CARRY_KEYS, or take it off RAVI_CARRY_TO.",

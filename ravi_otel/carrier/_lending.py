@@ -1,8 +1,8 @@
-"""Lend a part of what is left to the process that one request goes to, and take back what it did not use.
+"""Lend a part of what is left to the process that a request goes to, and take back what it did not use.
 
-A loan is held on the caller's limits from before the request leaves, with a share of each other sum that is limited there. What came
-back signed as used is charged and the rest is free again; what never came back, or came too late, is charged in full. So the callee
-needs no store in common with the caller, and nothing that is lost on the way makes a limit looser.
+A loan is held on the caller's limits from before the request leaves, with a share of each other sum that is limited there. What comes
+back signed as used is charged and the rest is free again; what never comes back, or comes too late, is charged in full. So the callee
+needs no store in common with the caller, and nothing that is lost on the way loosens a limit.
 """
 
 from __future__ import annotations
@@ -23,17 +23,11 @@ from ravi_otel._flow import Done, Flow, run_async, run_sync
 from ravi_otel._forksafe import ForkLock, renew_in_child
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain, later, look_after, opened, sweep_with
-from ravi_otel.carrier.ceilings import by_model, named, plain
-from ravi_otel.carrier.configured import TO, Configured, configured
-from ravi_otel.carrier.fields import pairs_of
-from ravi_otel.carrier.holding import hold_all, refuse_too_large, tally
-from ravi_otel.carrier.hosts import place_of
-from ravi_otel.carrier.keys import VARIABLE as KEYS
-from ravi_otel.carrier.lots import Lot, absorb, charge_models, limits_of, lots_of, used_of
-from ravi_otel.carrier.standing import names_of, now_ms, process_here
-from ravi_otel.carrier.telling import Reason, rejected, say_once
-from ravi_otel.carrier.token import Loan, Spent, counter_name, read_spent
-from ravi_otel.carrier.written import MalformedError, seconds
+from ravi_otel.carrier._configuration import KEYS, TO, Configuration, configuration, place_of
+from ravi_otel.carrier._inbound import Reason, count_rejected, header_pairs, warn_once
+from ravi_otel.carrier._lots import Lots
+from ravi_otel.carrier._remaining import Remaining, now_ms, process_id
+from ravi_otel.carrier._token import LONGEST_LOAN_S, Loan, MalformedError, Spent, read_spent
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._listeners import swallow
 from ravi_otel.policy import _checks as checks
@@ -42,34 +36,30 @@ from ravi_otel.policy._limits import Kind, Limit
 RETURN_HEADER: Final = "ravi-spent"
 """The response header in which what was used of a loan comes back, signed."""
 
-LONGEST_S: Final = 86_400.0
 _MOST_OPEN: Final = 100_000
-_MOST_NAMED: Final = 64
-"""How many of the counters it is held on go along by name; those of limits for all work come first."""
-
 _LOAN: Final = otel_context.create_key("ravi-otel-loan")
 
 _open: dict[str, Lent] = {}
-"""Every loan that left and did not come back yet, by its id."""
+"""Every loan that left with a request and has not come back, by its id."""
 
 _held: dict[str, Lent] = {}
-"""Every other one that is held, until it leaves or is given up; one that nobody gave up in time is."""
+"""Every other loan that is held, until it leaves or is given back; `sweep` gives back one that has expired."""
 
 _lock: Final = ForkLock()
 
 
 @renew_in_child
 def _renew() -> None:
-    """Leave the parent process its loans: in a forked child there are none."""
+    """Forget all loans in a forked child: they are the parent's."""
     _open.clear()
     _held.clear()
 
 
 class Lent:
-    """One loan: held from `with` (or the first use) on, for one request, and back when the answer says what was used.
+    """One loan for one request: held from `with` (or first use) on, and returned when the answer says what was used.
 
-    `used` is what came back as used, by kind in inner units, None until then; `status` is "new", "held", "sent", "returned", "spent"
-    (charged in full) or "released" (never sent).
+    `amounts` is what was asked for, and `used` what came back as used, None until then: by kind, tokens and counts in ones, cost in
+    nano-USD. `status` is "new", "held", "sent", "returned", "spent" (charged in full) or "released" (never sent).
     """
 
     def __init__(self, amounts: Mapping[str, int], expires_s: float) -> None:
@@ -79,9 +69,8 @@ class Lent:
         self.expires_ms = 0
         self.status = "new"
         self.used: Mapping[str, int] | None = None
-        self._process = process_here()
-        self._lots: list[Lot] = []
-        self._scope: Scope | None = None
+        self._process = process_id()
+        self._lots: Lots | None = None
         self._attachment: _current.Attachment | None = None
         self.passed_by = ""
 
@@ -136,7 +125,7 @@ class Lent:
             yield from self.give_up()
 
     def _cut_off(self, error: BaseException, *, mine: bool = True) -> None:
-        """Give it back whatever interrupted its block, a signal between any two lines, say, unless it is another block's."""
+        """Give it back whatever interrupted its block, such as a signal between two lines, unless it is another block's."""
         if mine and isinstance(error, GeneratorExit):
             later(self._drop)  # a finaliser may be running, which must not take a lock
         elif mine:
@@ -144,55 +133,54 @@ class Lent:
 
     def _drop(self) -> None:
         run_sync(self._left())
-        scope = self._scope
-        if self.status == "released" and scope is not None and self._process == process_here():
-            for lot in self._lots:  # which may have been begun: once more does nothing
-                run_sync(lot.release(scope))
+        if self.status == "released" and self._lots is not None and self._is_here():
+            run_sync(self._lots.release())  # the release may have begun: once more does nothing
 
     def give_up(self) -> Flow[None]:
-        """Give back what no request took; a forked child has nothing to give."""
+        """Give it back if no request took it; a forked child has nothing to give back."""
         with _lock.own:
             _held.pop(self.id, None)
-            unsent = self.status == "held" and self._process == process_here()
+            unsent = self.status == "held" and self._is_here()
             if unsent:
                 self.status = "released"
-        scope = self._scope
         if unsent and self.passed_by:
-            say_once(
+            warn_once(
                 "unlisted loan",
                 f"a request to {checks.show(self.passed_by)} in a lend() block took no loan along, which was given back: "
                 f"{TO} does not list that host, or the proxy on the way there. List it there.",
             )
-        if unsent and scope is not None:
-            for lot in self._lots:
-                yield from lot.release(scope)
+        if unsent and self._lots is not None:
+            yield from self._lots.release()
+
+    def _is_here(self) -> bool:
+        return self._process == process_id()
 
     # -- its way ------------------------------------------------------------------------------------------------------
 
     def hold(self, *, blocking: bool) -> Flow[None]:
         """Hold it on the limits around, once.
 
-        Raises BudgetExhaustedError, or BudgetContendedError, where it is not left; then nothing is held, and no limit drains.
+        Raise BudgetExhaustedError, or BudgetContendedError, where not enough is left; then nothing is held, and no limit drains.
         """
         if self.status != "new":
             raise ConfigurationError("a loan is for one request: give each a lend() of its own.")
         self.check_here()
-        if not configured().keys:
+        if not configuration().keys:
             raise ConfigurationError(f"lend() needs a key to sign loans with: set {KEYS}=ID:SECRET here, and the same where they are used.")
         drain()
         scope, _ = STATE.locate()
         scope.checkpoint()
-        lots = lots_of(scope, self.amounts)
-        refuse_too_large(scope, [line for line in lots[0].lines if line.account.kind in self.amounts])
+        lots = Lots(scope, self.amounts)
+        lots.refuse_too_large()
         with _lock.own:
             if len(_open) >= _MOST_OPEN:
                 raise ConfigurationError(f"{_MOST_OPEN} loans are open: give them back, or lend for a shorter time with lend(expires_s=).")
             self.expires_ms = now_ms() + int(self.expires_s * 1000)
-            self.status, self._scope, self._lots = "held", scope, lots
+            self.status, self._lots = "held", lots
         _watch()
         opened()
         try:
-            yield from hold_all(scope, lots, scope.patience_s(blocking=blocking))
+            yield from lots.hold(scope.patience_s(blocking=blocking))
         except BaseException:
             self.status = "new"
             raise
@@ -200,21 +188,19 @@ class Lent:
             _held[self.id] = self
 
     def check_here(self) -> None:
-        """Raise ConfigurationError in a process that was forked from the one it belongs to."""
-        if self._process != process_here():
+        """Raise ConfigurationError in a process that was forked from the loan's own."""
+        if not self._is_here():
             raise ConfigurationError("a loan belongs to the process that called lend(): call it again in the one that was forked.")
 
     def send(self) -> Loan | None:
-        """Return it to whoever writes a request, once; None for all who come later, or too late."""
+        """Return what goes along with a request, once; None for every later one, and once it has expired."""
         with _lock.own:
-            if self.status != "held" or self._process != process_here() or now_ms() >= self.expires_ms:
+            if self._lots is None or self.status != "held" or not self._is_here() or now_ms() >= self.expires_ms:
                 return None
             self.status = "sent"
             _open[self.id] = self
             _held.pop(self.id, None)
-        limits, models = limits_of(self._lots)
-        held = names_of(line.account for lot in self._lots for line in lot.lines)
-        return Loan(self.id, limits, held[:_MOST_NAMED], models)
+        return self._lots.as_loan(self.id)
 
     @property
     def is_sent(self) -> bool:
@@ -223,11 +209,11 @@ class Lent:
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        """List what of which limits goes with it, from when it is held."""
-        return limits_of(self._lots)[0]
+        """Return what of which limits goes with it; none before it is held."""
+        return () if self._lots is None else self._lots.as_limits()[0]
 
     def unsend(self) -> None:
-        """Have it back, unless it was charged meanwhile: it did not fit into its header, or there was no connection to send it on."""
+        """Hold it again, unless it was charged meanwhile: it did not fit into its header, or no connection could send it."""
         with _lock.own:
             if _open.pop(self.id, None) is not None:
                 self.status = "held"
@@ -235,50 +221,39 @@ class Lent:
 
     @classmethod
     def of_rest(cls, scope: Scope, expires_s: float) -> Lent | None:
-        """Make a loan of a share of each sum that is limited in `scope`, which asks for none in particular; None where none is."""
-        some = bool(plain(scope)) or any(True for _ in named(scope)) or any(True for _ in by_model(scope))
-        return cls({}, expires_s) if some else None
+        """Return a loan of a share of each sum that is limited in `scope`, and of no amount in particular; None where no sum is."""
+        return cls({}, expires_s) if Remaining(scope).is_limited() else None
 
     def write_off(self) -> Flow[None]:
-        """Charge all of it now, if it left and did not come back: whoever waited for the answer waits no more."""
+        """Charge all of it now if it left and has not come back: nobody waits for its answer any more."""
         with _lock.own:
             lost = _open.pop(self.id, None) is not None
         if lost:
             yield from self.lose()
 
     def take_back(self, spent: Spent) -> Flow[None]:
-        """Charge what was used of it, and free the rest; the caller has taken it out of those that are open."""
-        scope = self._scope
-        if scope is None:
+        """Charge what was used of it and free the rest; the caller has taken it out of those that are open."""
+        if self._lots is None:
             return
-        late = now_ms() >= self.expires_ms
-        self.status = "spent" if late else "returned"
-        if late:
-            yield from self._settle(None)
+        if now_ms() >= self.expires_ms:
+            yield from self.lose()
             return
-        self.used = spent.amounts
-        yield from self._settle(spent)
-        known = {kind for lot in self._lots[:1] for kind in lot.limits}
-        besides = {kind: amount for kind, amount in spent.amounts.items() if kind not in known and amount > 0}
-        yield from absorb([each for each in scope.plan.accounts() if counter_name(each.key) not in spent.charged], scope, besides)
-        yield from charge_models(scope, self._lots, spent)
-        if not spent.inside:
-            tally(scope, spent.amounts)
+        self.status, self.used = "returned", spent.amounts
+        yield from self._lots.settle(spent)
+        yield from self._lots.charge_beyond(spent)
 
     def lose(self) -> Flow[None]:
-        """Charge all of it: it did not come back."""
+        """Charge all of it: it did not come back in time."""
         self.status = "spent"
         yield from self._settle(None)
 
     def end(self, spent: Spent) -> Flow[None]:
         """End what of it is still held; once more does nothing."""
-        return self._settle(None if self.status == "spent" else spent)
+        yield from self._settle(None if self.status == "spent" else spent)
 
     def _settle(self, spent: Spent | None) -> Flow[None]:
-        scope = self._scope
-        if scope is not None:
-            for lot in self._lots:
-                yield from lot.settle(scope, None if spent is None else used_of(lot, spent))
+        if self._lots is not None:
+            yield from self._lots.settle(spent)
 
 
 def lend(
@@ -290,14 +265,16 @@ def lend(
     tool_calls: int | None = None,
     expires_s: float = 60,
 ) -> Lent:
-    """Lend so many tokens, or USD, to the process that the next request goes to.
+    """Lend tokens, or USD, to the process that the next request goes to.
 
-    Write `with lend(tokens=5_000): client.post(url)`, `async with`, or `outbound_headers(url, lend=lend(...))`. It is held on every
-    limit around, is good for one request to a host of `RAVI_CARRY_TO` within `expires_s` seconds, and comes back with the answer less what
-    was used; what does not come back in time is charged in full. Not sent, it is given back. Of each other sum that is limited a share of
-    what is left goes along: of tokens and cost as large a part as the loan is, of counts a quarter or more, unless `requests`, `turns` or
-    `tool_calls` say how many. Raises ConfigurationError for amounts that are none, and on entry without `RAVI_CARRY_KEYS`; on entry
-    BudgetExhaustedError or BudgetContendedError where it is not left.
+    Write `with lend(tokens=5_000): client.post(url)`, `async with`, or `outbound_headers(url, lend=lend(...))`. The loan is held on every
+    limit around and is good for one request to a host of `RAVI_CARRY_TO` within `expires_s` seconds. The answer says what was used of it,
+    and the rest is free again; what does not come back in time is charged in full, and what was never sent is given back. A share of every
+    other limited sum goes along: of tokens and cost as large a part as the loan is, of counts a quarter or more, unless `requests`, `turns`
+    or `tool_calls` say how many.
+
+    Raise ConfigurationError for an amount that is none, and on entry without `RAVI_CARRY_KEYS`; on entry BudgetExhaustedError or
+    BudgetContendedError where not enough is left.
     """
     amounts: dict[str, int] = {}
     if tokens is not None:
@@ -309,58 +286,65 @@ def lend(
     for kind, given in ((Kind.REQUESTS, requests), (Kind.TURNS, turns), (Kind.TOOL_CALLS, tool_calls)):
         if given is not None:
             amounts[kind.value] = checks.count(f"lend({kind})", given)
-    return Lent(amounts, seconds("lend(expires_s)", expires_s, LONGEST_S))
+    return Lent(amounts, seconds("lend(expires_s)", expires_s, LONGEST_LOAN_S))
+
+
+def seconds(parameter: str, value: object, most: float) -> float:
+    """Return `value` as seconds; raise ConfigurationError unless it is a number above 0 and up to `most`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= most:
+        raise ConfigurationError(f"{parameter}={checks.show(value)} must be seconds above 0, up to {most:.0f}, such as 60.")
+    return float(value)
 
 
 def without_loan(context: Context) -> Context:
-    """Return `context` as it is around the `with lend(...)` block: for what belongs to a request that has a loan of its own."""
+    """Return `context` without the loan of its `with lend(...)` block: for a request that has a loan of its own."""
     return otel_context.set_value(_LOAN, None, context) if context.get(_LOAN) is not None else context
 
 
-def around() -> Lent | None:
-    """Return the loan of the innermost `with lend(...)` block here; None in none."""
+def current_loan() -> Lent | None:
+    """Return the loan of the innermost `with lend(...)` block; None outside of any."""
     return cast("Lent | None", otel_context.get_value(_LOAN))
 
 
-def pass_by(url: str) -> None:
-    """Note that a request to a host which is not listed took nothing of the loan around along."""
-    lent = around()
+def note_unlisted(url: str) -> None:
+    """Note that a request to a host that is not listed did not take the current loan along."""
+    lent = current_loan()
     place = None if lent is None else place_of(url)
     if lent is not None and place is not None:
         lent.passed_by = place[0]
 
 
 def returned(url: str, value: str) -> Flow[bool]:
-    """Take what came back of a loan with the answer from `url`, and tell whether there was one.
+    """Take back the loan that the answer from `url` returns in its header's `value`; return whether it was one.
 
-    Never raises, and what is not signed or not expected changes nothing.
+    Never raise; what is not signed or not expected changes nothing.
     """
-    config = configured()
+    config = configuration()
     if not config.keys or not config.to.has_url(url):
         return cast("Flow[bool]", Done(False))  # noqa: FBT003 - its value
     return _was_taken(config, value)
 
 
-def _was_taken(config: Configured, value: str) -> Flow[bool]:
+def _was_taken(config: Configuration, value: str) -> Flow[bool]:
     return (yield from _take(config, value)) is not None
 
 
 def take_spent(value: str) -> Flow[Spent | None]:
-    """Take what came back of a loan with an answer that has no headers; return what it says, None where there is none.
+    """Take back the loan that an answer without headers returns in `value`; return what it says, None where it was none.
 
-    Never raises, and what is not signed or not expected changes nothing.
+    Never raise; what is not signed or not expected changes nothing.
     """
-    config = configured()
+    config = configuration()
     return cast("Flow[Spent | None]", Done(None)) if not config.keys else _take(config, value)
 
 
 def take_return(url: str, headers: object) -> bool:
-    """Take what came back of a loan with the headers of the answer from `url`; return whether there was something. Never raises.
+    """Take back the loan that the headers of the answer from `url` return; return whether there was one. Never raise.
 
-    For requests with `outbound_headers(url, lend=)`; the HTTP clients that are wrapped do it by themselves.
+    It is for requests made with `outbound_headers(url, lend=)`; wrapped HTTP clients do it by themselves.
     """
     try:
-        value = next((value for name, value in pairs_of(headers) if name == RETURN_HEADER), None)
+        value = next((value for name, value in header_pairs(headers) if name == RETURN_HEADER), None)
     except Exception:  # noqa: BLE001 - whatever stands in the headers' place, it brings nothing back
         value = None
     if value is None:
@@ -368,13 +352,13 @@ def take_return(url: str, headers: object) -> bool:
     return run_sync(returned(url, value)) is True
 
 
-def _take(config: Configured, value: str) -> Flow[Spent | None]:
-    """Take it; return what it says, None where it is not of a loan that was open."""
+def _take(config: Configuration, value: str) -> Flow[Spent | None]:
+    """Return what it says, None where it is not of an open loan."""
     try:
         spent = read_spent(value, config.keys)
     except (MalformedError, ValueError) as error:
         reason = str(error) if isinstance(error, MalformedError) else "malformed"
-        rejected(cast("Reason", reason) if reason in {"forged", "version"} else "malformed")
+        count_rejected(cast("Reason", reason) if reason in {"forged", "version"} else "malformed")
         return None
     lent = None
     try:
@@ -382,12 +366,12 @@ def _take(config: Configured, value: str) -> Flow[Spent | None]:
             lent = _open.get(spent.loan_id)
             _open.pop(spent.loan_id, None)
         if lent is None:
-            rejected("unknown_loan")
+            count_rejected("unknown_loan")
             return None
         yield from lent.take_back(spent)
-    except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count: it may stay held
+    except Exception as error:  # noqa: BLE001 - the answer is the program's, whatever becomes of our count
         swallow("lend", error)
-    except BaseException as error:  # a signal's, or a cancellation: what was begun is ended at once
+    except BaseException as error:  # a signal or a cancellation: end at once what was begun
         if lent is not None:
             if isinstance(error, GeneratorExit):
                 later(lambda: run_sync(lent.end(spent)))  # a finaliser may be running, which must not take a lock
@@ -399,14 +383,14 @@ def _take(config: Configured, value: str) -> Flow[Spent | None]:
 
 @cache
 def _watch() -> None:
-    """Look for loans that did not come back, from the first one on: no other program pays for it."""
+    """Sweep from the first loan on, so that no other program pays for it."""
     for loans in (_open, _held):
         sweep_with(sweep, loans)
         look_after(loans)
 
 
 def sweep() -> None:
-    """Charge in full what did not come back in time, and give back what did not leave in time: nothing sends it any more."""
+    """Charge in full what did not come back in time, and give back what did not leave in time."""
     if not (_open or _held):
         return
     now = now_ms()
