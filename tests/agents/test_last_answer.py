@@ -9,8 +9,8 @@ from openai import AsyncOpenAI
 
 import ravi_otel
 from ravi_otel.agents import OpenAIModel, ReActAgent
+from ravi_otel.agents._agent import WRAP_UP
 from ravi_otel.agents.history import MemoryHistory
-from ravi_otel.agents.last_answer import WRAP_UP
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Text, ToolCalls

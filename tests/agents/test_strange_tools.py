@@ -11,7 +11,7 @@ from team_stage import grouped
 
 import ravi_otel
 from ravi_otel import ConfigurationError, StopRun
-from ravi_otel.agents import AgentContext, ReActAgent, run_agent, running
+from ravi_otel.agents import AgentContext, ReActAgent, _agent, run_agent
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.agents.middleware import OutputGuardrail, agent_middleware, chat_middleware, tool_middleware
 from ravi_otel.errors import BudgetExhaustedError, MiddlewareTermination
@@ -294,7 +294,7 @@ class Hanging:
 
 @pytest.mark.parametrize("where", ["load", "append", "before", "after"])
 def test_what_hangs_around_an_agents_loop_ends_with_its_run(team, go, where, monkeypatch):
-    monkeypatch.setattr(running, "_KEEPING_S", 0.01)
+    monkeypatch.setattr(_agent, "_KEEPING_S", 0.01)
 
     async def main():
         hanging = Hanging(where)

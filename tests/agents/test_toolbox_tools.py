@@ -11,7 +11,7 @@ import pytest
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError
 from ravi_otel.agents import AgentTool, ReActAgent
-from ravi_otel.agents.tool_results import MOST_CHARS
+from ravi_otel.agents._tools import MOST_CHARS
 from ravi_otel.errors import StopRun
 from ravi_otel.policy._contracts import GateVerdict
 from ravi_otel.supervisor import Decision, DecisionKind

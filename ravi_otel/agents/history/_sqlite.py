@@ -9,9 +9,9 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -64,7 +64,6 @@ _ENDED: Final = "ended"
 """What stands for the start of a process that is over, and whose parent has not asked for its end."""
 
 T = TypeVar("T")
-Step = Callable[[sqlite3.Connection], T]
 Run = tuple[str, str | None]
 """A run's id, and its tenant."""
 
@@ -92,7 +91,7 @@ class SqliteHistory:
     ) -> tuple[ChatMessage, ...]:
         """See `HistoryStore.load`."""
         place = Place(session_id, run_id, agent_name, tenant_id)
-        return await _in_thread(self._load, place)
+        return await _in_thread(lambda: self._load(place))
 
     async def append(
         self,
@@ -108,23 +107,24 @@ class SqliteHistory:
         place = Place(session_id, run_id, agent_name, tenant_id)
         asked = checks.member("retention", retention, HistoryRetention)
         if asked is not HistoryRetention.NONE and messages:
-            await _in_thread(self._append, place, _messages.write(messages), place.lasting(asked))
+            data, permanent = _messages.write(messages), place.lasting(asked)
+            await _in_thread(lambda: self._append(place, data, permanent))
 
     async def forget_run(self, run_id: str, *, tenant_id: str | None = None) -> None:
         """See `HistoryStore.forget_run`."""
         run = (checks.name("run_id", run_id), checks.optional_name("tenant_id", tenant_id))
-        await _in_thread(self._file.delete, partial(_forget, runs=[run]))
+        await _in_thread(lambda: self._file.delete(lambda rows: rows.forget([run])))
 
     async def clear(self, session_id: str, *, tenant_id: str | None = None) -> None:
         """See `HistoryStore.clear`."""
         names = (checks.name("session_id", session_id), checks.optional_name("tenant_id", tenant_id))
-        await _in_thread(self._file.delete, partial(_clear, names=names))
+        await _in_thread(lambda: self._file.delete(lambda rows: rows.clear(*names)))
 
     def run_ended(self, run_id: str, tenant_id: str | None) -> None:
         """See `ForgetsAtOnce`: waits a quarter of a second for other processes at most."""
         run = (run_id, tenant_id)
         try:
-            self._file.delete(partial(_forget, runs=[run]), busy_s=_AT_AN_END_S)
+            self._file.delete(lambda rows: rows.forget([run]), busy_s=_AT_AN_END_S)
         except HistoryError:
             with self._lock:
                 self._ended.add(run)
@@ -132,13 +132,13 @@ class SqliteHistory:
     def _load(self, place: Place) -> tuple[ChatMessage, ...]:
         self._sweep(place)
         try:
-            return self._file.read(partial(_found, place=place)) or ()
+            return self._file.read(lambda rows: rows.load(place)) or ()
         except ValueError as error:
             raise self._file.failed(f"because an entry of session {checks.show(place.session_id)} cannot be read: {error}") from None
 
     def _append(self, place: Place, data: bytes, permanent: bool) -> None:
         self._sweep(place)
-        self._file.write(partial(_add, place=place, data=data, permanent=permanent))
+        self._file.write(lambda rows: rows.append(place, data, permanent))
 
     def _sweep(self, place: Place) -> None:
         """Delete what ended while nobody could, before anything else is done in a process, and what a run's end could not delete."""
@@ -148,60 +148,15 @@ class SqliteHistory:
             ended = self._ended.copy()
         own = None if place.run_id is None else (place.run_id, place.tenant_id)
 
-        def swept(connection: sqlite3.Connection) -> None:
-            _forget(connection, [*ended, *(run for run in _orphans(connection) if run != own)])
-
-        self._file.delete(swept)
+        self._file.delete(lambda rows: rows.forget([*ended, *(run for run in rows.orphans() if run != own)]))
         with self._lock:
             self._swept_in = os.getpid()
             self._ended -= ended
 
 
-async def _in_thread(function: Callable[..., T], *args: object) -> T:
+async def _in_thread(function: Callable[[], T]) -> T:
     """Wait for it elsewhere; a cancelled caller still waits for the end of what has begun, which takes no longer than `busy_s`."""
-    return await to_thread.run_sync(partial(function, *args))
-
-
-def _found(connection: sqlite3.Connection, place: Place) -> tuple[ChatMessage, ...]:
-    rows = connection.execute(
-        """SELECT run, body FROM appends WHERE session IS ? AND tenant IS ? AND agent IS ? AND (permanent = 1 OR run = ?)
-           ORDER BY id DESC""",
-        (place.session_id, place.tenant_id, place.agent_name, place.run_id),
-    )
-    return _messages.assemble(rows)
-
-
-def _add(connection: sqlite3.Connection, place: Place, data: bytes, permanent: bool) -> None:
-    connection.execute(
-        "INSERT INTO appends (tenant, session, agent, run, permanent, body) VALUES (?, ?, ?, ?, ?, ?)",
-        (place.tenant_id, place.session_id, place.agent_name, place.run_id, int(permanent), data),
-    )
-    if permanent:
-        return
-    own = _Process.this()
-    names = (place.run_id, place.tenant_id, own.pid, own.start, own.place)
-    connection.execute("DELETE FROM owners WHERE run = ? AND tenant IS ? AND pid = ? AND start = ? AND place = ?", names)
-    connection.execute("INSERT INTO owners (run, tenant, pid, start, place, seen) VALUES (?, ?, ?, ?, ?, ?)", (*names, int(time.time())))
-
-
-def _forget(connection: sqlite3.Connection, runs: Sequence[Run]) -> None:
-    for run in runs:
-        connection.execute("DELETE FROM appends WHERE run = ? AND tenant IS ? AND permanent = 0", run)
-        connection.execute("DELETE FROM owners WHERE run = ? AND tenant IS ?", run)
-
-
-def _clear(connection: sqlite3.Connection, names: tuple[str, str | None]) -> None:
-    connection.execute("DELETE FROM appends WHERE session = ? AND tenant IS ?", names)
-
-
-def _orphans(connection: sqlite3.Connection) -> list[Run]:
-    """Return the runs that no process works for any more."""
-    long_ago = time.time() - _UNKNOWN_FOR_S
-    alive: dict[Run, bool] = {}
-    for run, tenant, pid, start, place, seen in connection.execute(_OWNERS):
-        lives = seen >= long_ago if place != _Process.this().place else not _Process(pid, start, place).is_gone
-        alive[run, tenant] = alive.get((run, tenant), False) or lives
-    return [run for run, lives in alive.items() if not lives]
+    return await to_thread.run_sync(function)
 
 
 # -- its file -------------------------------------------------------------------------------------------------------
@@ -217,15 +172,15 @@ class _File:
         self.path = _path(path)
         self._busy_s = busy_s
 
-    def write(self, step: Step[None]) -> None:
+    def write(self, step: Callable[[_Rows], None]) -> None:
         """Run a step in a transaction, in a file that is made if need be: all of it happens, or nothing."""
         self._patiently(lambda: self._stepped(step, create=True), self._busy_s)
 
-    def delete(self, step: Step[None], *, busy_s: float | None = None) -> None:
+    def delete(self, step: Callable[[_Rows], None], *, busy_s: float | None = None) -> None:
         """Run a step in a transaction if there is a file; what it deleted is written over, in the log too."""
         self._patiently(lambda: self._stepped(step, wipe=True), self._busy_s if busy_s is None else busy_s)
 
-    def read(self, step: Step[T]) -> T | None:
+    def read(self, step: Callable[[_Rows], T]) -> T | None:
         """Run a step that changes nothing; None when there is no file, and HistoryError when there can be none either."""
         folder = self.path.parent
         if not self.path.exists() and not os.access(folder, os.W_OK | os.X_OK):
@@ -254,7 +209,7 @@ class _File:
                 raise self.failed(f"because of {error.strerror or error}", way_out) from error
             time.sleep(_PAUSE_S * random.random())  # noqa: S311 - only to keep waiting processes out of step
 
-    def _stepped(self, step: Step[T], *, begin: str = "BEGIN IMMEDIATE", create: bool = False, wipe: bool = False) -> T | None:
+    def _stepped(self, step: Callable[[_Rows], T], *, begin: str = "BEGIN IMMEDIATE", create: bool = False, wipe: bool = False) -> T | None:
         if create:
             reserve(self.path)
         elif not self.path.exists():
@@ -269,7 +224,7 @@ class _File:
                 log_ahead(connection.execute)
                 _SCHEMA.make_in(connection)
             connection.execute(begin)
-            done = step(connection)
+            done = step(_Rows(connection))
             connection.execute("COMMIT")  # without it, closing the connection undoes everything
             if wipe:
                 connection.execute(f"PRAGMA busy_timeout={_WIPE_MS}")  # readers are in the way of the log; the next one out removes it
@@ -283,6 +238,54 @@ def _path(given: object) -> Path:
     if given == ":memory:":
         raise ConfigurationError("path=':memory:' keeps nothing between two calls; give MemoryHistory() instead of SqliteHistory.")
     return checks.file_path("SqliteHistory(path)", given, "history.db")
+
+
+class _Rows:
+    """The tables of a history, in one transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._execute = connection.execute
+
+    def load(self, place: Place) -> tuple[ChatMessage, ...]:
+        """Return the messages of a conversation; raise ValueError for what cannot be read."""
+        newest_first = self._execute(
+            """SELECT run, body FROM appends WHERE session IS ? AND tenant IS ? AND agent IS ? AND (permanent = 1 OR run = ?)
+               ORDER BY id DESC""",
+            (place.session_id, place.tenant_id, place.agent_name, place.run_id),
+        )
+        return _messages.assemble(newest_first)
+
+    def append(self, place: Place, data: bytes, permanent: bool) -> None:
+        """Add the messages of an append; of what ends with its run this process is an owner."""
+        self._execute(
+            "INSERT INTO appends (tenant, session, agent, run, permanent, body) VALUES (?, ?, ?, ?, ?, ?)",
+            (place.tenant_id, place.session_id, place.agent_name, place.run_id, int(permanent), data),
+        )
+        if permanent:
+            return
+        own = _Process.this()
+        names = (place.run_id, place.tenant_id, own.pid, own.start, own.place)
+        self._execute("DELETE FROM owners WHERE run = ? AND tenant IS ? AND pid = ? AND start = ? AND place = ?", names)
+        self._execute("INSERT INTO owners (run, tenant, pid, start, place, seen) VALUES (?, ?, ?, ?, ?, ?)", (*names, int(time.time())))
+
+    def forget(self, runs: Iterable[Run]) -> None:
+        """Delete what is kept for the time of these runs only."""
+        for run in runs:
+            self._execute("DELETE FROM appends WHERE run = ? AND tenant IS ? AND permanent = 0", run)
+            self._execute("DELETE FROM owners WHERE run = ? AND tenant IS ?", run)
+
+    def clear(self, session_id: str, tenant_id: str | None) -> None:
+        """Delete a session."""
+        self._execute("DELETE FROM appends WHERE session = ? AND tenant IS ?", (session_id, tenant_id))
+
+    def orphans(self) -> list[Run]:
+        """Return the runs that no process works for any more."""
+        long_ago = time.time() - _UNKNOWN_FOR_S
+        alive: dict[Run, bool] = {}
+        for run, tenant, pid, start, place, seen in self._execute(_OWNERS):
+            lives = seen >= long_ago if place != _Process.this().place else not _Process(pid, start, place).is_gone
+            alive[run, tenant] = alive.get((run, tenant), False) or lives
+        return [run for run, lives in alive.items() if not lives]
 
 
 # -- processes ------------------------------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ class MemoryHistory:
 
 
 class _RunEnds(Listener):
-    """Hear of the end of each scope that something is kept for. No step takes a lock: each is one of a dict, which Python makes atomic."""
+    """Hears the end of each scope that something is kept for. No step takes a lock: each is one of a dict, which Python makes atomic."""
 
     def __init__(self) -> None:
         self._stores: dict[str, dict[int, ForgetsAtOnce]] = {}

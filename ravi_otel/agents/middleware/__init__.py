@@ -1,12 +1,11 @@
 """Stand between an agent and what it calls: the chain, and ready-made middlewares.
 
-`_pipeline` is the chain and what passes through it; the ready ones are in `_audit`, `_cache`, `_guardrails` (with redaction),
-`_rate_limits` and `_retry` (with the fallback to another model).
+`_pipeline` is the chain and what passes through it; the ready ones are in `_cache`, `_guardrails` (with redaction and the
+audit trail), `_rate_limits` and `_retry` (with the fallback to another model).
 """
 
-from ravi_otel.agents.middleware._audit import AuditTrail
 from ravi_otel.agents.middleware._cache import Cache, CacheStore, MemoryCache, SqliteCache
-from ravi_otel.agents.middleware._guardrails import InputGuardrail, OutputGuardrail, Redaction
+from ravi_otel.agents.middleware._guardrails import AuditTrail, InputGuardrail, OutputGuardrail, Redaction
 from ravi_otel.agents.middleware._pipeline import (
     AgentInput,
     AgentRun,

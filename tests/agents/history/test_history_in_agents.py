@@ -10,10 +10,9 @@ import pytest
 
 import ravi_otel
 from ravi_otel import HistoryRetention
-from ravi_otel.agents import OpenAIModel
+from ravi_otel.agents import OpenAIModel, ReActAgent
 from ravi_otel.agents.history import AgentMemory, SlidingWindow, SqliteHistory, Summarizing
 from ravi_otel.agents.history._compaction import INSTRUCTIONS, PREFACE
-from ravi_otel.agents.react import ReActAgent
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 MODEL = "gpt-4o-mini"

@@ -1,12 +1,10 @@
-"""Hold an agent that another one has started in its background."""
+"""An agent that another one has started in its background."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import threading
-import weakref
-from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -14,60 +12,19 @@ from anyio.abc import TaskGroup, TaskStatus
 from ravi_otel._enforcement.ending import Ending
 from ravi_otel._runtime.scopes import apply_limits
 from ravi_otel._runtime.spawning import spawn
-from ravi_otel.agents._results import AgentResult, check_timeout
+from ravi_otel.agents._results import AgentResult, Delegate, check_timeout
 from ravi_otel.errors import CancellationError, ConfigurationError
-from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage
-from ravi_otel.policy._runs import AgentId, Priority, StopReason
-
-if TYPE_CHECKING:
-    from ravi_otel.agents.react import ReActAgent
-
-_LIVING: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+from ravi_otel.policy._runs import Priority, StopReason
 
 
-class OwnId(AgentId):
-    """Be the id of one agent object, which it leads to; to everybody else it is the text that it is."""
+class _Message:
+    """One message to a spawned agent, and what came of it."""
 
-    __slots__ = ("agent",)
+    __slots__ = ("done", "error", "late", "result", "scope", "text")
 
-    agent: ReActAgent
-
-    @classmethod
-    def of(cls, agent: ReActAgent) -> OwnId:
-        """Give the id of an agent."""
-        own = cls(agent.name)
-        own.agent = agent
-        return own
-
-
-def known(agent: ReActAgent) -> None:
-    """Have an agent be found by its id from now on, as long as the program has it."""
-    _LIVING.add(agent)
-
-
-def find(agent_id: str, asking: ReActAgent) -> ReActAgent:
-    """Find the agent of an id: the very one whose `agent.id` it is; of mere text among those the asking one may delegate to, then all."""
-    if isinstance(agent_id, OwnId):
-        return agent_id.agent
-    team = [each.agent for each in getattr(asking, "sub_agents", ())]
-    for among in (team, list(_LIVING)):
-        found = [each for each in among if getattr(each, "id", None) == agent_id]
-        if len(found) > 1:
-            raise ConfigurationError(f"spawn({checks.show(agent_id)}): {len(found)} agents have this id. Give each a name of its own.")
-        if found:
-            agent: ReActAgent = found[0]
-            return agent
-    raise ConfigurationError(f"spawn({checks.show(agent_id)}): no agent has this id. Give agent.id of an agent that the program has made.")
-
-
-class _Asked:
-    """Be one message to a spawned agent, and what came of it."""
-
-    __slots__ = ("done", "error", "late", "message", "result", "scope")
-
-    def __init__(self, message: str) -> None:
-        self.message = message
+    def __init__(self, text: str) -> None:
+        self.text = text
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
         self.result: AgentResult | None = None
@@ -75,35 +32,35 @@ class _Asked:
         self.late = False
 
     def unanswered(self) -> Ending:
-        """Tell how it ended where no answer came: it took too long for who asked, or was cancelled."""
+        """Return how it ended where no answer came: it took too long for who asked, or was cancelled."""
         return Ending("stopped", StopReason.ASK_TIMEOUT if self.late else StopReason.CANCELLED)
 
 
 class SpawnedAgent:
-    """Be an agent at work in the background of another, on a slot of its own; `AgentContext.ask` talks to it.
+    """An agent at work in the background of another, on a slot of its own; `AgentContext.ask` talks to it.
 
     It takes one message at a time, in their order. `result` is what its latest message came to, None before it booted.
     """
 
-    def __init__(self, agent: ReActAgent, priority: Priority | None = None) -> None:
+    def __init__(self, agent: Delegate, priority: Priority | None = None) -> None:
         self.agent = agent
         self.priority = priority
         self.result: AgentResult | None = None
         self._said: tuple[ChatMessage, ...] = ()
         self._thread = threading.get_ident()  # of the event loop in which it works
-        self._to, self._from = anyio.create_memory_object_stream[_Asked](math.inf)
+        self._to, self._from = anyio.create_memory_object_stream[_Message](math.inf)
 
     def __repr__(self) -> str:
         return f"<SpawnedAgent {self.agent_id!r} {'at work' if self.result is None else self.result.stop_reason}>"
 
     @property
     def agent_id(self) -> str:
-        """Give its id."""
-        return str(self.agent.id)
+        """Its id."""
+        return str(getattr(self.agent, "id", self.agent.name))
 
     async def start(self, group: TaskGroup, boot: str) -> None:
         """Take the slot, and begin with `boot`; for `AgentContext.spawn`."""
-        self._to.send_nowait(_Asked(boot))
+        self._to.send_nowait(_Message(boot))
         await group.start(self._live)
 
     async def _live(self, *, task_status: TaskStatus[None]) -> None:
@@ -111,32 +68,29 @@ class SpawnedAgent:
             try:
                 async with spawn(self.agent_id, priority=self.priority):
                     task_status.started()
-                    async for asked in self._from:
-                        await self._work(asked)
+                    async for message in self._from:
+                        await self._work(message)
             finally:
-                self._leave_unanswered()
+                # Let go whoever still waits: what is in line nobody will work on.
+                with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
+                    while True:
+                        self._from.receive_nowait().done.set()
 
-    def _leave_unanswered(self) -> None:
-        """Let go whoever still waits for it: what is in line nobody will work on."""
-        with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
-            while True:
-                self._from.receive_nowait().done.set()
-
-    async def _work(self, asked: _Asked) -> None:
+    async def _work(self, message: _Message) -> None:
         try:
-            with asked.scope, apply_limits(()) as around:
-                around.scope.when_cancelled = asked.unanswered
+            with message.scope, apply_limits(()) as around:
+                around.scope.when_cancelled = message.unanswered
                 try:
-                    result = await self.agent.run([*self._said, ChatMessage("user", asked.message)])
+                    result = await self.agent.run([*self._said, ChatMessage("user", message.text)])
                 except anyio.get_cancelled_exc_class():
                     around.close()  # also for what goes on in threads that it has left behind
                     raise
-                asked.result = self.result = result
-                self._said = tuple(each for each in self.result.history if isinstance(each, ChatMessage))
+                message.result = self.result = result
+                self._said = tuple(each for each in result.history if isinstance(each, ChatMessage))
         except Exception as error:  # noqa: BLE001 - it is raised where somebody asked, and ends nobody else
-            asked.error = error
+            message.error = error
         finally:
-            asked.done.set()
+            message.done.set()
 
     async def ask(self, message: str, timeout_s: float | None = None) -> AgentResult:
         """Have it work on another message; see `AgentContext.ask`."""
@@ -146,7 +100,7 @@ class SpawnedAgent:
                 f"ask() of agent {self.agent_id!r} belongs to the event loop that has spawned it. From a thread, such as that of a "
                 "plain function, write anyio.from_thread.run(ctx.ask, handle, message)."
             )
-        asked = _Asked(message)
+        asked = _Message(message)
         try:
             self._to.send_nowait(asked)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):

@@ -1,9 +1,15 @@
-"""Work step by step on what a model proposes as JSON: read it, have the gate decide, do it, and tell the model what came of it."""
+"""An agent that proposes, and a gate that decides: nothing is done, and nothing is answered, that was not reviewed.
+
+`SupervisedAgent` is the agent; `SupervisedLoop` works step by step on what its model proposes as JSON: read it, have the gate decide, do
+it, and tell the model what came of it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, cast
@@ -11,23 +17,34 @@ from typing import Any, Final, cast
 import anyio
 
 from ravi_otel._enforcement.ending import Ending
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._enforcement.tracker import ExecutionTracker
 from ravi_otel._runtime.charging import CUT_SHORT
-from ravi_otel.agents import tool_results
-from ravi_otel.agents._cancellation import GRACE_S
+from ravi_otel._runtime.scopes import Limits
+from ravi_otel.agents._agent import WRAP_UP, AgentContext, Loop, ReActAgent
+from ravi_otel.agents._cancellation import GRACE_S, open_tasks
+from ravi_otel.agents._model import Api
 from ravi_otel.agents._results import AgentResult, ToolReport
-from ravi_otel.agents.context import AgentContext
-from ravi_otel.agents.last_answer import WRAP_UP
-from ravi_otel.agents.loop import Loop
+from ravi_otel.agents._tools import CUT_OFF, ToolLike, as_text, read_tools, warn_of_misspelt
 from ravi_otel.agents.middleware._pipeline import ToolUse
-from ravi_otel.agents.tool_calls import CUT_OFF, why_over
 from ravi_otel.errors import BudgetError, LLMEmpty, LLMTimeout, RaviError, StopRun
-from ravi_otel.policy._contracts import ChatMessage, Generation
-from ravi_otel.policy._runs import Phase, StopReason
-from ravi_otel.supervisor import Action, Decision, ToolGateway
-from ravi_otel.supervisor._decisions import InvalidAction, read_action
+from ravi_otel.hooks._manager import Hooks
+from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._contracts import ChatMessage, Generation, LLMClient
+from ravi_otel.policy._limits import ScopeKind
+from ravi_otel.policy._runs import ExecutionBudget, Phase, StopReason
+from ravi_otel.supervisor import Action, Approver, Budget, Decision, GateState, RunState, Supervisor, ToolGateway
+from ravi_otel.supervisor._decisions import AuditSink, InvalidAction, read_action
 from ravi_otel.supervisor._json import args_hash
 from ravi_otel.supervisor._pending_call import FINAL_ANSWER, GateCall
 
+_CEILING: Final = 2
+_PROTOCOL: Final = """\
+You work in steps. Answer each time with one JSON object and nothing around it, either of
+{"kind": "tool", "name": "NAME", "args": {...}}   to use a tool; what comes of it is told to you
+{"kind": "final", "answer": "TEXT"}               when you are done
+Every action is reviewed before it is done: it may be changed, refused, or shown to a person first. The tools, as JSON:
+"""
 _CUT: Final = frozenset({"length", "content_filter"})
 _LOOP: Final = "loop_detected:"
 _LATE: Final = StopReason.MAX_SECONDS.value
@@ -37,8 +54,115 @@ _WARNING: Final = (
 )
 
 
+# -- the agent ------------------------------------------------------------------------------------------------------
+
+
+class SupervisedAgent(ReActAgent):
+    """A worker whose every action is reviewed: the model proposes JSON actions, the gate decides; the final answer is reviewed too.
+
+    `supervisor`, `approver`, `policy`, `state`, `audit`, `allow`, `read_only`, `expires_s`, `timeout_s` and `policy_version` are those of
+    the gate; without a supervisor every valid action is approved. `state` left out, or a function, gives one state to all that the agent
+    does in one run. `budget` is how much one run of it may do; each tool runs `per_tool_limit` times in it. What the gate refuses
+    ends the run, with its stop reason, phase and action in the result; with `warn_loops` the first loop is told to the model instead.
+    With `wrap_up` the model is asked once more when `max_steps` are used up, for an answer, which is reviewed too; the run is stopped
+    all the same.
+
+    The result's `trace` and `history` have one row an action, the final answer's too: see `AgentResult`.
+    """
+
+    def __init__(  # noqa: PLR0913 - the front door's documented keywords
+        self,
+        name: str,
+        *,
+        supervisor: Supervisor | None = None,
+        tools: Iterable[ToolLike] = (),
+        allow: Collection[str] | None = None,
+        approver: Approver | None = None,
+        policy: Any = None,
+        state: GateState | Callable[[], GateState] | None = None,
+        audit: AuditSink | None = None,
+        read_only: Collection[str] = (),
+        budget: Budget | None = None,
+        per_tool_limit: int | Mapping[str, int] | None = _CEILING,
+        read_only_repeat_limit: int = 2,
+        expires_s: float | None = 3600,
+        timeout_s: float | None = None,
+        policy_version: str | None = None,
+        warn_loops: bool = False,
+        wrap_up: bool = False,
+        model: str | LLMClient | None = None,
+        instructions: str | None = None,
+        execution_budget: ExecutionBudget | ExecutionTracker | None = None,
+        limits: Limits = (),
+        hooks: Hooks = None,
+        middleware: Iterable[Any] = (),
+        history: Any = None,
+        api: Api = "chat",
+        description: str | None = None,
+    ) -> None:
+        super().__init__(
+            name,
+            model=model,
+            instructions=instructions,
+            execution_budget=execution_budget,
+            limits=limits,
+            hooks=hooks,
+            middleware=middleware,
+            history=history,
+            api=api,
+            description=description,
+        )
+        self.tools = warn_of_misspelt(self.name, self.limits, read_tools(tools, gated=True))
+        offered = json.dumps([tool.spec["function"] for tool in self.tools.values()])
+        self.instructions = "\n\n".join(filter(None, (instructions, _PROTOCOL + offered)))
+        self.warn_loops = checks.flag("SupervisedAgent(warn_loops)", warn_loops)
+        self.wrap_up = checks.flag("SupervisedAgent(wrap_up)", wrap_up)
+        self._states = _States(state)
+        judging = {"supervisor": supervisor, "approver": approver, "policy": policy, "audit": audit, "policy_version": policy_version}
+        calling = {"allow": allow, "budget": budget, "per_tool_limit": per_tool_limit, "expires_s": expires_s, "timeout_s": timeout_s}
+        reading = {"read_only": read_only, "read_only_repeat_limit": read_only_repeat_limit}
+        self._terms: dict[str, Any] = {**judging, **calling, **reading}
+        self._open(state)  # what cannot be used is said now, and not in the first run
+
+    def new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
+        """Return a loop behind a gateway of its own."""
+        gateway = self._open(self._states.of(ctx.scope))
+        return SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops, wrap_up=self.wrap_up)
+
+    def _may_lack(self) -> Mapping[str, Collection[str]]:
+        """Return what the supervisor fills in, by tool: a worker may leave it out."""
+        ask = cast("Callable[[str], Collection[str]] | None", getattr(self._terms["supervisor"], "may_lack", None))
+        return {} if ask is None else {tool: ask(tool) for tool in self.tools}
+
+    def _open(self, state: GateState | Callable[[], GateState] | None) -> ToolGateway:
+        return ToolGateway(registry={tool.name: tool.fn for tool in self.tools.values()}, state=state, **self._terms)
+
+
+class _States:
+    """The one state of each run, however often, and in whatever thread, an agent works in it: what was done counts in all of it."""
+
+    def __init__(self, given: GateState | Callable[[], GateState] | None) -> None:
+        self._given = given
+        self._lock = threading.RLock()
+        self._made: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
+
+    def of(self, scope: Scope) -> GateState:
+        """Return the state of the run around a scope: the one that was given, or one made for this run."""
+        if self._given is not None and not callable(self._given):
+            return self._given
+        owner = next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), scope)
+        with self._lock:
+            known = self._made.get(owner)
+            if known is None:
+                known = self._made[owner] = RunState() if self._given is None else self._given()
+            return known
+
+
+# -- its loop -------------------------------------------------------------------------------------------------------
+
+
 class SupervisedLoop(Loop):
-    """Be the work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
+    """The work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
 
     `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on. With
     `wrap_up` it is asked once more when the steps are used up, for the answer it can give.
@@ -65,8 +189,8 @@ class SupervisedLoop(Loop):
         self._number = 0
         self._late = False  # the budget's time was up while something was at work
 
-    def told(self, result: AgentResult) -> AgentResult:
-        """Put the rows into the result, and what was not let through."""
+    def add_to(self, result: AgentResult) -> AgentResult:
+        """Return the result with the rows, and what was not let through."""
         return replace(
             result,
             history=tuple(self.rows),
@@ -76,25 +200,29 @@ class SupervisedLoop(Loop):
         )
 
     async def run(self) -> Ending:
-        """Take steps until one is the last; raises what refuses or cancels them."""
+        """Go from step to step until one is the last; raise what refuses or cancels them."""
         try:
             while True:
                 try:
                     self._number = self.gateway.step()
                 except StopRun as over:
                     end = self._end(over.reason, "worker", over)
-                    return await self._composed(end) if self._wraps_up and over.reason == StopReason.MAX_STEPS else end
+                    return await self._ask_for_answer(end) if self._wraps_up and over.reason == StopReason.MAX_STEPS else end
                 ended = await self._step(self._number)
                 if ended is not None:
                     return ended
         except BudgetError as error:
-            ended = await self._wrapped_up(error)
+            ended = await self._ask_finally(error)
             if ended is None:
                 raise
             answer, self.answer = self.answer, None
             return await self._reviewed(answer, ended)
 
-    async def _composed(self, ended: Ending) -> Ending:
+    def close(self) -> None:
+        """Let the gateway go."""
+        self.gateway.close()
+
+    async def _ask_for_answer(self, ended: Ending) -> Ending:
         """Ask once more, without tools, when the steps are used up; what does not come to an answer leaves it at that end."""
         try:
             generation = await self._ask(WRAP_UP)
@@ -122,7 +250,7 @@ class SupervisedLoop(Loop):
         return ended
 
     def _final_of(self, said: str) -> str | None:
-        """Give the answer in what the model said last: its final action, or text, which it was asked for; None of another action."""
+        """Return the answer in what the model said last: its final action, or text, which it was asked for; None of another action."""
         try:
             action = self._read(said, None)
         except InvalidAction as error:
@@ -174,7 +302,7 @@ class SupervisedLoop(Loop):
         A tool is ended by the gate itself, in its own words, and so has a moment more.
         """
         tab, most, done = self.gateway.gate.tab(), self.gateway.budget.max_seconds + GRACE_S, anyio.Event()
-        stop, ended, failed = anyio.CancelScope(), cast("Ending | None", None), cast("BaseException | None", None)
+        stop, ended = anyio.CancelScope(), cast("Ending | None", None)
 
         async def look() -> None:
             while not done.is_set():
@@ -186,20 +314,16 @@ class SupervisedLoop(Loop):
                 with anyio.move_on_after(max(left, GRACE_S)):
                     await done.wait()
 
-        async with anyio.create_task_group() as group:
-            with stop:
-                group.start_soon(look)
-                try:
-                    ended = await work()
-                except anyio.get_cancelled_exc_class():
-                    raise
-                except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
-                    failed = error
-                finally:
-                    done.set()
-        self._late = stop.cancelled_caught
-        if failed is not None:
-            raise failed
+        try:
+            async with open_tasks() as group:
+                with stop:
+                    group.start_soon(look)
+                    try:
+                        ended = await work()
+                    finally:
+                        done.set()
+        finally:
+            self._late = stop.cancelled_caught
         return ended
 
     def _read(self, raw: str, finish_reason: str | None) -> Action:
@@ -226,7 +350,7 @@ class SupervisedLoop(Loop):
             verdict = await self.gateway.gate.review_final(str(action["answer"]))
         except BaseException as error:  # nobody knows what would have been decided
             call, ended = self._judged(before), Ending.known(error)
-            self._row(action, call, (_LATE if self._late else why_over(self.ctx)) if ended is None else ended.stop_reason)
+            self._row(action, call, (_LATE if self._late else self.tools.stop_reason()) if ended is None else ended.stop_reason)
             self._write(action, call, None, None)
             raise
         call = self._judged(before)
@@ -264,8 +388,8 @@ class SupervisedLoop(Loop):
         return None
 
     def _cut_off(self, action: Action, call: GateCall | None) -> None:
-        """Write down what was at work when the run was ended: how far it came nobody knows."""
-        reason = _LATE if self._late else why_over(self.ctx)
+        """Record what was at work when the run was ended: how far it came nobody knows."""
+        reason = _LATE if self._late else self.tools.stop_reason()
         observation = {"error": reason, "message": CUT_OFF}
         self._row(action, call, reason)
         self._write(action, call, _executed(action, call) if call is not None and call.effective is not None else None, observation)
@@ -273,19 +397,17 @@ class SupervisedLoop(Loop):
 
     async def _call(self, action: Action) -> Any:
         """Call the tool, through the agent's middleware."""
-        name, pipeline, ctx = str(action["name"]), self.ctx.agent.pipeline, self.ctx
+        name, pipeline = str(action["name"]), self.ctx.agent.pipeline
         arguments: Mapping[str, Any] = action["args"]  # as `read_action` has read it
 
-        async def final(context: ToolUse) -> None:
-            context.result = await self.gateway.call_async(name, context.arguments)
+        async def final(use: ToolUse) -> None:
+            use.result = await self.gateway.call_async(name, use.arguments)
 
         if not pipeline.at("tool"):
             return await self.gateway.call_async(name, arguments)
-        context = ToolUse(
-            agent_name=ctx.agent_name, run_id=ctx.run_id, session_id=ctx.session_id, function_name=name, arguments=arguments, call_id=None
-        )
-        await pipeline.run_tool(context, final)
-        return context.result
+        use = self.tools.use(name, arguments, None)
+        await pipeline.run_tool(use, final)
+        return use.result
 
     def _stopped(self, action: Action, call: GateCall | None, stopped: StopRun) -> Ending | None:
         reason = stopped.reason
@@ -308,7 +430,7 @@ class SupervisedLoop(Loop):
         return calls[-1] if calls else None
 
     def _judged(self, before: GateCall | None) -> GateCall | None:
-        """Give what the gate has on the call that was just made, None when it was refused before it came to the gate."""
+        """Return what the gate has on the call that was just made, None when it was refused before it came to the gate."""
         last = self._last()
         return None if last is before else last
 
@@ -343,7 +465,7 @@ class SupervisedLoop(Loop):
         told: dict[str, Any] = {"observation": observation}
         if call is not None and call.executed_from != "original":
             told |= {"executed_args": call.effective, "executed_from": call.executed_from}
-        self.new.append(ChatMessage("user", tool_results.said(told)))
+        self.new.append(ChatMessage("user", as_text(told)))
 
 
 def _executed(action: Action, call: GateCall | None) -> dict[str, Any]:
@@ -352,7 +474,7 @@ def _executed(action: Action, call: GateCall | None) -> dict[str, Any]:
 
 
 def _decided(call: GateCall | None) -> dict[str, Any] | None:
-    """Write the row's `supervisor`: what was decided about the proposal, under `then` what about each revision; None unasked."""
+    """Return the row's `supervisor`: what was decided about the proposal, under `then` what about each revision; None unasked."""
     if call is None or not call.decisions:
         return None
     first, *then = [_decision(each) for each in call.decisions]
@@ -369,8 +491,8 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 def _plain(result: object) -> Any:
-    """Give what a tool returned as the model is told it: what JSON has, bounded."""
-    text = tool_results.said(result)
+    """Return what a tool gave as the model is told it: what JSON has, bounded."""
+    text = as_text(result)
     if isinstance(result, str):
         return text
     try:
