@@ -678,23 +678,23 @@ class ToolSignature:
         required = tuple(each.name for each in parameters.values() if each.required)
         return cls(named, inspect.getdoc(fn) or "", parameters, rest, read_return(fn), required, placed)
 
-    def read(self, arguments: object, *, may_lack: Collection[str] = (), kept: ProgramValues | None = None) -> dict[str, Any]:
+    def read(self, arguments: object, *, may_lack: Collection[str] = (), program_values: ProgramValues | None = None) -> dict[str, Any]:
         """Return the effective arguments as plain JSON values; see `arguments`."""
-        return self.arguments(arguments, may_lack=may_lack, kept=kept).plain
+        return self.arguments(arguments, may_lack=may_lack, program_values=program_values).plain
 
-    def arguments(self, arguments: object, *, may_lack: Collection[str] = (), kept: ProgramValues | None = None) -> Arguments:
+    def arguments(self, arguments: object, *, may_lack: Collection[str] = (), program_values: ProgramValues | None = None) -> Arguments:
         """Return the effective arguments, in the order of the signature; raise BadArguments.
 
         `arguments` is a mapping, or the JSON text of an object. Nothing is converted but a whole number where a float is asked for, and a
         default that JSON has is filled in, so that what is judged is what runs. Those of `may_lack` may be absent. `values` makes of the
-        result what the tool is called with. With `kept` they are a program's own values: what JSON does not have, such as a tuple, is
-        read as what stands for it, and kept there beside the text of that.
+        result what the tool is called with. With `program_values` they are a program's own: what JSON does not have, as a tuple, is read
+        as what stands for it, and kept there beside the text of that.
         """
         exact = self._exactly(arguments)
         if exact is not None:
             return Arguments(exact, encode_canonical(exact), exact=True)
         with _ReadingOf(self):
-            read = self._read(arguments, may_lack, kept)
+            read = self._read(arguments, may_lack, program_values)
         return Arguments(read, encode_canonical(read))
 
     def _exactly(self, given: Any) -> dict[str, Any] | None:
@@ -721,15 +721,15 @@ class ToolSignature:
             return None
         return read if taken == len(read) else flat_copy(read)  # with defaults in it, at which nobody has looked
 
-    def _read(self, arguments: object, may_lack: Collection[str], kept: ProgramValues | None) -> dict[str, Any]:
+    def _read(self, arguments: object, may_lack: Collection[str], program_values: ProgramValues | None) -> dict[str, Any]:
         given = self._given(arguments)
-        self._names(given, own=kept is not None)
+        self._names(given, own=program_values is not None)
         read: dict[str, Any] = {}
         for parameter in self.parameters.values():
             if parameter.name in given:
                 value = given[parameter.name]
                 simple = type(value) is parameter.exactly and type(value) is not float and is_scalar(value)  # -0.0 is read as 0.0
-                read[parameter.name] = value if simple else self._fit(parameter, parameter.name, value, kept)
+                read[parameter.name] = value if simple else self._fit(parameter, parameter.name, value, program_values)
             elif parameter.has_plain_default:
                 read[parameter.name] = plain(parameter.default)
             elif parameter.required and parameter.name not in may_lack:
@@ -737,9 +737,9 @@ class ToolSignature:
                 raise self._bad("missing_required_arg", parameter.name, way_out)
         for key in given:
             if self.placed is not None and key == self.placed.name:
-                read[key] = self._fit_each(self.placed, given[key], kept)
+                read[key] = self._fit_each(self.placed, given[key], program_values)
             elif key not in self.parameters and self.rest is not None:
-                read[key] = self._fit(self.rest, key, given[key], kept)
+                read[key] = self._fit(self.rest, key, given[key], program_values)
         self._all_plain(read)
         return read
 
@@ -826,31 +826,31 @@ class ToolSignature:
         seen = _visible_form(key)
         return next((name for name in self.parameters if name != key and _visible_form(name) == seen), None)
 
-    def _fit(self, parameter: Parameter, key: str, value: Any, kept: ProgramValues | None = None) -> Any:
+    def _fit(self, parameter: Parameter, key: str, value: Any, program_values: ProgramValues | None = None) -> Any:
         try:
             stands = parameter.fit(value)
         except (UnfitError, NotPlainError) as error:
-            if kept is None:
+            if program_values is None:
                 raise self._unfit(parameter, key, error) from None
         else:
-            if kept is not None and parameter.anything and not is_json_value(value):  # a member of an enum of numbers, or of texts
-                kept[key] = (value, canonical(stands))
+            if program_values is not None and parameter.anything and not is_json_value(value):  # an enum's member
+                program_values[key] = (value, canonical(stands))
             return stands
         try:
             stands = parameter.fit(json_for_program_value(value, anything=parameter.anything))
         except (UnfitError, NotPlainError) as error:
             raise self._unfit(parameter, key, error, way_out=_OR_NO_GATE.format(self.name)) from None
-        kept[key] = (value, canonical(stands))
+        program_values[key] = (value, canonical(stands))
         return stands
 
-    def _fit_each(self, parameter: Parameter, values: Any, kept: ProgramValues | None) -> list[Any]:
+    def _fit_each(self, parameter: Parameter, values: Any, program_values: ProgramValues | None) -> list[Any]:
         """Read what `*args` was given, each value by its own."""
         own: ProgramValues = {}
         fitted: list[Any] = []
         for at, value in enumerate(values if type(values) in (list, tuple) else (values,)):
             fitted.append(self._fit(parameter, f"{parameter.name}[{at}]", value, own))
-        if own and kept is not None:
-            kept[parameter.name] = (values, canonical(fitted))
+        if own and program_values is not None:
+            program_values[parameter.name] = (values, canonical(fitted))
         return fitted
 
     def _made(self, parameter: Parameter, key: str, value: Any) -> Any:

@@ -166,7 +166,7 @@ class PendingCall:
     answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
     spent: set[str] = field(default_factory=set[str])
     """The requests whose approval is of no use any more, whatever becomes of the call."""
-    misfit: str | None = None
+    edit_flaw: str | None = None
     """Why what a person put in the place of the asked arguments does not fit."""
     phase: GatePhase = "supervisor"
     begun: bool = False
@@ -200,9 +200,9 @@ class PendingCall:
             raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
         try:
             lacking = () if self.terms.supervisor is None else self.terms.may_lack(self.tool)
-            self.arguments = signature.arguments(self.raw, may_lack=lacking, kept=self.program_values)
+            self.arguments = signature.arguments(self.raw, may_lack=lacking, program_values=self.program_values)
         except BadArguments as bad:
-            raise self._misread(bad) from bad
+            raise self._bad_arguments(bad) from bad
         self.proposed = self.arguments
         if self.terms.audit is not None:
             self.note("proposed", self.arguments.copy())
@@ -221,7 +221,7 @@ class PendingCall:
             if encode_canonical(plain(arguments)) == judged.canonical:
                 return True
         try:
-            read = signature.arguments(arguments, kept=None if self.program_values is None else {})
+            read = signature.arguments(arguments, program_values=None if self.program_values is None else {})
         except BadArguments:
             return False
         return read.canonical == judged.canonical or _is_same_but_for_sets(read.plain, judged.plain, arguments)
@@ -271,23 +271,23 @@ class PendingCall:
         It is reviewed until the supervisor is content with it, revised in between, and a person is asked about exactly its arguments where
         the supervisor says so. What it was judged by must be so still when it begins.
         """
-        kept, terms = self.history.keeper, self.terms
+        keeper, terms = self.history.keeper, self.terms
         revisions = 0
         for _ in range(MOST_REVIEWS):
-            if kept.broken is not None:
+            if keeper.broken is not None:
                 said = "What was done in this run is not known any more: its state raised an error."
                 raise Refused("supervisor_block:state_failed", said)
             self.phase = "finalize" if self.tool == FINAL_ANSWER else "supervisor"
-            look = None if terms.supervisor is None else ReviewReads(terms.supervisor, whole=not isinstance(kept.state, RunState))
-            note = Snapshot(kept.version, terms.policy_version or terms.version(), look)
-            decision = yield from self._reviewed(look)
+            reads = None if terms.supervisor is None else ReviewReads(terms.supervisor, whole=not isinstance(keeper.state, RunState))
+            before = Snapshot(keeper.version, terms.policy_version or terms.version(), reads)
+            decision = yield from self._reviewed(reads)
             kind = decision.kind
             if kind is DecisionKind.BLOCK:
-                self._tell(decision, final=True)
+                self._emit_review(decision, final=True)
                 raise Refused(f"supervisor_block:{decision.reason}", f"The supervisor does not allow it: {decision.reason}.")
             if kind is DecisionKind.REVISE:
                 revisions += 1
-                self._tell(decision, final=revisions > MOST_REVISIONS)
+                self._emit_review(decision, final=revisions > MOST_REVISIONS)
                 if revisions > MOST_REVISIONS:
                     raise Refused(
                         "supervisor_block:too_many_revisions", f"The supervisor revised it {MOST_REVISIONS} times and is not content."
@@ -296,46 +296,46 @@ class PendingCall:
                 continue
             signature, arguments = self.signature, self.arguments
             if signature is None or not (arguments.exact or signature.is_whole(arguments.plain)):
-                self.arguments = self._whole(arguments.plain)
-            if kind is DecisionKind.ESCALATE and not self._approved(note.policy_version):
-                self._tell(decision)
-                self._refuse_late(note.policy_version)
-                yield from self._ask(decision, note.policy_version)
+                self.arguments = self._read_whole(arguments.plain)
+            if kind is DecisionKind.ESCALATE and not self._is_approved(before.policy_version):
+                self._emit_review(decision)
+                self._refuse_late(before.policy_version)
+                yield from self._ask(decision, before.policy_version)
                 continue
-            if self._begun(note, asked=kind is DecisionKind.ESCALATE):
+            if self._begin(before, asked=kind is DecisionKind.ESCALATE):
                 if terms.audit is not None:
                     self.note("effective", self.arguments.copy(), executed_from=self.executed_from)
-                self._tell(decision, final=True)
+                self._emit_review(decision, final=True)
                 return decision
-            self._tell(decision)
+            self._emit_review(decision)
         raise Refused("supervisor_block:state_kept_changing", "What it was judged by changed during each of its reviews; ask again.")
 
-    def _begun(self, note: Snapshot, *, asked: bool) -> bool:
+    def _begin(self, before: Snapshot, *, asked: bool) -> bool:
         """Let it through if nothing that the decision was made by has changed since."""
 
         def still() -> bool:
-            if (self.terms.policy_version or self.terms.version()) != note.policy_version:
+            if (self.terms.policy_version or self.terms.version()) != before.policy_version:
                 return False
-            return not asked or self._approved(note.policy_version)
+            return not asked or self._is_approved(before.policy_version)
 
-        approved = self.approval is not None and self._approved(note.policy_version)
+        approved = self.approval is not None and self._is_approved(before.policy_version)
         self.human_approved = approved or None
-        kept = self.history.keeper
+        keeper = self.history.keeper
         if self.tool == FINAL_ANSWER:
-            return kept.holds(self.tool, note, still)
-        self.begun = kept.begin(self.tool, self.arguments.copy(), note, still, read_only=self.tool in self.terms.read_only)
+            return keeper.is_current(self.tool, before, still)
+        self.begun = keeper.begin(self.tool, self.arguments.copy(), before, still, read_only=self.tool in self.terms.read_only)
         return self.begun
 
     # -- a review --------------------------------------------------------------------------------------------------------
 
-    def _reviewed(self, look: ReviewReads | None) -> Flow[Decision]:
+    def _reviewed(self, reads: ReviewReads | None) -> Flow[Decision]:
         """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
-        if look is None or self.terms.supervisor is None:
+        if reads is None or self.terms.supervisor is None:
             decision = Decision(DecisionKind.APPROVE, "no_supervisor")
         else:
             judge = partial(self.terms.supervisor.review, self.action, self.history.keeper.state, self.terms.policy_now())
             try:
-                said = yield call_program("Supervisor.review", judge, ends=True, within=partial(recording_reads, look))
+                said = yield call_program("Supervisor.review", judge, ends=True, within=partial(recording_reads, reads))
             except RaviError:
                 raise
             except Exception as error:
@@ -362,21 +362,21 @@ class PendingCall:
             fits, given = known.keys() == {"kind", "name", "args"} and known["kind"] == "tool", known.get("args")
         if not fits or known.get("name", tool) != tool:
             raise Refused("supervisor_block:invalid_revision", f"The supervisor revised {self.tool} to something else than {self.tool}.")
-        self.arguments = self._whole(given)
+        self.arguments = self._read_whole(given)
         self.executed_from, self.human_approved = "supervisor_revised", None
 
-    def _whole(self, arguments: object) -> Arguments:
+    def _read_whole(self, arguments: object) -> Arguments:
         """Hold arguments to the signature, nothing missing."""
         if self.signature is None:
             raise Refused(f"tool_missing:{self.tool}", f"There is no tool {checks.show(self.tool)}.")
         try:
-            return self.signature.arguments(arguments, kept=None if self.program_values is None else {})
+            return self.signature.arguments(arguments, program_values=None if self.program_values is None else {})
         except BadArguments as bad:
-            raise self._misread(bad) from bad
+            raise self._bad_arguments(bad) from bad
 
     # -- a person --------------------------------------------------------------------------------------------------------
 
-    def _approved(self, policy_version: str) -> bool:
+    def _is_approved(self, policy_version: str) -> bool:
         """Whether a person approved just this, by this policy version, and the approval is still valid."""
         approval = self.approval
         if approval is None or approval.fingerprint != self._fingerprint(policy_version):
@@ -416,28 +416,28 @@ class PendingCall:
         self.approval, self.human_approved = None, None
         shown = replace(request, arguments=plain(request.arguments))
         with Waiting("approval", self.scope):
-            said = yield from self._asked(partial(approver.ask, shown), self.terms.expires_s)
+            said = yield from self._ask_approver(partial(approver.ask, shown), self.terms.expires_s)
         answer = self._read_answer(said, request, until_ns)
         edited = self._edited(answer)
         wrong = answer_refusal(request, replace(answer, approved=True)) if answer.approved or answer.comment == NOT_AN_APPROVER else None
         self.answers.append((request, answer))
-        if self.misfit is not None or wrong is not None:
+        if self.edit_flaw is not None or wrong is not None:
             self.spent.add(request.id)
         self._note_answer(edited, permitted=wrong is None)
         self.scope.checkpoint()  # a person may take hours, in which the run was cancelled or its time ran out
         if not answer.approved and wrong is None:
-            raise self._unapproved(decision, answer)
+            raise self._not_approved(decision, answer)
         if wrong is not None:
             self.human_approved = False
-            self._tell(replace(decision, reason="not_an_approver"), final=True)
+            self._emit_review(replace(decision, reason="not_an_approver"), final=True)
             raise Refused("supervisor_block:not_an_approver", f"Nobody approved it who may: {wrong}")
-        if self.misfit is not None:
+        if self.edit_flaw is not None:
             return
         if edited is not None and edited.canonical != self.arguments.canonical:
             self.arguments, self.executed_from = edited, "human_revised"
         self.approval, self.human_approved = GrantedApproval(request, answer, self._fingerprint(policy_version), until_ns), True
 
-    def _asked(self, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
+    def _ask_approver(self, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
         """Ask the approver; an error of its own is the cause of a refusal."""
         try:
             return (yield call_program("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
@@ -458,15 +458,15 @@ class PendingCall:
     def _request(self, decision: Decision, policy_version: str) -> ApprovalRequest:
         """Make the question about a call, with the arguments as they are now, frozen."""
         now = self.scope.engine.clock.time()
-        misfit = "" if self.misfit is None else f" (the edit before did not fit: {self.misfit})"
+        edit_flaw = "" if self.edit_flaw is None else f" (the edit before did not fit: {self.edit_flaw})"
         who = self.facts
         return ApprovalRequest(
             id=uuid.uuid4().hex,
             tool=self.tool,
             arguments=self.arguments.copy(),
             fingerprint=self._fingerprint(policy_version),
-            scope=self._for_whom(),
-            reason=f"{decision.reason}{misfit}",
+            scope=self._approval_scope(),
+            reason=f"{decision.reason}{edit_flaw}",
             requested_at=now,
             expires_at=None if self.terms.expires_s is None else now + self.terms.expires_s,
             agent_name=who.agent_name,
@@ -490,10 +490,10 @@ class PendingCall:
             return None
 
     def _read_answer(self, said: object, request: ApprovalRequest, until_ns: int | None) -> ApprovalAnswer:
-        """Accept what a person answered: only a real yes that came in time is one. Notes an edit that is no JSON object as a misfit."""
+        """Accept what a person answered: only a real yes that came in time is one. Notes an edit that is no JSON object as a edit_flaw."""
         if not isinstance(said, ApprovalAnswer):
             raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
-        self.misfit = None
+        self.edit_flaw = None
         who = None if said.who is None else short_text(said.who)
         identity = None if said.identity is None else short_text(said.identity)
         if _has_passed(self.scope.engine.clock, request.expires_at, until_ns):
@@ -505,7 +505,7 @@ class PendingCall:
         try:
             edited = None if said.arguments is None else plain(dict(said.arguments))
         except (NotPlainError, TypeError, ValueError):
-            self.misfit = "it is no JSON object"
+            self.edit_flaw = "it is no JSON object"
         return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at, identity=identity)
 
     def _edited(self, answer: ApprovalAnswer) -> Arguments | None:
@@ -513,9 +513,9 @@ class PendingCall:
         if answer.arguments is None:
             return None
         try:
-            return self._whole(answer.arguments)
-        except Refused as misfit:
-            self.misfit = short_text(str(misfit))
+            return self._read_whole(answer.arguments)
+        except Refused as edit_flaw:
+            self.edit_flaw = short_text(str(edit_flaw))
         return None
 
     def _note_answer(self, edited: Arguments | None, *, permitted: bool) -> None:
@@ -529,11 +529,11 @@ class PendingCall:
             facts["identity"] = answer.identity
         if not permitted:
             facts["permitted"] = False
-        if self.misfit is not None:
+        if self.edit_flaw is not None:
             approved, facts["fits"] = answer.arguments, False
         self.note("approved", approved, **facts)
 
-    def _unapproved(self, decision: Decision, answer: ApprovalAnswer) -> Refused:
+    def _not_approved(self, decision: Decision, answer: ApprovalAnswer) -> Refused:
         """Tell listeners that it was not approved, and return why: only where somebody said no, or let it expire, is it a person's no."""
         if answer.who is None and answer.comment == NO_TERMINAL:
             reason, why = "no_approver", f"A person must approve it ({decision.reason}), and nobody could be asked: {answer.comment}."
@@ -542,16 +542,16 @@ class PendingCall:
         else:
             self.human_approved = False
             reason, why = "human_rejected", f"A person did not approve it: {answer.comment or 'rejected'}."
-        self._tell(replace(decision, reason=reason), final=True)
+        self._emit_review(replace(decision, reason=reason), final=True)
         return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
 
     def _fingerprint(self, policy_version: str) -> str:
         """Return what an approval of a call as it is now is bound to."""
-        return fingerprint(self.tool, self.arguments.plain, self._for_whom(), policy_version)
+        return fingerprint(self.tool, self.arguments.plain, self._approval_scope(), policy_version)
 
     # -- what is told ----------------------------------------------------------------------------------------------------
 
-    def _tell(self, decision: Decision, *, final: bool = False) -> None:
+    def _emit_review(self, decision: Decision, *, final: bool = False) -> None:
         content = STATE.options.content and not is_redacting()
         self.scope.engine.listeners.reviewed(
             ReviewEvent(
@@ -584,12 +584,12 @@ class PendingCall:
             given_until is not None and clock.time() >= given_until
         )
 
-    def _for_whom(self) -> str:
+    def _approval_scope(self) -> str:
         """Say for whom an approval counts: the agent in its run, and outside any run nobody but this process."""
         run_id = self.facts.run_id
         return canonical([f"outside any run, process {os.getpid()} {_PROCESS}" if run_id is None else run_id, self.facts.agent_name])
 
-    def _misread(self, bad: BadArguments) -> Refused:
+    def _bad_arguments(self, bad: BadArguments) -> Refused:
         """Say to a model what is wrong with its arguments."""
         return Refused(f"tool_bad_args:{self.tool}", f"{bad.spelling}: {bad.message}")
 

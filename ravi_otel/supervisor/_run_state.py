@@ -25,7 +25,7 @@ from ravi_otel.supervisor._decisions import GateState
 from ravi_otel.supervisor.rules._kinds import ZERO, error_in, exact_number, keys_at, told_an_error, value_at
 
 _lock = ForkLock()
-_CURRENT_REVIEWS: Final[ContextVar[tuple[ReviewReads, ...]]] = ContextVar("ravi_otel_looking", default=())
+_CURRENT_REVIEWS: Final[ContextVar[tuple[ReviewReads, ...]]] = ContextVar("ravi_otel_reviews", default=())
 _OPEN_REVIEWS: Final[set[ReviewReads]] = set()
 
 
@@ -46,37 +46,37 @@ def note_read(tool: str | None) -> None:
 
     Code with no review around it may be a thread that a supervisor asks in: then every review that is going on is taken to have asked.
     """
-    looks = _CURRENT_REVIEWS.get()
-    if not looks and not _OPEN_REVIEWS:
+    reviews = _CURRENT_REVIEWS.get()
+    if not reviews and not _OPEN_REVIEWS:
         return
     with _lock.own:
-        for look in looks or _OPEN_REVIEWS:
-            if look.is_open and tool is None:
-                look.whole = True
-            elif look.is_open and tool is not None and tool not in look.tools:
-                look.tools |= {tool}
+        for review in reviews or _OPEN_REVIEWS:
+            if review.is_open and tool is None:
+                review.whole = True
+            elif review.is_open and tool is not None and tool not in review.tools:
+                review.tools |= {tool}
 
 
 @contextmanager
-def recording_reads(look: ReviewReads) -> Generator[None, None, None]:
+def recording_reads(review: ReviewReads) -> Generator[None, None, None]:
     """Mark what runs inside as part of a review."""
     with _lock.own:
-        _OPEN_REVIEWS.add(look)
-    token = _CURRENT_REVIEWS.set((*_CURRENT_REVIEWS.get(), look))
+        _OPEN_REVIEWS.add(review)
+    token = _CURRENT_REVIEWS.set((*_CURRENT_REVIEWS.get(), review))
     try:
         yield
     finally:
         with _lock.own:
-            look.is_open = False
-            _OPEN_REVIEWS.discard(look)
+            review.is_open = False
+            _OPEN_REVIEWS.discard(review)
         with suppress(ValueError):  # whoever closes a coroutine that nobody goes on with is elsewhere
             _CURRENT_REVIEWS.reset(token)
 
 
 def is_reviewing(supervisor: object) -> bool:
     """Whether the running code is part of a review of this supervisor."""
-    looks = _CURRENT_REVIEWS.get()
-    return bool(looks) and any(look.is_open and look.supervisor is supervisor for look in looks)
+    reviews = _CURRENT_REVIEWS.get()
+    return bool(reviews) and any(review.is_open and review.supervisor is supervisor for review in reviews)
 
 
 _MOST_CALLS: Final = 1000
@@ -84,11 +84,11 @@ _MOST_CALLS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was so before a review, and what it `look`ed at: whoever lets the call through on its word must find that so still."""
+    """What was so before a review, and what it `reads`: whoever lets the call through on its word must find that so still."""
 
     version: tuple[int, int]
     policy_version: str
-    look: ReviewReads | None = None
+    reads: ReviewReads | None = None
 
 
 class StateKeeper:
@@ -106,27 +106,29 @@ class StateKeeper:
         self._began_at = 0
         self.broken: str | None = _broken.get(state)
 
-    def holds(self, tool: str, note: Snapshot, still: Callable[[], bool]) -> bool:
+    def is_current(self, tool: str, before: Snapshot, still: Callable[[], bool]) -> bool:
         """Whether all is as it was noted, and `still` says so."""
         with self._lock.own:
-            (writes, reads), before = self.version, note.version
-            changed = writes != before[0] or (reads != before[1] and self._is_read_since(before[1], tool, note.look))
+            (writes, reads), (old_writes, old_reads) = self.version, before.version
+            changed = writes != old_writes or (reads != old_reads and self._is_read_since(old_reads, tool, before.reads))
             return not changed and still()
 
-    def _is_read_since(self, when: int, tool: str, look: ReviewReads | None) -> bool:
+    def _is_read_since(self, when: int, tool: str, reads: ReviewReads | None) -> bool:
         """Whether a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
-        asked = (tool,) if look is None else (tool, *look.tools)
-        return any(self._read_at.get(each, 0) > when for each in asked) or (look is not None and look.whole and self._began_at > when)
+        asked = (tool,) if reads is None else (tool, *reads.tools)
+        return any(self._read_at.get(each, 0) > when for each in asked) or (reads is not None and reads.whole and self._began_at > when)
 
-    def begin(self, tool: str, arguments: JsonObject, note: Snapshot, still: Callable[[], bool], *, read_only: bool) -> bool:
+    def begin(self, tool: str, arguments: JsonObject, before: Snapshot, still: Callable[[], bool], *, read_only: bool) -> bool:
         """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
         with self._lock.own:
-            if not self.holds(tool, note, still):
+            if not self.is_current(tool, before, still):
                 return False
-            self._count(tool, read_only=read_only)
-            if read_only:
-                self._began_at = self.version[1]
-            said = cast("Any", self.state).begin(tool, arguments)
+            try:
+                said = cast("Any", self.state).begin(tool, arguments)
+            finally:  # once the state has it: whoever saw the version before reviews again, and nobody sees the new one too early
+                self._count(tool, read_only=read_only)
+                if read_only:
+                    self._began_at = self.version[1]
             if said is not None:
                 refuse_awaitable("state.begin", said)
             return True
@@ -134,7 +136,6 @@ class StateKeeper:
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
         """Note how it ended. A state that raises here is wrong from now on, and nothing is let through on its word any more."""
         with self._lock.own:
-            self._count(tool, read_only=read_only)
             try:
                 said = cast("Any", self.state).end(tool, arguments, status, result)
                 if said is not None:
@@ -143,6 +144,8 @@ class StateKeeper:
                 self.broken = type(error).__name__
                 _broken.put(self.state, self.broken)
                 raise
+            finally:
+                self._count(tool, read_only=read_only)
 
     def _count(self, tool: str, *, read_only: bool) -> None:
         writes, reads = self.version

@@ -1,13 +1,16 @@
 """What was done in a run is counted from the step in which it was let through, by any thread, and nothing lowers it."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ravi_otel.supervisor import GateState, RunState
+import ravi_otel
+from ravi_otel.errors import ToolDeniedError
+from ravi_otel.supervisor import Decision, DecisionKind, Gate, GateState, RunState
 from ravi_otel.supervisor._run_state import MOST_RESULTS, Snapshot, keeper_of
 from ravi_otel.supervisor.rules._kinds import ListedPast, told_an_error
 
@@ -224,3 +227,40 @@ def test_what_is_kept_ready_is_what_a_look_at_all_calls_gives(steps):
         assert state.done_with(tool, (), ()) == listed.done_with(tool, (), ())
         ended = [call for call in state.calls if call.tool == tool and call.status == "ok" and not told_an_error(call.result)]
         assert (state.done(tool), state.result(tool)) == (len(ended), ended[-1].result if ended else None)
+
+
+class SlowState(RunState):
+    """Takes a call in only once another one has been reviewed."""
+
+    def __init__(self):
+        super().__init__()
+        self.begins, self.reviewed = threading.Event(), threading.Event()
+
+    def begin(self, tool, arguments):
+        self.begins.set()
+        self.reviewed.wait(1)
+        super().begin(tool, arguments)
+
+
+class Once:
+    def review(self, action, state, policy):
+        calls = state.calls
+        if state.begins.is_set():
+            state.reviewed.set()
+        return Decision(DecisionKind.BLOCK, "only_once") if calls else Decision(DecisionKind.APPROVE, "first")
+
+
+def test_a_call_that_is_judged_while_another_one_begins_is_judged_by_it_too():
+    paid, state = [], SlowState()
+
+    def pay(user_id: int) -> None:
+        paid.append(user_id)
+
+    tool = ravi_otel.tool(pay, gate=Gate(Once(), tools=[pay], state=state))
+    with ThreadPoolExecutor(1) as others:
+        first = others.submit(tool, user_id=1)
+        assert state.begins.wait(5)
+        with pytest.raises(ToolDeniedError, match="only_once"):
+            tool(user_id=2)
+        first.result(5)
+    assert paid == [1]
