@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ravi_otel._cli.columns import print_columns
-from ravi_otel._cli.runs import fields_of, outcome
+from ravi_otel._cli.runs import fields_of, outcome, shorten_id, when
 from ravi_otel._cli.stored import asking, explain, lost, run_named, store_option
 from ravi_otel.local._answers import Comparison, Difference
 from ravi_otel.local._render import console
@@ -16,6 +16,7 @@ from ravi_otel.local._wording import clean, count, money
 from ravi_otel.policy._limits import NANO
 
 _HEADS = ("what", "first", "second", "change")
+_WORDS = {"duration": "seconds"}
 
 
 @click.command(short_help="Compare two stored runs.")
@@ -35,11 +36,14 @@ def diff(*, first: str, second: str, as_json: bool, place: Path | None) -> None:
     if as_json:
         click.echo(json.dumps(_document(found), indent=2, allow_nan=False))
         return
-    rows = [("run", clean(found.a.run, 40), clean(found.b.run, 40), ""), ("outcome", outcome(found.a), outcome(found.b), "")]
-    rows += [(clean(row.what.replace("_", " "), 100), row.a_text, row.b_text, _change(row)) for row in found.rows]
+    names = (shorten_id(found.a), shorten_id(found.b))
+    rows = [("run", *(names if names[0] != names[1] else (clean(found.a.run, 40), clean(found.b.run, 40))), "")]
+    rows += [("name", clean(found.a.name, 20), clean(found.b.name, 20), ""), ("began", when(found.a.began), when(found.b.began), "")]
+    rows += [("outcome", outcome(found.a), outcome(found.b), "")]
+    rows += [(_WORDS.get(row.what) or clean(row.what.replace("_", " "), 100), row.a_text, row.b_text, _change(row)) for row in found.rows]
     out = console()
     print_columns(out, _HEADS, rows, ["bold", *[""] * (len(rows) - 1)], left=1, name="what", drops=("change",))
-    explain([cell for row in rows[2:] for cell in row[1:3]])
+    explain([cell for row in rows[4:] for cell in row[1:3]])
 
 
 def _change(row: Difference) -> str:

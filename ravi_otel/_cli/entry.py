@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from typing import Any, Final, cast
@@ -59,6 +60,16 @@ class Commands(click.Group):
             raise click.ClickException(str(error)) from error
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; of a name that is none, say which was meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), 1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", error.ctx) from error
 
 
 class _Loaded(Commands):

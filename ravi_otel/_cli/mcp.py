@@ -100,17 +100,25 @@ def serving(shelf: Shelf, *, control: bool) -> Any:
     is_new = hasattr(sdk, "MCPServer")
     home = load("mcp.server.mcpserver" if is_new else "mcp.server.fastmcp")
     known = {"instructions": f"{_IS} {_CONTROLLED if control else _READ_ONLY}", "log_level": "WARNING"}
-    server = home.MCPServer("ravi-otel", version=__version__, **known) if is_new else home.FastMCP("ravi-otel", **known)
-    error = load(f"{home.__name__}.exceptions").ToolError
+    error, made = load(f"{home.__name__}.exceptions").ToolError, load(f"{home.__name__}.tools").Tool
+    told: list[Any] = []
     for reads, tools in ((True, shelf.readers), (False, shelf.controls if control else ())):
-        hints = {"readOnlyHint": reads, "destructiveHint": not reads, "openWorldHint": False}
+        hints = types.ToolAnnotations.model_validate({"readOnlyHint": reads, "destructiveHint": not reads, "openWorldHint": False})
         for tool in tools:
-            server.add_tool(
-                _answering(tool, types.CallToolResult, error),
-                description=f"{inspect.getdoc(tool)}\n\n{NOTE}",
-                annotations=types.ToolAnnotations.model_validate(hints),
-            )
-    return server
+            answering = _answering(tool, types.CallToolResult, error)
+            told.append(made.from_function(answering, description=f"{inspect.getdoc(tool)}\n\n{NOTE}", annotations=hints))
+            _refuse_other_arguments(told[-1])
+    return (
+        home.MCPServer("ravi-otel", version=__version__, tools=told, **known) if is_new else home.FastMCP("ravi-otel", tools=told, **known)
+    )
+
+
+def _refuse_other_arguments(tool: Any) -> None:
+    """Have an argument that a tool does not take be an error: the SDK would leave it out, and another question be answered."""
+    model = tool.fn_metadata.arg_model
+    model.model_config["extra"] = "forbid"
+    model.model_rebuild(force=True)
+    tool.parameters["additionalProperties"] = False
 
 
 def _answering(ask: Callable[..., answers.Answer], result: Any, error_type: type[Exception]) -> Callable[..., Any]:

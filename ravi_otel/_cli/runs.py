@@ -101,7 +101,7 @@ def _print(rows: tuple[RunRow, ...], out: Console) -> None:
     cells = [_cells(row) for row in rows]
     ends = any(row[_END] for row in cells)
     if out.width < _WIDE + (_FOR_ENDS if ends else 0):
-        short = [_shortened(row) for row in rows]
+        short = [shorten_id(row) for row in rows]
         names = [end if short.count(end) == 1 else row[0] for end, row in zip(short, cells, strict=True)]
         times = [_briefly(row[1]) if ends else row[1][5:] for row in cells]
         reasons = [row[_END].rpartition(" ")[2] for row in cells]
@@ -116,7 +116,7 @@ def _print(rows: tuple[RunRow, ...], out: Console) -> None:
     explain([cell for row in cells for cell in row[-len(_FIGURES) :]])
 
 
-def _shortened(row: RunRow) -> str:
+def shorten_id(row: RunRow) -> str:
     """Cut an id: of a launch the end tells it apart, of any other the beginning."""
     return row.run.rpartition("-")[2] if row.kind == "launch" else clean(row.run, 60)[:_SHORT]
 

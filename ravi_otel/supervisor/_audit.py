@@ -706,9 +706,11 @@ _HASH_SHOWN: Final = 8
 _SHOWN_APART: Final = frozenset(
     {
         *("n", "at", "what", "run_id", "agent_name", "tool", "op_id", "prev", "hash", "who", "approved", "args_sha256", "asked_sha256"),
-        *("asked", "arguments", "decision", "reason", "stop_reason", "status", "comment", "identity", "permitted", "fits"),
+        *("asked", "arguments", "decision", "reason", "stop_reason", "status", "comment", "identity", "permitted", "fits", "executed_from"),
     }
 )
+_WHOSE: Final = {"original": "as asked", "supervisor_revised": "as the supervisor put it right", "human_revised": "as a person edited it"}
+"""Whose arguments were executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -841,7 +843,7 @@ def _describe_event(entry: Mapping[str, Any], what: str, *, passed: bool) -> str
     if what == "approved":
         parts += _describe_answer(entry)
     elif what != "reviewed":
-        parts += [_show_arguments(entry)]
+        parts += [_show_arguments(entry), _WHOSE.get(_text_of(entry, "executed_from"), "")]
     kept = ((name, value) for name, value in entry.items() if name not in _SHOWN_APART and value is not None)
     parts += [f"{name}={_show_value(value)}" for name, value in kept]
     return "; ".join(filter(None, parts))

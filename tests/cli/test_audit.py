@@ -112,3 +112,15 @@ def test_a_call_that_was_not_run_is_not_said_to_be_executed(tmp_path):
     failed, refused, ran = json.loads(shown(str(open_log.directory), "--json"))
     assert [each["what"] for each in (ran, refused, failed)] == ["executed", "not run", "failed"]
     assert (ran["says"], refused["says"]) == ("x=1", "supervisor_block:rejected; x=1")
+
+
+@pytest.mark.parametrize(
+    ("executed_from", "said"),
+    [("original", "as asked"), ("supervisor_revised", "as the supervisor put it right"), ("human_revised", "as a person edited it")],
+)
+def test_whose_arguments_were_executed_is_said_in_words(tmp_path, executed_from, said):
+    log = AuditLog(tmp_path / "audit")
+    log.note("effective", run_id="one", agent_name="a", tool="t", op_id="1", arguments={"x": 1}, executed_from=executed_from)
+    told = shown(str(log.directory))
+    assert said in told
+    assert "executed_from" not in told

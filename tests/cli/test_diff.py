@@ -24,6 +24,15 @@ def test_two_runs_are_compared_by_what_they_used_and_who_used_it(two):
     assert "≥ at least" in done.stdout
 
 
+def test_eighty_columns_are_enough_for_who_they_are_and_for_the_change(two):
+    done = two("diff", "aaaa", "bbbb", width=80)
+    lines = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines()}
+    assert (lines["run"], lines["name"]) == (["aaaaaaaa", "bbbbbbbb"], ["triage", "triage"])
+    assert lines["what"] == ["first", "second", "change"]
+    assert lines["seconds"] == ["1.0", "1.0"]
+    assert len(lines["began"]) == 4
+
+
 def test_what_is_not_known_is_null_for_programs_and_no_change(two):
     document = json.loads(two("diff", "a" * 32, "b" * 32, "--json").stdout)
     found = {each["what"]: (each["first"], each["second"]) for each in document["differences"]}

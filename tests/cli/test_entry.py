@@ -65,7 +65,8 @@ def test_the_list_of_commands_imports_none_of_them():
 def test_an_unknown_command_is_a_sentence_and_exit_code_2():
     done = CliRunner().invoke(commands, ["dmeo"])
     assert done.exit_code == 2
-    assert "No such command 'dmeo'" in done.output
+    assert "No such command 'dmeo'. Did you mean 'demo'?" in done.output
+    assert "Did you mean" not in CliRunner().invoke(commands, ["zzz"]).output
 
 
 @pytest.mark.parametrize(

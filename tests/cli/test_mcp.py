@@ -444,6 +444,14 @@ def test_what_cannot_be_asked_is_an_error_and_the_server_goes_on(shelf):
 # -- stores that are none -------------------------------------------------------------------------------------------
 
 
+def test_an_argument_that_a_tool_does_not_take_is_an_error_and_not_left_out(shelf, triage):
+    with asking("--store", str(shelf.store.root)) as ask:
+        said = ask.refused("show", ident=triage)
+        assert "ident" in said
+        assert ask.tools()["show"]["inputSchema"]["additionalProperties"] is False
+        assert ask("show", id=triage)["call"]["id"] == triage
+
+
 def test_a_store_that_comes_later_is_found_then(tmp_path):
     with asking(cwd=tmp_path) as ask:
         assert "there is no store" in ask.refused("list_runs")
