@@ -184,6 +184,9 @@ class AiohttpSeam:
         """Fall silent, and put the identical methods back."""
         self._active = False
         self._wraps.restore()
+        for body in list(TAPS.values()):
+            with Guarded("stream"):  # it is read on as without us
+                body.lose_sight()
 
     def _request(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
         call = self._begin(wrapped, session, args, kwargs) if self._active else None

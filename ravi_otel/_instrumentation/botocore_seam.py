@@ -47,8 +47,7 @@ class BotocoreCall(HttpCall):
             return None
         streamed = any(hasattr(value, "close") for value in parsed.values())  # a body, or events, that the program will read
         if streamed:
-            urllib3_seam.follow_response(self, live, answer.raw)
-            return None
+            return urllib3_seam.follow_response(self, live, answer.raw)
         return self.read_whole(live, answer.headers.get("content-type"), lambda: answer.content)
 
     def shut_down(self) -> None:

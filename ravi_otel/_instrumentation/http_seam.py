@@ -535,6 +535,9 @@ class FollowedBody(FollowedStream):
         self._feed = feed
         self._streams = feed.streamed
 
+    def _settle_closed(self, *, whole: bool = False) -> None:
+        super()._settle_closed(whole=whole or not self._feed.streamed)  # all of such an answer was made, whoever reads it
+
     def _begin_copy(self, response: Any) -> Any:
         if not self._feed.streamed:
             return super()._begin_copy(response)
@@ -636,9 +639,16 @@ class TappedBody(FollowedBody):
             self.dropped()  # some generator closes it while being finalised
             return
         if self._end():
-            later(partial(self._settle_closed, whole=self._feed.ended or not self._feed.streamed))
+            later(partial(self._settle_closed, whole=self._feed.ended))
             if not interrupts_lock_holder():
                 drain()
+
+    def lose_sight(self) -> None:
+        """Settle it because whoever reads it on is seen no more: what it used is known only if it said so."""
+        if self._end():
+            reply = self._reply()
+            told = reply.usage is not None and reply.usage.source == "reported"
+            self._live.answered(reply if told else replace(reply, usage=None))
 
     def instead_of(self, error: BaseException | None) -> BaseException | None:
         """Settle it because its reader came to the end, or failed with `error`; return what the reader is to raise."""

@@ -21,7 +21,7 @@ from ravi_otel._instrumentation.http_seam import ERRORS, HTTP_CALL, MODEL_HOSTS,
 from ravi_otel._runtime.model_call import ModelCall, send_call
 from ravi_otel._runtime.patching import Wraps
 from ravi_otel.errors import RaviError
-from ravi_otel.hooks._listeners import from_signal, swallow
+from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
 from ravi_otel.policy._usage import Reply
 
 _URL, _BODY, _HEADERS, _RETRIES, _TIMEOUT, _PRELOAD = 1, 2, 3, 4, 7, 12
@@ -85,8 +85,7 @@ class Urllib3Call(HttpCall):
         content_type = result.headers.get("content-type")
         if _argument(self._args, self._kwargs, _PRELOAD, "preload_content", default=True):
             return self.read_whole(live, content_type, lambda: result.data or b"")
-        follow_response(self, live, result)
-        return None
+        return follow_response(self, live, result)
 
 
 class FollowedResponse(TappedBody):
@@ -178,14 +177,17 @@ def _decoder(encoding: Any) -> Callable[[bytes], Any]:
     return sys.modules["urllib3.response"]._get_decoder(encoding.lower()).decompress  # type: ignore[no-any-return]  # noqa: SLF001 - in all versions
 
 
-def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
-    """Follow a response of urllib3 that is open, of whatever call."""
+def follow_response(call: HttpCall, live: ModelCall, response: Any) -> Reply | None:
+    """Follow an open response, of whatever call; return what is known of one that is not urllib3's own, which nobody sees read."""
+    if not isinstance(response, sys.modules["urllib3.response"].HTTPResponse):  # of a recorder that plays urllib3's connections
+        return Reply()
     encoding = response.headers.get("content-encoding")
     feed = BodyFeed(call.framing_of(response.headers.get("content-type")), encoding, partial(_decoder, encoding))
     body = FollowedResponse(live, call.format, feed, encoded=bool(encoding))
     body.tap(response, TAPS, id(response))
     if response.isclosed():  # there is nothing to read
         body.settle()
+    return None
 
 
 TAPS: Final[dict[int, FollowedResponse]] = {}
@@ -216,6 +218,9 @@ class Urllib3Seam:
         """Fall silent, and put the identical methods back."""
         self._active = False
         self._wraps.restore()
+        for body in list(TAPS.values()):
+            with Guarded("stream"):  # it is read on as without us
+                body.lose_sight()
 
     def _open(self, wrapped: Callable[..., Any], pool: Any, args: Any, kwargs: Any) -> Any:
         call = self._begin(wrapped, pool, args, kwargs) if self._active else None
