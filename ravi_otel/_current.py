@@ -14,7 +14,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.context import Context
 
-_LEAF = otel_context.create_key("ravi-otel-leaf")
+LEAF = otel_context.create_key("ravi-otel-leaf")
 _KEPT_SLOT = otel_context.create_key("ravi-otel-kept-slot")
 _surrounding: Leaf | None = None
 _root: Leaf | None = None
@@ -50,7 +50,7 @@ class Leaf(Protocol):
 
 def leaf(context: Context | None = None) -> Leaf | None:
     """Return the innermost scope of `context` (default: the current one), else what surrounds the process, None outside any."""
-    found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
+    found: Any = (otel_context.get_current() if context is None else context).get(LEAF)
     if found is not None and found.stranded:
         found = _around(found)
     if found is None or found.generation != generation:
@@ -64,7 +64,7 @@ def entered(context: Context | None = None) -> Leaf | None:
     A thread that outlives the scope it was started in still belongs to it. But a generator that nobody goes on with is ended
     elsewhere, and leaves its caller a context that names a scope the caller never entered.
     """
-    found: Any = (otel_context.get_current() if context is None else context).get(_LEAF)
+    found: Any = (otel_context.get_current() if context is None else context).get(LEAF)
     if found is not None and found.stranded:
         found = _around(found)
     return None if found is None or found.generation != generation else found
@@ -91,14 +91,14 @@ def root() -> Leaf | None:
 
 def with_leaf(scope: Leaf | None) -> Context:
     """Return the current context with `scope` as its leaf, and with what `dress_with` has asked for besides."""
-    context = otel_context.set_value(_LEAF, scope)
+    context = otel_context.set_value(LEAF, scope)
     return context if _dress is None or scope is None else _dress(scope, context)
 
 
 def without_leaf(context: Context) -> Context:
     """Return `context` without any scope, to keep for long: a scope that only we refer to is one that the program has dropped."""
     kept = dict(context)
-    kept.pop(_LEAF, None)
+    kept.pop(LEAF, None)
     return Context(kept)
 
 
@@ -163,4 +163,4 @@ class Attachment:
                     del values[key]
         if len(values) != len(current) or any(current.get(key) is not value for key, value in values.items()):
             otel_context.attach(Context(values))
-        return current.get(_LEAF) is self._context.get(_LEAF)
+        return current.get(LEAF) is self._context.get(LEAF)

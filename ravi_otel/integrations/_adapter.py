@@ -67,16 +67,18 @@ class Adapter(ABC):
             if found is None:
                 return wrapped(*args, **kwargs)
             result = run(found, wrapped, args, kwargs)
-            return named_like(result, wrapped) if inspect.iscoroutine(result) else result
+            return named_like(result, wrapped) if generates or inspect.iscoroutine(result) else result
 
+        original = owner.__dict__[method]
+        generates = inspect.isgeneratorfunction(original) or inspect.isasyncgenfunction(original)
         self._wraps.wrap(owner, method, wrapper)
 
 
 def _agent_runner(method: Any) -> Runner:
     if inspect.isasyncgenfunction(method):
-        return run_generated_async
+        return lambda name, wrapped, args, kwargs: run_generated_async(name, wrapped(*args, **kwargs))
     if inspect.isgeneratorfunction(method):
-        return run_generated
+        return lambda name, wrapped, args, kwargs: run_generated(name, wrapped(*args, **kwargs))
     return run_awaited if inspect.iscoroutinefunction(method) else run_called
 
 

@@ -40,13 +40,12 @@ class Tools(Adapter):
 
 def _run(agent: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = getattr(agent, "name", None) or type(agent).__name__
-    return run_generated(name, _until_refused, (wrapped, args, kwargs), {})
+    return run_generated(name, _until_refused(wrapped(*args, **kwargs)))
 
 
-def _until_refused(wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
+def _until_refused(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Yield an agent's steps; end it after the one in which a tool of it was refused."""
     refused: list[RaviError] = []
-    steps = wrapped(*args, **kwargs)
     take: Callable[[], Any] = steps.__next__
     while True:
         token = _REFUSED.set(refused)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, cast
 
 from opentelemetry import context as otel_context
+from opentelemetry.context import Context
 
-from ravi_otel._current import Attachment, entered, with_leaf
+from ravi_otel._current import LEAF, entered, with_leaf
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._enforcement.shares import OWN, POOL
 from ravi_otel._runtime.scopes import agent
@@ -44,14 +46,14 @@ def label_of(name: object, default: str) -> str:
 class AgentTurn:
     """One agent of a framework at work: `begin` opens its scope, each `step` runs in it, `close` ends it. With `with` it is one step."""
 
-    __slots__ = ("_context", "_handle", "_step")
+    __slots__ = ("_before", "_context", "_handle", "_ours", "_step")
 
     def __init__(self, name: str) -> None:
         known = entered()
         around = known if isinstance(known, Scope) else STATE.locate()[0]
         self._handle = agent(name, share=POOL if _is_programs(around) else OWN)
-        self._step: Attachment | None = None
-        before = otel_context.get_current()
+        self._step: AgentStep | None = None
+        self._before = before = otel_context.get_current()
         try:
             if known is None and around.facts.kind is ScopeKind.RUN:  # a thread without a context, and one run that is open
                 otel_context.attach(with_leaf(around))
@@ -59,6 +61,7 @@ class AgentTurn:
             self._context = otel_context.get_current()
         finally:
             otel_context.attach(before)
+        self._ours = {key: value for key, value in self._context.items() if before.get(key) is not value}
         _opened.add(self._handle.scope)
 
     @classmethod
@@ -68,9 +71,27 @@ class AgentTurn:
             return cls(label_of(name, default))
         return None
 
-    def step(self) -> Attachment:
+    def step(self) -> AgentStep:
         """Return what goes around one step, in whatever task or thread that runs."""
-        return Attachment(self._context)
+        return AgentStep(self)
+
+    def context_in(self, around: Context) -> Context:
+        """Return the context of a step where `around` is current: that with what is ours, but for spans that others began in the agent."""
+        if around is self._before:
+            return self._context
+        kept = {key for key in self._ours if key != LEAF and around.get(key) is not self._before.get(key)}
+        return Context({**around, **{key: value for key, value in self._ours.items() if key not in kept}})
+
+    def context_after(self, left: Context, around: Context) -> Context:
+        """Return the context after a step which has `left` another one than it was given: that without what is ours."""
+        values = dict(left)
+        for key, value in self._ours.items():
+            if values.get(key) is value:
+                del values[key]
+                source = around if key == LEAF else self._before
+                if key in source:
+                    values[key] = source[key]
+        return Context(values)
 
     def close(self, error: BaseException | None = None) -> None:
         """End it, by `error` if that is how; the error is the caller's to raise."""
@@ -89,8 +110,26 @@ class AgentTurn:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         step, self._step = self._step, None
         if step is not None:
-            step.restore()
+            step.__exit__(kind, error, trace)
         self.close(error)
+
+
+class AgentStep:
+    """Make an agent's scope current for a `with` body; spans that others leave current in there stay so, for the next step, too."""
+
+    __slots__ = ("_around", "_context", "_turn")
+
+    def __init__(self, turn: AgentTurn) -> None:
+        self._turn = turn
+
+    def __enter__(self) -> None:
+        self._around = otel_context.get_current()
+        self._context = self._turn.context_in(self._around)
+        otel_context.attach(self._context)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        left = otel_context.get_current()
+        otel_context.attach(self._around if left is self._context else self._turn.context_after(left, self._around))
 
 
 def _is_programs(around: Scope) -> bool:
@@ -147,9 +186,8 @@ async def run_awaited(name: object, wrapped: Callable[..., Any], args: tuple[Any
         return await wrapped(*args, **kwargs)
 
 
-def run_generated(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Generator[Any, Any, Any]:
-    """Yield what a generator method yields that is one agent's whole turn; each step runs in its scope, and what is between them not."""
-    generator: Generator[Any, Any, Any] = wrapped(*args, **kwargs)
+def run_generated(name: object, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
+    """Yield what a generator yields that is one agent's whole turn; each step runs in its scope, and what is between them not."""
     turn = AgentTurn.begin(name)
     if turn is None:
         return (yield from generator)
@@ -180,11 +218,8 @@ def run_generated(name: object, wrapped: Callable[..., Any], args: tuple[Any, ..
         del error  # whose traceback knows this frame
 
 
-async def run_generated_async(
-    name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> AsyncGenerator[Any, Any]:
-    """Yield what an async generator method yields, as `run_generated`."""
-    generator: AsyncGenerator[Any, Any] = wrapped(*args, **kwargs)
+async def run_generated_async(name: object, generator: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
+    """Yield what an async generator yields, as `run_generated`."""
     turn = AgentTurn.begin(name)
     error: BaseException | None = None
     try:
@@ -214,9 +249,9 @@ async def run_generated_async(
         del error  # whose traceback knows this frame
 
 
-def otel_context_of(turn: AgentTurn | None) -> Attachment:
+def otel_context_of(turn: AgentTurn | None) -> AbstractContextManager[None]:
     """Return what goes around a step of a turn; where there is none, what changes nothing."""
-    return Attachment(otel_context.get_current()) if turn is None else turn.step()
+    return nullcontext() if turn is None else turn.step()
 
 
 # -- tools ------------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from threading import Thread
 
 import pytest
 from made_framework import MadeAgent, MadeTool
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ConfigurationError, ExecutionBudget, ToolDeniedError, current_scope
@@ -202,6 +204,57 @@ def test_methods_stay_what_they_are_and_come_back(followed):
     assert not any(vars(MadeAgent)[way] is one for way, one in zip(WAYS, ours, strict=True))
     with ravi_otel.run("around"):
         assert MadeAgent("clerk", where).run() == [("run", "around")]
+
+
+class Traced(MadeAgent):
+    """An agent of a framework that traces itself."""
+
+    tracer = TracerProvider().get_tracer("theirs")
+
+    def stream(self):
+        with self.tracer.start_as_current_span("theirs"):
+            for step in self.steps:
+                yield step()
+
+    async def astream(self):
+        with self.tracer.start_as_current_span("theirs"):
+            for step in self.steps:
+                yield step()
+
+
+def spans_seen(way):
+    """Give the spans that are current in each step, after each, and at the end."""
+
+    def name():
+        return getattr(trace.get_current_span(), "name", None)
+
+    async def read():
+        return [*[(item, name()) async for item in Traced("clerk", name, name, name).astream()], name()]
+
+    def read_now():
+        return [*[(item, name()) for item in Traced("clerk", name, name, name).stream()], name()]
+
+    return read_now() if way == "stream" else asyncio.run(read())
+
+
+@pytest.mark.parametrize("way", ["stream", "astream"])
+def test_a_span_that_a_framework_leaves_open_in_its_stream_stays_current_as_without_us(followed, way):
+    without = spans_seen(way)
+    followed.agents(Traced, way, lambda agent, _args, _kwargs: agent.name)
+    with ravi_otel.run("around"):
+        assert spans_seen(way) == without
+        assert where() == ("run", "around")
+    assert without == [("theirs", "theirs")] * 3 + [None]
+
+
+def test_arguments_that_do_not_fit_are_refused_where_the_stream_is_made(followed):
+    for make in (MadeAgent("clerk").stream, MadeAgent("clerk").astream):
+        with pytest.raises(TypeError, match="2 were given"):
+            make("too many")
+
+
+def test_a_stream_goes_by_the_name_of_its_method(followed):
+    assert (MadeAgent("clerk").stream().__qualname__, MadeAgent("clerk").astream().__name__) == ("MadeAgent.stream", "astream")
 
 
 # -- a tool is counted once -------------------------------------------------------------------------------------------------
