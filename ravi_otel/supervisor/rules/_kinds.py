@@ -320,6 +320,11 @@ class Rule(ABC):
 
     def __post_init__(self) -> None:
         self._set("tool", check_names("tool", self.tool))
+        if hasattr(self, "field"):
+            self._set("field", check_field("field", self.field))
+        if self.choices:
+            self._set("otherwise", checks.choice("otherwise", getattr(self, "otherwise", None), self.choices))
+        checks.optional_name("reason", getattr(self, "reason", None))
         self._check()
 
     @property
@@ -347,14 +352,6 @@ class Rule(ABC):
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _checked(self) -> None:
-        """Check the keys that several rules have."""
-        if hasattr(self, "field"):
-            self._set("field", check_field("field", getattr(self, "field", None)))
-        if self.choices:
-            self._set("otherwise", checks.choice("otherwise", getattr(self, "otherwise", None), self.choices))
-        checks.optional_name("reason", getattr(self, "reason", None))
-
 
 @dataclass(frozen=True)
 class Cap(Rule):
@@ -372,7 +369,6 @@ class Cap(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         check_number("least", self.least)
         check_number("most", self.most, least=self.least)
 
@@ -404,7 +400,6 @@ class CapPerRun(Rule):
     exhausted_reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         checks.optional_name("exhausted_reason", self.exhausted_reason)
         check_number("least", self.least, least=0)
         check_number("most", self.most, least=0)
@@ -446,7 +441,6 @@ class EscalateAbove(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         check_number("least", self.least)
         check_number("most", self.most)
 
@@ -472,7 +466,6 @@ class MostCalls(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         self._set("most", checks.count("most", self.most))
 
     def judge(self, case: Case) -> Vote | None:
@@ -495,7 +488,6 @@ class NeedsFirst(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         self._set("first", check_names("first", self.first))
         self._set("same", tuple(check_field("same", each) for each in check_names("same", self.same)) if self.same else ())
 
@@ -517,9 +509,6 @@ class InOrder(Rule):
     reads_past = True
     reason: str | None = None
 
-    def _check(self) -> None:
-        self._checked()
-
     def judge(self, case: Case) -> Vote | None:
         """Look at what is done, and begun."""
         at = self.tools.index(case.tool)
@@ -537,7 +526,6 @@ class NotAfter(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         self._set("after", check_names("after", self.after))
 
     def judge(self, case: Case) -> Vote | None:
@@ -553,9 +541,6 @@ class FinalNeeds(Rule):
     word = "final_needs"
     reads_past = True
     reason: str | None = None
-
-    def _check(self) -> None:
-        self._checked()
 
     def judge(self, case: Case) -> Vote | None:
         """Look for what must have been done."""
@@ -574,9 +559,6 @@ class Required(Rule):
     field: str
     reason: str | None = None
 
-    def _check(self) -> None:
-        self._checked()
-
     def judge(self, case: Case) -> Vote | None:
         """Look at the field."""
         return block(self.reason or f"{self.field}_required") if is_blank(case.value(self.field)) else None
@@ -592,7 +574,6 @@ class FillIn(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         self._set("value", check_value("value", self.value))
         if is_blank(self.value):
             raise ConfigurationError(f"value={checks.show(self.value)} is nothing to fill in: give what to put in the place of nothing.")
@@ -611,7 +592,6 @@ class _ListRule(Rule):
     reason: str | None = None
 
     def _check(self) -> None:
-        self._checked()
         given = self.values
         if not isinstance(given, (list, tuple, set, frozenset)) or not given:
             raise ConfigurationError(f"values={checks.show(given)} must be a list with at least one value in it.")
@@ -677,9 +657,6 @@ class Allow(Rule):
     word = "allow"
     reason: str | None = None
 
-    def _check(self) -> None:
-        self._checked()
-
     def judge(self, case: Case) -> Vote | None:  # noqa: ARG002 - it is about every call of its tools
         """Return an approval."""
         return Vote(DecisionKind.APPROVE, self.reason or "allowed")
@@ -702,9 +679,6 @@ class BlockTools(Rule):
 
     word = "block_tools"
     reason: str | None = None
-
-    def _check(self) -> None:
-        self._checked()
 
     def judge(self, case: Case) -> Vote | None:
         """Return a refusal."""
