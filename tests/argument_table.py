@@ -93,6 +93,11 @@ class Doubling(pydantic.BaseModel):
         return value * 2
 
 
+class Growing(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    count: int
+
+
 class Movie(TypedDict):
     title: str
     year: NotRequired[int]
@@ -258,6 +263,26 @@ def doubling(it: Doubling):
     return it
 
 
+def growing(it: Growing):
+    return it
+
+
+def secret(it: pydantic.SecretStr):
+    return it
+
+
+def lax_whole(it: Annotated[int, pydantic.Field(strict=False)]):
+    return it
+
+
+def converted(it: Annotated[int, pydantic.BeforeValidator(int)]):
+    return it
+
+
+def movies(it: list[Movie]):
+    return it
+
+
 def movie(it: Movie):
     return it
 
@@ -337,6 +362,11 @@ SIGNATURES = (
     lax_model,
     trimmed,
     doubling,
+    growing,
+    secret,
+    lax_whole,
+    converted,
+    movies,
     movie,
     point,
     moment,
@@ -456,6 +486,8 @@ WRITTEN = (
     '{"amount": 5}',
     '{"amount": 0}',
     '{"count": 1}',
+    '{"count": 1, "more": 2}',
+    '[{"title": "t", "extra": 1}]',
     '{"count": "1"}',
     '{"name": " n "}',
     '{"title": "t"}',
