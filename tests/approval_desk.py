@@ -65,7 +65,7 @@ def pending(where, clock=lambda: NOW):
 
 def patiently(path, clock, act):
     at = desk(path, clock)
-    return at.patiently(partial(act, at))
+    return at.retry(partial(act, at))
 
 
 def answered(path, approved=True, clock=lambda: NOW, **facts):

@@ -85,7 +85,7 @@ _yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmat
 def list_(*, number: int, everything: bool, as_json: bool, where: str | None) -> None:
     """List the requests that wait for an answer: id, who asks, the tool, and the arguments as far as there is room."""
     queue = _queue(where)
-    rows = queue.patiently(partial(queue.all, pending=not everything, most=number)) if queue.exists() else []
+    rows = queue.retry(partial(queue.all, pending=not everything, most=number)) if queue.exists() else []
     if as_json:
         click.echo(json.dumps([_fields(row) for row in rows], indent=2, allow_nan=False))
     elif not rows:
@@ -108,7 +108,7 @@ def show(*, request_id: str, as_json: bool, where: str | None) -> None:
         click.echo(json.dumps(_fields(stored), indent=2, allow_nan=False))
         return
     _describe(stored)
-    for earlier in queue.patiently(partial(queue.earlier, stored)):
+    for earlier in queue.retry(partial(queue.earlier, stored)):
         tell(
             f"The same was asked before: {earlier.why_not_pending() if earlier.state != 'pending' else _short(earlier) + ' waits too.'}",
             "yellow",
@@ -193,7 +193,7 @@ def edit(
 def prune(*, older_than: float, dry_run: bool, where: str | None) -> None:
     """Delete requests that were used, rejected or have expired long ago; nothing else ever deletes one."""
     queue = _existing(where)
-    number = queue.patiently(partial(queue.prune, older_than, dry_run=dry_run))
+    number = queue.retry(partial(queue.prune, older_than, dry_run=dry_run))
     what = "1 request" if number == 1 else f"{number:,} requests"
     tell(f"{what} would be deleted." if dry_run else f"{what} deleted.")
 
@@ -218,7 +218,7 @@ def _existing(where: str | None) -> RequestStore:
 
 def _found(where: str | None, request_id: str) -> tuple[RequestStore, StoredRequest]:
     queue = _existing(where)
-    return queue, queue.patiently(partial(queue.find, request_id))
+    return queue, queue.retry(partial(queue.find, request_id))
 
 
 def _pending(where: str | None, request_id: str, *, or_approved: bool = False) -> tuple[RequestStore, StoredRequest]:
@@ -231,7 +231,7 @@ def _pending(where: str | None, request_id: str, *, or_approved: bool = False) -
 def _answer(queue: RequestStore, stored: StoredRequest, answer: ApprovalAnswer) -> None:
     known = current_login()
     who = known if answer.who is None else checks.name("--as", answer.who, "anna")
-    done = queue.patiently(partial(queue.answer, stored, replace(answer, who=who), login=known))
+    done = queue.retry(partial(queue.answer, stored, replace(answer, who=who), login=known))
     what = "approved" if answer.approved else "rejected"
     tell(f"{what} {_short(done)} by {done.answered_by()}: {escape(done.request.tool)}")
 

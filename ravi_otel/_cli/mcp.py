@@ -379,7 +379,7 @@ class Shelf:
         most: Most = 20,
     ) -> answers.Approvals:
         """List the tool calls that wait for a person's approval, with the arguments that would run. Only a person can approve them."""
-        every = self.queue.patiently(partial(self.queue.all, pending=True, most=_MOST)) if self.queue.exists() else []
+        every = self.queue.retry(partial(self.queue.all, pending=True, most=_MOST)) if self.queue.exists() else []
         found = [each for each in every if each.id.startswith(id)]
         room, now = MOST_WRITTEN if id else _MOST_ARGUMENTS, time.time()
         return answers.Approvals(

@@ -262,7 +262,7 @@ class Upkeep:
         where = self._store.root / "approvals.db" if approvals is None else approvals
         queue = load("ravi_otel.supervisor.approval._queue").open_queue(where)
         asked = {f"{name}_id": values for name, values in ids.items()}
-        requests: int = queue.patiently(partial(queue.erase, asked, dry_run=self._dry_run)) if queue.exists() else 0
+        requests: int = queue.retry(partial(queue.erase, asked, dry_run=self._dry_run)) if queue.exists() else 0
         ids.pop("user", None)  # a history has none
         return Erased(len(runs), calls, requests, sum(_erase_turns(path, ids, dry_run=self._dry_run) for path in histories))
 

@@ -53,9 +53,10 @@ def _type_of(value: object) -> Any:
     return type(value)
 
 
+_EMPTY: Final[dict[str, str]] = {}
 _ONCE: Final = ("__next__", "__anext__", "__await__")
 _LISTS: Final[frozenset[Any]] = frozenset(
-    {list, tuple, range, collections.deque, _type_of({}.keys()), _type_of({}.values()), _type_of({}.items())}
+    {list, tuple, range, collections.deque, _type_of(_EMPTY.keys()), _type_of(_EMPTY.values()), _type_of(_EMPTY.items())}
 )
 _TABLES: Final[frozenset[Any]] = frozenset(
     {dict, types.MappingProxyType, collections.OrderedDict, collections.defaultdict, collections.Counter}
@@ -537,7 +538,7 @@ def _known_to_pydantic(hint: Any) -> Any:
     if origin is typing.Annotated:
         return typing.Annotated[(known[0], *args[1:])]
     if origin is types.UnionType or known == args:
-        return hint if known == args else functools.reduce(operator.or_, known)
+        return hint if known == args else functools.reduce(cast("Any", operator.or_), known)
     return origin[known]
 
 

@@ -83,7 +83,7 @@ class Backoff:
         if self._forget is not None:
             self._forget()
 
-    def rest(self, until_s: float | None = None, sleep: Callable[[float], object] | None = None) -> Flow[None]:
+    def pause(self, until_s: float | None = None, sleep: Callable[[float], object] | None = None) -> Flow[None]:
         """Sleep once, no longer than `until_s`; raises what ended the scope. `sleep` blocks in its own way."""
         raise_if_ended(self.scope)
         pause_s = self._pause_s

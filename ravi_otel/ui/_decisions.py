@@ -128,7 +128,7 @@ class Inbox:
         return check_edit(stored.request, read_arguments(arguments))
 
     def _do(self, act: Callable[[], T], patience_s: float = _PATIENCE_S) -> T:
-        return self._queue.patiently(act, patience_s)
+        return self._queue.retry(act, patience_s)
 
     def _all(self, *, pending: bool, patience_s: float = _PATIENCE_S) -> list[StoredRequest]:
         if not self._queue.exists():

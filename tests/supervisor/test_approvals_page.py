@@ -28,7 +28,7 @@ def test_the_program_waits_and_the_commands_that_are_shown_answer_it(tmp_path):
     with start([sys.executable, "-c", PROGRAM]) as program:
         try:
             rows = partial(queue.all, pending=True, most=2)
-            (asked,) = until(lambda: queue.path.exists() and queue.patiently(rows), 60)
+            (asked,) = until(lambda: queue.path.exists() and queue.retry(rows), 60)
             printed = []
             for command in COMMANDS:
                 name, *words = shlex.split(command.replace(" ID", f" {asked.id[:8]}"))

@@ -50,7 +50,7 @@ async def pending(file):
 def answer(file, request, said):
     """Answer as the command does: with patience where another writes just now."""
     queue = QueueFile(file)
-    queue.patiently(lambda: queue.answer(request, said, login="ann"))
+    queue.retry(lambda: queue.answer(request, said, login="ann"))
 
 
 async def asked_and_gone(till, file):

@@ -157,7 +157,7 @@ def test_of_two_who_answer_at_once_one_wins_and_the_other_is_told(path):
     def answer(who):
         gate.wait(10)
         try:
-            return desk(path).patiently(lambda: desk(path).answer(stored, ApprovalAnswer(approved=True, who=who), login=who))
+            return desk(path).retry(lambda: desk(path).answer(stored, ApprovalAnswer(approved=True, who=who), login=who))
         except QueueError as error:
             return str(error)
 
@@ -190,12 +190,12 @@ def test_of_a_rejection_and_a_call_that_takes_the_approval_at_once_one_wins(path
 
         def taken(request=request, gate=gate):
             gate.wait(10)
-            return desk(path).patiently(lambda: desk(path).enter(replace(request, id=f"{request.id}-taker"), seal_of(request))).approved
+            return desk(path).retry(lambda: desk(path).enter(replace(request, id=f"{request.id}-taker"), seal_of(request))).approved
 
         def withdrawn(approved=approved, gate=gate):
             gate.wait(10)
             try:
-                desk(path).patiently(lambda: desk(path).answer(approved, ApprovalAnswer(approved=False), login="boss"))
+                desk(path).retry(lambda: desk(path).answer(approved, ApprovalAnswer(approved=False), login="boss"))
             except QueueError as error:
                 return "was used by process" not in str(error)
             return True

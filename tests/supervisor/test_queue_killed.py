@@ -89,7 +89,7 @@ def test_whoever_is_killed_leaves_either_all_of_a_step_or_nothing(path, act, die
     if act == "ask":
         at.answer(stored, ApprovalAnswer(approved=True), login="me")
     assert played(path, act, die_at).returncode == -signal.SIGKILL
-    after = at.patiently(lambda: at.find("killed"))
+    after = at.retry(lambda: at.find("killed"))
     assert (after.state, after.flaw) == (found, None)
     again = at.enter(replace(request, id="restarted"), seal_of(request))
     if found == "approved":

@@ -115,7 +115,7 @@ def test_a_server_that_forgot_everything_is_asked_anew(redis_server, url):
 
 def test_a_server_that_is_not_there_is_told_in_one_sentence_and_approves_nothing(monkeypatch):
     monkeypatch.setattr("ravi_otel.supervisor.approval._approvers._STEP_RETRY_S", 0.2)
-    monkeypatch.setattr("ravi_otel.supervisor.approval._approvers.ApprovalQueue._insist.__defaults__", (0.2,), raising=False)
+    monkeypatch.setattr("ravi_otel.supervisor.approval._approvers.ApprovalQueue._retry_step.__defaults__", (0.2,), raising=False)
     queue = ApprovalQueue(f"redis://somebody:secret@127.0.0.1:{redis_servers.free_port()}/0")
     with pytest.raises(QueueError, match=r"the queue of approvals redis://127.0.0.1:\d+ cannot be used, because") as error:
         queue.ask(now_requested())
@@ -156,7 +156,7 @@ def test_an_answer_that_the_server_gave_out_and_did_not_confirm_in_time_reaches_
         return (yield from call(script, keys, args, **more))
 
     store._client.call = silent
-    given = store.patiently(lambda: store.enter(request, seal_of(request)))
+    given = store.retry(lambda: store.enter(request, seal_of(request)))
     assert seen == (0, 1)
     assert proxy.lost == 1
     assert (given.approved, given.comment, given.who) == (answer.approved, answer.comment, "anna")

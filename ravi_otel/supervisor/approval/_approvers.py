@@ -102,12 +102,12 @@ class TerminalApprover:
 
     def _asking(self, request: ApprovalRequest) -> Flow[ApprovalAnswer]:
         arguments: JsonObject = read_arguments(freeze(request.arguments))
-        with Backoff(_LONGEST_LINE_PAUSE_S) as patience, contextlib.ExitStack() as open_ones:
+        with Backoff(_LONGEST_LINE_PAUSE_S) as backoff, contextlib.ExitStack() as open_ones:
             try:
                 while not _take_turn(self._device, open_ones):
                     _raise_if_expired(request)
-                    yield from patience.rest(_seconds_left(request))
-                at = _Prompt(open_ones.enter_context(_open_terminal(self._device)), request, patience)
+                    yield from backoff.pause(_seconds_left(request))
+                at = _Prompt(open_ones.enter_context(_open_terminal(self._device)), request, backoff)
                 return (yield from _ask_until_answered(at, request, arguments))
             except _HungUp:
                 return ApprovalAnswer(approved=False, comment=NO_TERMINAL)
@@ -118,13 +118,13 @@ class TerminalApprover:
 class _Prompt:
     """One question at a terminal, which writes lines, and reads them without keeping the thread or the event loop."""
 
-    def __init__(self, opened: int, request: ApprovalRequest, patience: Backoff) -> None:
+    def __init__(self, opened: int, request: ApprovalRequest, backoff: Backoff) -> None:
         self._opened = opened
         self._request = request
-        self._patience = patience
+        self._backoff = backoff
         self._typed = b""
 
-    def say(self, *lines: str, end: str = "\n") -> None:
+    def write(self, *lines: str, end: str = "\n") -> None:
         """Write lines, of ASCII alone."""
         left = memoryview(("\n".join(lines) + end).encode("ascii", "backslashreplace"))
         try:
@@ -133,13 +133,13 @@ class _Prompt:
         except OSError as error:
             raise _HungUp from error
 
-    def hear(self, question: str) -> Flow[str]:
+    def read_line(self, question: str) -> Flow[str]:
         """Ask for one line; raise TimeoutError past the request's end."""
-        self.say(question, end="")
+        self.write(question, end="")
         while b"\n" not in self._typed:
             if not self._ready():
                 _raise_if_expired(self._request, self)
-                yield from self._patience.rest(_seconds_left(self._request), self._wait)
+                yield from self._backoff.pause(_seconds_left(self._request), self._wait)
                 continue
             try:
                 part = os.read(self._opened, 4_096)
@@ -164,41 +164,41 @@ class _Prompt:
 
 def _ask_until_answered(at: _Prompt, request: ApprovalRequest, asked: JsonObject) -> Flow[ApprovalAnswer]:
     """Ask until there is a yes or a no."""
-    at.say(*_describe_request(request))
+    at.write(*_describe_request(request))
     arguments, now = asked, freeze(asked)
     while True:
-        at.say(*(f"  {line}" for line in describe_arguments(arguments)))
-        said = (yield from at.hear(_QUESTION)).lower()
+        at.write(*(f"  {line}" for line in describe_arguments(arguments)))
+        said = (yield from at.read_line(_QUESTION)).lower()
         me = current_login()
         answer = ApprovalAnswer(approved=said in _YES, who=me, identity=login_identity(me))
         if said in _YES:
             wrong = answer_refusal(request, answer)
             if wrong is not None:
-                at.say(escape(wrong))
+                at.write(escape(wrong))
                 return ApprovalAnswer(approved=False, comment=NOT_AN_APPROVER, identity=answer.identity)
             return replace(answer, arguments=None if now == freeze(asked) else arguments)
         if said in _NO:
-            comment = yield from at.hear("Why not? (the model is told) ")
+            comment = yield from at.read_line("Why not? (the model is told) ")
             return replace(answer, comment=readable(comment))
         if said in _EDIT:
             arguments = yield from _ask_for_edits(at, arguments)
             now = freeze(arguments)
         else:
-            at.say("Please answer y, n or e.")
+            at.write("Please answer y, n or e.")
 
 
 def _ask_for_edits(at: _Prompt, arguments: JsonObject) -> Flow[JsonObject]:
     """Take changes, one a line; what cannot be read changes nothing, and is said."""
-    at.say(_EDITING)
+    at.write(_EDITING)
     while True:
-        line = yield from at.hear("> ")
+        line = yield from at.read_line("> ")
         if not line:
             return arguments
         try:
             fresh = edit_arguments(arguments, [line])
             freeze(fresh)
         except RaviError as error:
-            at.say(escape(str(error)))
+            at.write(escape(str(error)))
         else:
             arguments = fresh
 
@@ -219,7 +219,7 @@ def _raise_if_expired(request: ApprovalRequest, at: _Prompt | None = None) -> No
     left_s = _seconds_left(request)
     if left_s is not None and left_s <= 0:
         if at is not None:
-            at.say("", "It has expired: nothing is run.")
+            at.write("", "It has expired: nothing is run.")
         raise TimeoutError
 
 
@@ -399,7 +399,7 @@ class ApprovalQueue:
 
     def _end(self, request: ApprovalRequest, status: str) -> None:
         try:
-            self._store.patiently(partial(self._store.end, request, status), _END_RETRY_S)
+            self._store.retry(partial(self._store.end, request, status), _END_RETRY_S)
         except RaviError as error:
             swallow("ApprovalQueue.executed", error)
 
@@ -407,18 +407,18 @@ class ApprovalQueue:
         seal = seal_of(request)
         if fingerprint_flaw(request) is not None:
             return _ARGUMENTS_CHANGED
-        with Backoff() as patience:
+        with Backoff() as backoff:
             while True:
                 if not _is_unchanged(request, seal):
                     return _ARGUMENTS_CHANGED
-                found = yield from self._insist(patience, partial(self._store.enter, request, seal))
+                found = yield from self._retry_step(backoff, partial(self._store.enter, request, seal))
                 if isinstance(found, ApprovalAnswer):
                     return found
-                refused = yield from self._until_answered(found, request, patience)
+                refused = yield from self._until_answered(found, request, backoff)
                 if refused is not None:
                     return refused
 
-    def _until_answered(self, waited: StoredRequest, request: ApprovalRequest, patience: Backoff) -> Flow[ApprovalAnswer | None]:
+    def _until_answered(self, waited: StoredRequest, request: ApprovalRequest, backoff: Backoff) -> Flow[ApprovalAnswer | None]:
         """Wait until somebody answers; return a refusal, or None when there may be an approval to be taken."""
         mark, looked = (yield from self._mark()), time.monotonic()
         told = looked
@@ -426,25 +426,25 @@ class ApprovalQueue:
             left_s = None if request.expires_at is None else request.expires_at - self._clock()
             if left_s is not None and left_s <= 0:
                 return EXPIRED
-            yield from patience.rest(left_s)
+            yield from backoff.pause(left_s)
             if time.monotonic() - told >= WAITS_EVERY_S:
                 told = time.monotonic()
-                yield from self._insist(patience, partial(self._store.wait, waited.id), _WAIT_RETRY_S)
+                yield from self._retry_step(backoff, partial(self._store.wait, waited.id), _WAIT_RETRY_S)
             now = yield from self._mark()
             if now == mark and time.monotonic() - looked < _LOOK_AT_LEAST_EVERY_S:
                 continue
             mark, looked = now, time.monotonic()
-            stored = yield from self._insist(patience, partial(self._store.look, waited.id), _WAIT_RETRY_S)
+            stored = yield from self._retry_step(backoff, partial(self._store.look, waited.id), _WAIT_RETRY_S)
             if stored is None or stored.flaw is not None or stored.state in ("approved", "taken", "expired"):
                 return None
             if stored.state == "rejected":
-                yield from self._insist(patience, partial(self._store.tell_refusal, stored.id))
+                yield from self._retry_step(backoff, partial(self._store.mark_refusal_read, stored.id))
                 return stored.answer()
 
     def _mark(self) -> Flow[Sequence[object]]:
         return self._store.step(self._store.changed)
 
-    def _insist(self, patience: Backoff, act: Callable[[], T], longest_s: float = _STEP_RETRY_S) -> Flow[T]:
+    def _retry_step(self, backoff: Backoff, act: Callable[[], T], longest_s: float = _STEP_RETRY_S) -> Flow[T]:
         """Do a step of the queue as soon as it can be done."""
         until = time.monotonic() + longest_s
         while True:
@@ -453,7 +453,7 @@ class ApprovalQueue:
             except QueueBusy:
                 if time.monotonic() >= until:
                     raise self._store.locked() from None
-            yield from patience.rest()
+            yield from backoff.pause()
 
 
 _ARGUMENTS_CHANGED: Final = ApprovalAnswer(approved=False, comment=CHANGED)

@@ -484,7 +484,7 @@ class RequestStore(ABC):
     shown: str
     """Where it is, for people; no secret is in it."""
     pause_s: ClassVar[float] = 0.0
-    """How long `patiently` sleeps between two tries."""
+    """How long `retry` sleeps between two tries."""
 
     @abstractmethod
     def exists(self) -> bool:
@@ -503,7 +503,7 @@ class RequestStore(ABC):
         """Note that its program waits for the answer still."""
 
     @abstractmethod
-    def tell_refusal(self, row_id: str) -> None:
+    def mark_refusal_read(self, row_id: str) -> None:
         """Note that a refusal reached who waited for it."""
 
     @abstractmethod
@@ -538,9 +538,9 @@ class RequestStore(ABC):
     def changed(self) -> Sequence[object]:
         """Return a mark that is another one when somebody has written."""
 
-    def patiently(self, act: Callable[[], T], patience_s: float = RETRY_S) -> T:
+    def retry(self, act: Callable[[], T], within_s: float = RETRY_S) -> T:
         """Do a step as soon as it can be done, and keep the thread meanwhile; QueueError when it cannot for so long."""
-        until = time.monotonic() + patience_s
+        until = time.monotonic() + within_s
         while True:
             try:
                 return act()
@@ -615,7 +615,7 @@ class QueueFile(RequestStore):
         with self._transaction() as connection:
             connection.execute(_MARK_WAITING, (self.clock(), row_id))
 
-    def tell_refusal(self, row_id: str) -> None:
+    def mark_refusal_read(self, row_id: str) -> None:
         """Note that a refusal reached who waited for it."""
         with self._transaction() as connection:
             connection.execute("UPDATE requests SET taken_at = ? WHERE id = ? AND state = 'rejected'", (self.clock(), row_id))

@@ -251,7 +251,7 @@ class RedisStore(RequestStore):
         """Note that its program waits for the answer still."""
         self._change(row_id, lambda stored, look: {"waiting_at": look.now} if stored.state == "pending" else None)
 
-    def tell_refusal(self, row_id: str) -> None:
+    def mark_refusal_read(self, row_id: str) -> None:
         """Note that a refusal reached who waited for it."""
         self._change(row_id, lambda stored, look: {"taken_at": look.now} if stored.state == "rejected" else None)
 

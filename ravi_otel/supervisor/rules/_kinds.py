@@ -321,7 +321,7 @@ class Rule(ABC):
     def __post_init__(self) -> None:
         self._set("tool", check_names("tool", self.tool))
         if hasattr(self, "field"):
-            self._set("field", check_field("field", self.field))
+            self._set("field", check_field("field", getattr(self, "field", None)))
         if self.choices:
             self._set("otherwise", checks.choice("otherwise", getattr(self, "otherwise", None), self.choices))
         checks.optional_name("reason", getattr(self, "reason", None))
