@@ -22,12 +22,16 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit, urlunsplit
 
 from ravi_otel._extras import load
 from ravi_otel._http import Answer, UnansweredError, seconds_until, send
+from ravi_otel._telemetry.export.sender import OTLP, leaves
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._otlp import SIGNALS, Signal, request
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
+
+_JSON: Final[Any] = load("google.protobuf.json_format")
+_PROTOBUF: Final[Any] = load("google.protobuf.message")
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 HEADERS: Final = "OTEL_EXPORTER_OTLP_HEADERS"
@@ -69,42 +73,6 @@ _OURS: Final = (
     " OR (signal = 'metrics' AND process IN (SELECT process FROM runs WHERE run IN within)))"
 )
 """What is a run's: what happened in it and in the runs inside it, of a launch all of its processes, and the metrics of its process."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """How OTLP names one signal: the service's module and name, the messages around a record, and what was not kept of them."""
-
-    module: str
-    service: str
-    members: tuple[str, str, str]
-    rejected: str
-
-    def message(self, what: Literal["Request", "Response"]) -> Any:
-        """Return an empty message."""
-        return getattr(load(self.module), f"Export{self.service}{what}")()
-
-
-KINDS: Final[Mapping[Signal, _Kind]] = {
-    "traces": _Kind(
-        "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
-        "TraceService",
-        ("resource_spans", "scope_spans", "spans"),
-        "rejected_spans",
-    ),
-    "metrics": _Kind(
-        "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
-        "MetricsService",
-        ("resource_metrics", "scope_metrics", "metrics"),
-        "rejected_data_points",
-    ),
-    "logs": _Kind(
-        "opentelemetry.proto.collector.logs.v1.logs_service_pb2",
-        "LogsService",
-        ("resource_logs", "scope_logs", "log_records"),
-        "rejected_log_records",
-    ),
-}
 
 
 @dataclass(slots=True)
@@ -266,14 +234,14 @@ def replay(
                     error.sent = sent
                     raise
                 sent.requests += 1
-                sent.items[signal] += _count(message, signal)
+                sent.items[signal] += sum(map(len, leaves(signal, message)))
                 _note_rejected(answer, signal, sent)
     return sent
 
 
 def _requests(rows: Iterable[tuple[str, int]], signal: Signal, sent: Sent, advanced: Callable[[int], object]) -> Iterator[Any]:
     """Yield messages that each fit into one request; a batch that cannot be read is counted."""
-    whole, length = KINDS[signal].message("Request"), 0
+    whole, length = OTLP[signal].request(), 0
     for text, records in rows:
         try:
             message = request(signal, [text])
@@ -283,25 +251,17 @@ def _requests(rows: Iterable[tuple[str, int]], signal: Signal, sent: Sent, advan
         if message is not None:
             if length and length + message.ByteSize() > _BATCH_BYTES:
                 yield whole
-                whole, length = KINDS[signal].message("Request"), 0
+                whole, length = OTLP[signal].request(), 0
             whole.MergeFrom(message)
             length += message.ByteSize()
         advanced(len(text))
-    if _count(whole, signal):
+    if any(leaves(signal, whole)):
         yield whole
-
-
-def _count(message: Any, signal: Signal) -> int:
-    resources, scopes, records = KINDS[signal].members
-    found = (record for about in getattr(message, resources) for group in getattr(about, scopes) for record in getattr(group, records))
-    if signal != "metrics":
-        return sum(1 for _ in found)
-    return sum(len(getattr(record, kind).data_points) for record in found if (kind := record.WhichOneof("data")))
 
 
 def _as_json(message: Any) -> bytes:
     """Write a message as OTLP has it in JSON: as protobuf's own, but with ids in hexadecimal."""
-    plain = load("google.protobuf.json_format").MessageToDict(message, use_integers_for_enums=True)
+    plain = _JSON.MessageToDict(message, use_integers_for_enums=True)
     return json.dumps(_with_hex(plain), separators=(",", ":")).encode("utf-8", "replace")
 
 
@@ -316,16 +276,15 @@ def _with_hex(node: Any) -> Any:
 
 def _note_rejected(answer: bytes, signal: Signal, sent: Sent) -> None:
     """Read what the backend says it did not keep; an answer that is none counts as nothing said."""
-    response = KINDS[signal].message("Response")
-    parsing = load("google.protobuf.json_format")
+    response = OTLP[signal].response()
     try:
         if answer[:1] == b"{":  # which no message in protobuf begins with: some answer JSON to everything
-            parsing.Parse(answer, response, ignore_unknown_fields=True)
+            _JSON.Parse(answer, response, ignore_unknown_fields=True)
         else:
             response.ParseFromString(answer)
-    except (ValueError, RecursionError, parsing.Error, load("google.protobuf.message").Error):
+    except (ValueError, RecursionError, _JSON.Error, _PROTOBUF.Error):
         return
-    rejected = getattr(response.partial_success, KINDS[signal].rejected)
+    rejected = getattr(response.partial_success, OTLP[signal].rejected)
     sent.rejected += max(0, rejected)
     if rejected > 0 and response.partial_success.error_message:
         sent.said = response.partial_success.error_message
@@ -431,8 +390,8 @@ class _GrpcPost(_HttpPost):
         self._channel.close()
 
     def _once(self, signal: Signal, body: bytes) -> bytes:
-        kind = KINDS[signal]
-        export = self._channel.unary_unary(f"/{kind.module.rpartition('.')[0]}.{kind.service}/Export")
+        (service,) = OTLP[signal].request.DESCRIPTOR.file.services_by_name.values()
+        export = self._channel.unary_unary(f"/{service.full_name}/Export")
         try:
             answer = export(body, timeout=_TIMEOUT_S, metadata=tuple(self._to.headers.items()))
         except self._grpc.RpcError as error:

@@ -14,7 +14,6 @@ from typing import Any
 
 from ravi_otel._extras import load
 from ravi_otel.local._otlp import Signal
-from ravi_otel.local._replay import KINDS
 from ravi_otel.testing.loopback import Loopback, Message, Receive, Send, body_of, respond
 
 _COLLECTOR = "opentelemetry.proto.collector"
@@ -326,7 +325,7 @@ _SIGNALS: Mapping[str, tuple[str, str, Callable[[Any], Iterable[Any]]]] = {
 def _parse(known: Any, signal: Signal) -> Any:
     """Return protobuf's message of OTLP JSON; ValueError for what is none of that signal."""
     parsing = load("google.protobuf.json_format")
-    message = KINDS[signal].message("Request")
+    message = load("ravi_otel._telemetry.export.sender").OTLP[signal].request()
     if not isinstance(known, dict) or not isinstance(known.get(f"resource{'Spans' if signal == 'traces' else signal.title()}"), list):  # pyright: ignore[reportUnknownMemberType]  # JSON of anybody's
         raise ValueError(signal)  # noqa: TRY004 - hostile data is one kind of error, whatever is wrong with it
     try:

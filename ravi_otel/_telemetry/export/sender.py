@@ -22,7 +22,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from http.cookiejar import DefaultCookiePolicy
 from importlib.metadata import entry_points
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from opentelemetry import context as otel_context
 from opentelemetry.exporter.otlp.proto.common._log_encoder import encode_logs
@@ -67,19 +67,32 @@ _GRPC_OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 5_000),
 )
 _NOT_OF_THE_PLACE: Final = frozenset({"content-length", "content-encoding", "connection", "accept", "accept-encoding", "user-agent"})
-_OTLP: Final[dict[str, tuple[Any, Any, str, tuple[str, str, str]]]] = {
-    "traces": (ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", ("resource_spans", "scope_spans", "spans")),
-    "metrics": (
+_LOGGERS: Final = ("opentelemetry.", "urllib3.")
+
+_here = threading.local()
+
+
+class Messages(NamedTuple):
+    """How OTLP writes one signal: its messages, the count of what a server took out, and the lists around an item."""
+
+    request: Any
+    response: Any
+    rejected: str
+    lists: tuple[str, str, str]
+
+
+OTLP: Final[dict[str, Messages]] = {
+    "traces": Messages(ExportTraceServiceRequest, ExportTraceServiceResponse, "rejected_spans", ("resource_spans", "scope_spans", "spans")),
+    "metrics": Messages(
         ExportMetricsServiceRequest,
         ExportMetricsServiceResponse,
         "rejected_data_points",
         ("resource_metrics", "scope_metrics", "metrics"),
     ),
-    "logs": (ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", ("resource_logs", "scope_logs", "log_records")),
+    "logs": Messages(
+        ExportLogsServiceRequest, ExportLogsServiceResponse, "rejected_log_records", ("resource_logs", "scope_logs", "log_records")
+    ),
 }
-_LOGGERS: Final = ("opentelemetry.", "urllib3.")
-
-_here = threading.local()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +137,7 @@ def encode(signal: Signal, items: Sequence[Any], drops: DropCounters) -> list[Ba
 def encode_points(metrics_data: Any) -> list[Batch]:
     """Encode what a reader has collected, in batches of at most MOST_BYTES, or of one data point."""
     message = encode_metrics(metrics_data)
-    points = sum(map(len, _leaves("metrics", message)))
+    points = sum(map(len, leaves("metrics", message)))
     return _fitted(Batch("metrics", message.SerializeToString(), points, time.time_ns())) if points else []
 
 
@@ -137,18 +150,18 @@ def _fitted(batch: Batch) -> list[Batch]:
 def halves(batch: Batch) -> list[Batch]:
     """Return the batch cut in two; the batch alone when it holds one item, or is no request at all."""
     try:
-        whole = _OTLP[batch.signal][0].FromString(batch.body)
+        whole = OTLP[batch.signal].request.FromString(batch.body)
     except Exception:  # noqa: BLE001 - protobuf's own errors
         return [batch]
-    total = sum(map(len, _leaves(batch.signal, whole)))
+    total = sum(map(len, leaves(batch.signal, whole)))
     if total <= 1:
         return [batch]
     return [_part(batch, whole, 0, total // 2), _part(batch, whole, total // 2, total)]
 
 
-def _leaves(signal: Signal, message: Any) -> list[Any]:
+def leaves(signal: Signal, message: Any) -> list[Any]:
     """Return the lists of a request that hold its items; of metrics those of each metric's data points."""
-    groups, scopes, items = _OTLP[signal][3]
+    groups, scopes, items = OTLP[signal].lists
     lists = [getattr(scope, items) for group in getattr(message, groups) for scope in getattr(group, scopes)]
     if signal != "metrics":
         return lists
@@ -160,10 +173,10 @@ def _part(batch: Batch, whole: Any, first: int, last: int) -> Batch:
     part = type(whole)()
     part.CopyFrom(whole)
     passed = 0
-    for leaves in _leaves(batch.signal, part):
-        size = len(leaves)
-        del leaves[max(0, last - passed) :]
-        del leaves[: max(0, first - passed)]
+    for items in leaves(batch.signal, part):
+        size = len(items)
+        del items[max(0, last - passed) :]
+        del items[: max(0, first - passed)]
         passed += size
     if batch.signal == "metrics":
         for metrics in [scope.metrics for group in part.resource_metrics for scope in group.scope_metrics]:
@@ -358,9 +371,8 @@ def _leads_nowhere_else(response: Any, *_: Any, **__: Any) -> None:
 
 def _rejected(signal: str, body: bytes) -> int:
     """Return how many items the server took out, by the body of a success; 0 for what cannot be read."""
-    _, response, field, _ = _OTLP[signal]
     try:
-        return max(0, int(getattr(response.FromString(body).partial_success, field)))
+        return max(0, int(getattr(OTLP[signal].response.FromString(body).partial_success, OTLP[signal].rejected)))
     except Exception:  # noqa: BLE001 - whatever it wrote, it has what we sent
         return 0
 
@@ -386,14 +398,14 @@ class GrpcSender:
         try:
             with suppressed():
                 stock = self._stock = self._stock or self._exporter(channel_options=_GRPC_OPTIONS)
-                request = _OTLP[self._signal][0].FromString(body)
+                request = OTLP[self._signal].request.FromString(body)
                 timeout_s = _timeout_s(self.timeout_s, most_s)
                 answered = stock._client.Export(request=request, metadata=stock._headers, timeout=timeout_s)  # noqa: SLF001 - the exporter itself tells nobody what was answered
         except self._grpc.RpcError as error:
             return self._refused(error)
         except Exception:  # noqa: BLE001 - a channel that was closed raises a ValueError
             return Answer("retry", "the channel to the collector is closed")
-        return Answer("sent", rejected=max(0, int(getattr(answered.partial_success, _OTLP[self._signal][2]))))
+        return Answer("sent", rejected=max(0, int(getattr(answered.partial_success, OTLP[self._signal].rejected))))
 
     def renew(self) -> None:
         """Open a channel with the next request in a forked child; the parent's is kept, since closing it there may hang."""
