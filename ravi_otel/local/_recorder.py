@@ -8,13 +8,13 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import sys
 import time
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from hashlib import blake2b
 from operator import add, attrgetter
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 
+from ravi_otel._enforcement.ledger.account import Account
 from ravi_otel._extras import load
 from ravi_otel._forksafe import renew_while_alive
 from ravi_otel._telemetry import names, spans
@@ -136,6 +137,7 @@ _COUNTS: Final = (
     *("image_output_tokens", "rejected_prediction_tokens", "audio_ms", "characters", "searches"),
 )
 _READ_USAGE: Final = attrgetter(*_COUNTS)
+_NO_ANSWER: Final = Reply()
 
 _K = TypeVar("_K")
 _V = TypeVar("_V")
@@ -144,14 +146,13 @@ _Sums = tuple[int, ...]
 _Refusal = tuple[str, tuple[Any, ...] | None]
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=_plain)
-
-
 def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]  # of whatever the program tells
     return value.isoformat() if isinstance(value, datetime) else spans.text(value)
+
+
+_json: Final = json.JSONEncoder(separators=(",", ":"), default=_plain).encode
 
 
 def _text(value: Any) -> str | None:
@@ -187,8 +188,8 @@ class Recorder(Listener):
         renew_while_alive(self, Recorder._renew)
         self._parents = _Cache[str, tuple[str | None, str | None]]()  # by scope: the one around it, and its run
         self._around = _Cache[str, tuple[str, ...]]()  # by run: itself, and the runs around it
-        self._sampled = _Cache[int, tuple[Any, int, int]]()
-        self._limits = _Cache[int, tuple[Any, str]]()
+        self._sampled = _Cache[Account, tuple[int, int]]()  # when first and last
+        self._limits = _Cache[Account, str]()
         self._closed: weakref.WeakValueDictionary[str, ScopeView] = weakref.WeakValueDictionary()  # kept by what still flies in them
 
     def _renew(self) -> None:
@@ -198,7 +199,7 @@ class Recorder(Listener):
         self._pending: dict[str, tuple[tuple[Any, ...], _Sums]] = {}  # calls whose usage is still to come, with what they counted for
         self._groups = _counts()
         self._agents = Counter[str]()
-        self._touched: dict[int, Any] = {}
+        self._touched: dict[Account, None] = {}
         self._ended: set[str] = set()  # scopes of this batch, whose limits are sampled a last time
         self._batched: set[int] = set()  # messages that are in this batch already
         self._shown = _Cache[str, tuple[int, Any]]()
@@ -424,34 +425,26 @@ class Recorder(Listener):
          duration, request_id, http_status, first_content, price_date, retries, requests, charged, charged_cost, output_cap, truncated,
          reservation, expected, chain, span, _) = fields  # fmt: skip
         known = self._facts(batch, facts, began)
-        pending = reply is not None and reply.pending and usage is None
+        answer = _NO_ANSWER if reply is None else reply
+        pending = answer.pending and usage is None
         sums = contribution(
             call, status, reply, usage, cost, cost_source, decision, reason, requests, charged, charged_cost, pending=pending
         )
-        model = _text((None if reply is None else reply.model) or call.model)
-        estimated = held = None
+        model = _text(answer.model or call.model)
+        estimated = None
         if expected is not None:
-            estimated = f'{{"input_tokens":{expected.input_tokens},"output_tokens":{expected.output_tokens},"cost":{_null(expected.cost)}}}'
-        if reservation is not None:
-            held = self._held(reservation)
+            worth = "null" if expected.cost is None else expected.cost
+            estimated = f'{{"input_tokens":{expected.input_tokens},"output_tokens":{expected.output_tokens},"cost":{worth}}}'
         row = (
-            *(op_id, facts.scope_id, *known, *_ids(span), call.operation, call.endpoint, call.provider, model, _text(call.model)),
-            *(int(call.stream), began, duration, status, decision, error_type, http_status, limit_kind),
-            *(None if limit_scope is None else limit_scope.value, reason, None if refusal is None else _json(_refused(refusal, chain))),
-            *(
-                None if usage is None else usage_json(usage),
-                cost,
-                cost_source,
-                price_date,
-                None if charged is None else usage_json(charged),
-            ),
-            *(charged_cost, int(pending), estimated, held, first_chunk, first_content),
-            *(
-                _json(reply.finish_reasons) if reply is not None and reply.finish_reasons else None,
-                None if reply is None else _text(reply.id),
-            ),
-            *(_text(request_id), _retries(retries) if retries else None, output_cap, int(truncated), *sums),
-        )
+            op_id, facts.scope_id, *known, *_ids(span), call.operation, call.endpoint, call.provider, model, _text(call.model),
+            int(call.stream), began, duration, status, decision, error_type, http_status,
+            limit_kind, None if limit_scope is None else limit_scope.value, reason,
+            None if refusal is None else _json(_refused(refusal, chain)),
+            usage_json(usage), cost, cost_source, price_date, usage_json(charged), charged_cost, int(pending),
+            estimated, None if reservation is None else self._held(reservation), first_chunk, first_content,
+            _reasons(answer.finish_reasons), _text(answer.id), _text(request_id),
+            _retries(retries) if retries else None, output_cap, int(truncated), *sums,
+        )  # fmt: skip
         return row, sums, known, (call.provider, model or "", "")
 
     def _update_call(self, batch: Batch, fields: tuple[Any, ...]) -> None:
@@ -471,17 +464,13 @@ class Recorder(Listener):
         parts: list[str] = []
         for line, held in reservation.holds:
             account = line.account
-            self._touched[id(account)] = account
+            self._touched[account] = None
             if held:
-                parts.append(f'{self._limit(account)},"held":{_figure(public_amount(account.limit.kind, held))}}}')
+                limit = self._limits.get(account)
+                if limit is None:  # written once, open for more
+                    limit = self._limits[account] = _json(_limit_of(account))[:-1]
+                parts.append(f'{limit},"held":{public_amount(account.kind, held)}}}')
         return f"[{','.join(parts)}]" if parts else None
-
-    def _limit(self, account: Any) -> str:
-        """Write which limit it is, open for more."""
-        found = self._limits.get(id(account))
-        if found is None or found[0] is not account:
-            found = self._limits[id(account)] = (account, _json(_limit_of(account))[:-1])
-        return found[1]
 
     # -- tools, events and the rest -----------------------------------------------------------------------------------
 
@@ -492,10 +481,10 @@ class Recorder(Listener):
         began = now - duration if began_unix is None else began_unix
         known = self._facts(batch, facts, began)
         row = (
-            *(op_id, facts.scope_id, *known, *_ids(span), _text(name), _text(call_id), began, duration, status, decision, error_type),
-            *(limit_kind, None if limit_scope is None else limit_scope.value, reason),
-            *(None if refusal is None else _json(_refused(refusal, chain)), int(inferred), int(abandoned)),
-        )
+            op_id, facts.scope_id, *known, *_ids(span), _text(name), _text(call_id), began, duration, status, decision, error_type,
+            limit_kind, None if limit_scope is None else limit_scope.value, reason,
+            None if refusal is None else _json(_refused(refusal, chain)), int(inferred), int(abandoned),
+        )  # fmt: skip
         batch.add(_TOOL, row)
         ran = status != "refused" and decision is not None  # admitted, only observed, or inferred too late to be refused
         sums = _sums(tool_calls=int(ran), refused=int(status == "refused" and reason != "contended"))
@@ -514,45 +503,23 @@ class Recorder(Listener):
             call, facts, span = at
             known = self._facts(batch, facts, now)
         resets = None if event.resets_at is None else round(event.resets_at.timestamp() * NANO)
-        batch.add(
-            _EVENT,
-            (
-                *(
-                    now,
-                    event.event,
-                    event.scope_id,
-                    call,
-                    *known,
-                    *_ids(span),
-                    event.limit_kind,
-                    event.scope.value,
-                    _text(event.scope_name),
-                ),
-                *map(finite, (event.threshold, event.used, event.held, event.remaining, event.exceeded_by, event.requested, event.ratio)),
-                *(event.phase, event.decision, event.enforcement, event.per, event.window, event.by, _text(event.counted_for)),
-                *(resets, event.tracker),
-            ),
-        )
+        row = (
+            now, event.event, event.scope_id, call, *known, *_ids(span), event.limit_kind, event.scope.value, _text(event.scope_name),
+            *map(finite, (event.threshold, event.used, event.held, event.remaining, event.exceeded_by, event.requested, event.ratio)),
+            event.phase, event.decision, event.enforcement, event.per, event.window, event.by, _text(event.counted_for),
+            resets, event.tracker,
+        )  # fmt: skip
+        batch.add(_EVENT, row)
 
     def _add_review(self, batch: Batch, told: tuple[int, ReviewEvent, Any]) -> None:
         now, event, span = told
         human = None if event.human_approved is None else int(event.human_approved)
         arguments = None if event.arguments is None else _json(event.arguments)
-        batch.add(
-            _REVIEW,
-            (
-                *(
-                    now,
-                    event.facts.scope_id,
-                    event.op_id,
-                    *self._facts(batch, event.facts, now),
-                    *_ids(span),
-                    _text(event.tool),
-                    event.decision,
-                ),
-                *(_text(event.reason), event.args_sha256, int(event.final), event.executed_from, human, event.risk_score, arguments),
-            ),
-        )
+        row = (
+            now, event.facts.scope_id, event.op_id, *self._facts(batch, event.facts, now), *_ids(span), _text(event.tool), event.decision,
+            _text(event.reason), event.args_sha256, int(event.final), event.executed_from, human, event.risk_score, arguments,
+        )  # fmt: skip
+        batch.add(_REVIEW, row)
 
     def _add_note(self, batch: Batch, told: tuple[Any, ...]) -> None:
         now, kind, of, text, data, span = told
@@ -644,26 +611,17 @@ class Recorder(Listener):
         """Add where the limits stand that were in use since the last time."""
         touched, self._touched = self._touched, {}
         ended, self._ended = self._ended, set()
-        for key, account in touched.items():
-            known = self._sampled.get(key)
-            if known is None or known[0] is not account:
-                known = (account, now, 0)
-            elif account.facts.scope_id not in ended and now - known[2] < max(_SAMPLE_NS, (now - known[1]) // _SAMPLES_A_LIFE):
-                self._touched[key] = account  # a moment later
+        for account in touched:
+            first, last = self._sampled.get(account, (now, 0))
+            if account.facts.scope_id not in ended and now - last < max(_SAMPLE_NS, (now - first) // _SAMPLES_A_LIFE):
+                self._touched[account] = None  # a moment later
                 continue
-            self._sampled[key] = (account, known[1], now)
+            self._sampled[account] = (first, now)
             limit, facts, kind = account.limit, account.facts, account.limit.kind
             amounts = *(public_amount(kind, each) for each in (account.used, account.held, account.value)), account.warn_at
-            whose = (
-                facts.scope_id,
-                facts.kind.value,
-                _text(facts.name),
-                limit.label,
-                str(kind),
-                account.window,
-                _text(account.counted_for),
-            )
-            batch.add(_SAMPLE, (now, facts.run_id, *whose, *amounts))
+            whose = (facts.scope_id, facts.kind.value, _text(facts.name))
+            which = (limit.label, str(kind), account.window, _text(account.counted_for))
+            batch.add(_SAMPLE, (now, facts.run_id, *whose, *which, *amounts))
 
 
 _BEGAN: Final = TABLES["calls"].index("began")
@@ -701,14 +659,6 @@ def _ids(span: Any) -> tuple[str | None, str | None, int | None]:
     if context is None or not context.is_valid:
         return None, None, None
     return f"{context.trace_id:032x}", f"{context.span_id:016x}", int(context.trace_flags.sampled)
-
-
-def _null(value: int | None) -> str:
-    return "null" if value is None else str(value)
-
-
-def _figure(value: float) -> str:
-    return str(value) if math.isfinite(value) else "null"
 
 
 def contribution(  # noqa: PLR0913, PLR0917 - what a call is counted by
@@ -757,8 +707,10 @@ def contribution(  # noqa: PLR0913, PLR0917 - what a call is counted by
     )
 
 
-def usage_json(usage: Usage) -> str:
-    """Write a usage, without what is 0."""
+def usage_json(usage: Usage | None) -> str | None:
+    """Write a usage, without what is 0; None stays None."""
+    if usage is None:
+        return None
     given, made, cached, total, *rest = _READ_USAGE(usage)
     if not any(rest) and not cached and total == given + made:
         return f'{{"input_tokens":{given},"output_tokens":{made},"source":"{usage.source}"}}'
@@ -766,6 +718,12 @@ def usage_json(usage: Usage) -> str:
     if total == given + made:
         counts.pop("total_tokens", None)
     return _json({**counts, "source": usage.source})
+
+
+@lru_cache(64)
+def _reasons(reasons: tuple[str, ...]) -> str | None:
+    """Write why an answer ended: there are a handful of words for it."""
+    return _json(reasons) if reasons else None
 
 
 def _retries(retries: Sequence[Any]) -> str:

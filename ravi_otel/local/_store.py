@@ -338,7 +338,7 @@ class Store:
             store.connect(make=True).close()
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(
-                f"the local store cannot be made at {checks.show(str(store.root))}: {_why(error)}. "
+                f"the local store cannot be made at {checks.show(str(store.root))}: {why_not(error)}. "
                 f"Set {VARIABLE} to a directory you can write."
             ) from error
         return store
@@ -357,7 +357,7 @@ class Store:
             store.connect().close()
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(
-                f"the local store at {checks.show(str(store.root))} cannot be read: {_why(error)}. "
+                f"the local store at {checks.show(str(store.root))} cannot be read: {why_not(error)}. "
                 f"Set {VARIABLE} to another directory, or move {FILE} away to begin anew."
             ) from error
         return store
@@ -442,7 +442,7 @@ class Store:
                 _insert(connection, "runs", {**about, "began": began, "status": "open", "agents": 0, **dict.fromkeys(SUMS, 0)})
         except (OSError, sqlite3.Error) as error:
             raise ConfigurationError(
-                f"the run cannot be kept in {checks.show(str(self.root))}: {_why(error)}. "
+                f"the run cannot be kept in {checks.show(str(self.root))}: {why_not(error)}. "
                 f"Make room there, or set {VARIABLE} to a directory you can write."
             ) from error
         return made
@@ -467,7 +467,8 @@ def _prepare(connection: sqlite3.Connection, *, make: bool) -> None:
         SCHEMA.make_in(connection)
 
 
-def _why(error: Exception) -> str:
+def why_not(error: Exception) -> str:
+    """Say why a file could not be read or written."""
     if isinstance(error, OSError):
         return error.strerror or str(error)
     return "another process keeps it locked" if isinstance(error, sqlite3.Error) and is_busy(error) else str(error)
@@ -533,12 +534,10 @@ def is_there(pid: int) -> bool:
 def began(pid: int) -> float | None:
     """Return when a process started, in UTC epoch seconds; None when that cannot be known."""
     ticks = _start(pid)
-    try:
-        told = Path("/proc/stat").read_text(encoding="ascii", errors="replace")
-        (boot,) = [line.split()[1] for line in told.splitlines() if line.startswith("btime ")]
-        return None if ticks is None else int(boot) + int(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+    if ticks is None:
         return None
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    return round(booted + int(ticks) / os.sysconf("SC_CLK_TCK"), 1)
 
 
 def _start(pid: int) -> str | None:

@@ -25,7 +25,7 @@ from ravi_otel._runtime.stopping import TERMINATION
 from ravi_otel._sqlite import code_of, is_busy, transaction
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._store import TABLES, Store, this_process, written
+from ravi_otel.local._store import TABLES, Store, this_process, why_not, written
 
 _log = logging.getLogger("ravi_otel")
 
@@ -317,7 +317,7 @@ class Writer(BackgroundThread):
         if (not self._unwritten and end is None and not (self._dropped and self._is_known)) or self._given_up:
             return
         if time.monotonic() < self._again_at and not self._leaving:
-            self._trim()
+            self._trim(MOST_WAITING)
             return
         try:
             try:
@@ -363,25 +363,14 @@ class Writer(BackgroundThread):
 
     def _failed(self, error: Exception) -> None:
         self._again_at = time.monotonic() + _AGAIN_S
-        if isinstance(error, sqlite3.Error):
-            code = code_of(error)
-            why = "another process keeps it locked" if is_busy(error) else str(error)
-            goes_on = is_busy(error) or code in _KEPT_TRYING
-        else:
-            why, goes_on = (error.strerror or str(error), True) if isinstance(error, OSError) else (str(error), False)
-        if not goes_on:  # of another version, or damaged: nothing of it is touched
-            self._given_up = True
-            while self._unwritten:
-                self._drop(self._unwritten.popleft().records, why)
-            return
-        self._trim(why)
-        if self._leaving:
-            while self._unwritten:
-                self._drop(self._unwritten.popleft().records, why)
+        passes = isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and (is_busy(error) or code_of(error) in _KEPT_TRYING))
+        self._given_up = not passes  # of another version, or damaged: nothing of it is touched
+        self._trim(MOST_WAITING if passes and not self._leaving else -1, why_not(error))
 
-    def _trim(self, why: str | None = None) -> None:
+    def _trim(self, most: int, why: str | None = None) -> None:
+        """Keep so many records at most of what is not written, the newest."""
         self._dropped_why = self._dropped_why or why
-        while sum(batch.records for batch in self._unwritten) > MOST_WAITING:
+        while self._unwritten and sum(batch.records for batch in self._unwritten) > most:
             self._drop(self._unwritten.popleft().records, why)
 
     def _row(self) -> tuple[Any, ...]:
