@@ -32,9 +32,9 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
         return
     kept, run = result.kept.store, result.kept.launch
     with load("ravi_otel.local._queries").Queries(kept) as queries:
-        head, launch, record = queries.run(run), queries.launch(run), queries.record(run)
+        record = queries.record(run)
     if as_json:
-        facts = _facts(result, run_facts(kept, head, launch))
+        facts = _facts(result, run_facts(kept, record))
         to.write(json.dumps({**facts, **record.as_json()}, allow_nan=False) + "\n")
         return
     drawing = load("ravi_otel.local._render")

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ravi_otel._launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT
-from ravi_otel.local._answers import Json, RunRow
 from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import NANO
+
+if TYPE_CHECKING:
+    from ravi_otel.local._stored_tree import StoredRecord
 
 _OF_OUTCOME: Final = {"stopped": STOPPED, "store_failed": UNKEPT}
 
 
-def run_facts(store: Store, run: RunRow, launched: Json | None) -> dict[str, Any]:
+def run_facts(store: Store, record: StoredRecord) -> dict[str, Any]:
     """Give what is known of a run; null is not known.
 
     `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal. `directory` is where
     the processes of a launch keep what they share.
     """
-    launch = launched or {}
+    run, launch = record.head, record.launch or {}
     limits, observe = launch.get("limits"), bool(launch.get("observe"))
     unheld = run.outcome in ("unattached", "uncovered") and bool(limits) and not observe
     return {
@@ -31,7 +33,7 @@ def run_facts(store: Store, run: RunRow, launched: Json | None) -> dict[str, Any
         "started": run.began / NANO,
         "ended": None if run.ended is None else run.ended / NANO,
         "observe": observe,
-        "directory": str(store.launches / run.run) if launched is not None else None,
+        "directory": str(store.launches / run.run) if record.launch is not None else None,
         "uncovered": launch.get("uncovered", []),
         "said": launch.get("notes", []),
         "user": run.user,

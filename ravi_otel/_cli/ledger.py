@@ -187,19 +187,7 @@ def _note(log: AuditLog, those: Sequence[Shown], changed: Sequence[Shown]) -> No
     before = {each.counter.key: each.counter.value for each in those}
     for each in changed:
         was, now = (public_amount(each.kind, value) for value in (before[each.counter.key], each.counter.value))
-        scope, _, name = each.where.partition(":")
-        log.note_limit(
-            each.label,
-            each.kind,
-            was,
-            now,
-            run_id=None,
-            agent_name=None,
-            scope=scope,
-            scope_name=name,
-            who=current_login(),
-            login=current_login(),
-        )
+        each.note(log, was, now, current_login())
 
 
 def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:

@@ -30,7 +30,7 @@ from ravi_otel.local._queries import GROUPINGS, Ordering, Queries
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._store import Store
 from ravi_otel.local._tree import left_out, nodes_of
-from ravi_otel.local._wording import clean, moment
+from ravi_otel.local._wording import clean, many, moment
 from ravi_otel.local.live._client import Row, Watch, rows
 from ravi_otel.local.live._protocol import LiveError, ScopeState
 from ravi_otel.supervisor.approval._queue import RequestStore, open_queue, queue_place
@@ -204,7 +204,7 @@ class Shelf:
             )
             page = queries.runs(known, most=most, after=after or None, order=sort)
         return answers.Runs(
-            says=f"{_many(page.total, 'run')}{_part(len(page.rows), page.total)}. {lost_sentence(page.rows)}".rstrip(),
+            says=f"{many(page.total, 'run')}{_part(len(page.rows), page.total)}. {lost_sentence(page.rows)}".rstrip(),
             next=None if page.after is None else f"list_runs(after={page.after!r}) with the same filters lists more.",
             runs=tuple(map(answers.Run.of, page.rows)),
         )
@@ -230,13 +230,11 @@ class Shelf:
                 more = f"read_content(call={call.id!r}) reads what was said in it." if call.content_kept else None
                 return answers.Details(says=f"A {call.kind} that ended with {call.status}.", next=more, call=call)
             run = found.id if found.run is None else found.run
-            head, record = queries.run(run), queries.record(run, scope=found.id if found.kind == "scope" else None)
-            notes = (queries.launch(run) or {}).get("notes") or ()
+            record = queries.record(run, scope=found.id if found.kind == "scope" else None)
+        head, notes = record.head, (record.launch or {}).get("notes") or ()
         fitting = [each for each in _with_depths(list(nodes_of(record))) if not status or each[0].status == status]
         page, limits = fitting[start : start + _MOST], tuple(answers.Limit.of_reading(reading) for _, reading in record.limits())
-        says = (
-            f"A {found.kind} of {_many(len(fitting), 'item')}{_part(len(page), len(fitting))}. {lost_sentence([head])} {left_out(record)}"
-        )
+        says = f"A {found.kind} of {many(len(fitting), 'item')}{_part(len(page), len(fitting))}. {lost_sentence([head])} {left_out(record)}"
         return answers.Details(
             says=says.rstrip(),
             next=_more(f"show(id={found.id!r}, status={status!r}, ", start, len(fitting)),
@@ -273,7 +271,7 @@ class Shelf:
                 at = (number, len(text) - written.left_out) if written.left_out else (number + 1, 0)
                 more = f"read_content(call={view.node.id!r}, piece={at[0]}, offset={at[1]}) reads on."
                 break
-        return answers.Content(says=f"{_many(len(every), 'piece')}{_part(len(told), len(every))}.", next=more, pieces=tuple(told))
+        return answers.Content(says=f"{many(len(every), 'piece')}{_part(len(told), len(every))}.", next=more, pieces=tuple(told))
 
     def list_refusals(
         self,
@@ -296,7 +294,7 @@ class Shelf:
         with self._asking() as queries:
             found = queries.refusals(since=begin, until=end, where=where, most=most + 1)
         return answers.Refusals(
-            says=f"{_many(min(most, len(found)), 'refused call')}.",
+            says=f"{many(min(most, len(found)), 'refused call')}.",
             next="list_refusals(most=…), or until= the time of the last, lists more." if len(found) > most else None,
             refusals=tuple(map(answers.Refusal.of_row, found[:most])),
         )
@@ -306,10 +304,8 @@ class Shelf:
         quotes it, or words that were said where that is kept.
         """  # noqa: D205 - one sentence
         with self._asking() as queries:
-            found = [*queries.find(text), *queries.named(text), *queries.refused_with(text.strip())]
-            hits = queries.search(text, most=10)
-        matches = (*map(answers.Match.of_found, dict.fromkeys(found)), *map(answers.Match.of_hit, hits))
-        return answers.Matches(says=f"{_many(len(matches), 'match', 'matches')}.", found=matches)
+            matches = tuple(map(answers.Match.of, queries.matches(text)))
+        return answers.Matches(says=f"{many(len(matches), 'match', 'matches')}.", found=matches)
 
     def spend(  # noqa: PLR0913 - as above
         self,
@@ -334,9 +330,9 @@ class Shelf:
         with self._asking() as queries:
             table = queries.spend(names, since=begin, until=end, where=where)
         page = table.groups[start : start + _MOST]
-        groups = f"{_many(len(table.groups), 'group')}{_part(len(page), len(table.groups))}"
+        groups = f"{many(len(table.groups), 'group')}{_part(len(page), len(table.groups))}"
         return answers.Spending(
-            says=f"{table.total.cost_text} in {_many(table.total.requests, 'request')}, {groups}.",
+            says=f"{table.total.cost_text} in {many(table.total.requests, 'request')}, {groups}.",
             next=_more(f"spend(by={by!r}, ", start, len(table.groups)),
             total=answers.Sum.of(table.total),
             groups=tuple(answers.Sum.of_group(group, names) for group in page),
@@ -359,7 +355,7 @@ class Shelf:
             shared, trouble = self._budgets()
             found += map(answers.Limit.of_budget, shared)
         return answers.Limits(
-            says=f"{_many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}. {trouble}".rstrip(),
+            says=f"{many(len(found), 'limit')}{_part(min(_MOST, len(found)), len(found))}. {trouble}".rstrip(),
             limits=tuple(found[:_MOST]),
         )
 
@@ -368,8 +364,8 @@ class Shelf:
         found = self._open()
         page = found[start : start + _MOST]
         programs = sum(row.scope is None for row in found)
-        inside = _many(len(found) - programs, "open run, agent or block", "open runs, agents and blocks")
-        says = f"{_many(programs, 'program')} with {inside}." if found else "Nothing runs now that keeps its runs in this store."
+        inside = many(len(found) - programs, "open run, agent or block", "open runs, agents and blocks")
+        says = f"{many(programs, 'program')} with {inside}." if found else "Nothing runs now that keeps its runs in this store."
         return answers.Running(says=says, next=_more("running(", start, len(found)), scopes=tuple(map(answers.Scope.of, page)))
 
     def waiting_approvals(
@@ -383,7 +379,7 @@ class Shelf:
         found = [each for each in every if each.id.startswith(id)]
         room, now = MOST_WRITTEN if id else _MOST_ARGUMENTS, time.time()
         return answers.Approvals(
-            says=f"{_many(len(found), 'call waits', 'calls wait')}{_part(min(most, len(found)), len(found))}.",
+            says=f"{many(len(found), 'call waits', 'calls wait')}{_part(min(most, len(found)), len(found))}.",
             next="`ravi-otel approvals`, or the page of `ravi-otel ui`, is where your user decides." if found else None,
             waiting=tuple(answers.Waiting.of(each, room, now) for each in found[:most]),
         )
@@ -396,7 +392,7 @@ class Shelf:
         Its program hears of it at the next call of a model or tool; a block is closed instead.
         """
         row, scope = self._found(id)
-        row.watched.session.cancel(id, reason or None, by=_BY)
+        row.watched.session.command("cancel", id, reason=reason or None, by=_BY)
         return answers.Answer(says=f"{_whose(row, scope)} is told to end.")
 
     def set_limit(
@@ -413,7 +409,7 @@ class Shelf:
         if known is None:
             raise ConfigurationError(f"{whose} has no limit {clean(limit, 40)!r}. `limits` lists those that count now.")
         amount = known.read_amount(value)
-        row.watched.session.set_limit(id, known.kind, amount, by=_BY)
+        row.watched.session.command("set_limit", id, kind=known.kind, value=amount, by=_BY)
         return answers.Answer(says=f"{known.kind} of {whose} is {known.amount(amount)} now, and was {known.amount(known.limit)}.")
 
     # -- where it is asked ----------------------------------------------------------------------------------------
@@ -464,10 +460,6 @@ def _between(since: str, until: str) -> tuple[int | None, int | None]:
 
 def _given(where: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in where.items() if value}
-
-
-def _many(number: int, one: str, several: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def _more(call: str, start: int, of: int) -> str | None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_otel._cli.runs import ending, is_unseen, outcome
 from ravi_otel.hooks._events import LimitReading
-from ravi_otel.local._answers import CallView, Found, Group, Hit, Json, Node, RunRow, Spent, objects_of
+from ravi_otel.local._answers import CallView, Found, Group, Json, Node, RunRow, Spent, objects_of
 from ravi_otel.local._shared_budgets import Shown
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, money, percent, short_usd
 from ravi_otel.local.live._client import Row
@@ -388,19 +388,14 @@ class Match(Part):
     """Be something that fits what was looked for."""
 
     kind: str
-    id: str | None = None
+    id: str
     run: str | None = None
     text: Written
 
     @classmethod
-    def of_found(cls, found: Found) -> Self:
-        """Return what an id, a name or a sentence led to."""
+    def of(cls, found: Found) -> Self:
+        """Return what an id, a name, a sentence or words led to."""
         return cls(kind=found.kind, id=clean(found.id, MOST_NAME), run=name_of(found.run), text=Written.of(found.title))
-
-    @classmethod
-    def of_hit(cls, hit: Hit) -> Self:
-        """Return a call in which the words were said."""
-        return cls(kind="said in", id=name_of(hit.item), run=clean(hit.run, MOST_NAME), text=Written.of(hit.snippet))
 
 
 class Matches(Answer):

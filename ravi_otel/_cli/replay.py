@@ -17,7 +17,7 @@ from ravi_otel.local._otlp import SIGNALS, Signal
 from ravi_otel.local._queries import Queries
 from ravi_otel.local._replay import PROTOCOLS, ReplayError, Sent, backend, size
 from ravi_otel.local._replay import replay as send
-from ravi_otel.local._wording import clean, count
+from ravi_otel.local._wording import clean, count, many
 
 _PATIENCE_S = 1.0
 _UNITS = {"traces": "span", "metrics": "metric point", "logs": "log record"}
@@ -57,9 +57,7 @@ def replay(
     where, shown = clean(to.shown(), 200), clean(run_id)
     click.echo(f"Sent {_amounts(sent)} of run {shown} to {where}." if sent.requests else f"Run {shown} holds nothing to send.")
     if sent.left_out:
-        click.echo(
-            f"{count(sent.left_out)} {_plural('record', sent.left_out)} could not be read and {_was(sent.left_out)} left out.", err=True
-        )
+        click.echo(f"{many(sent.left_out, 'record')} could not be read and {_was(sent.left_out)} left out.", err=True)
     if sent.rejected:
         said = f": {clean(sent.said, 200)}" if sent.said else "."
         msg = f"the backend took the requests and rejected {count(sent.rejected)} of what was in them{said}"
@@ -67,12 +65,8 @@ def replay(
 
 
 def _amounts(sent: Sent) -> str:
-    told = [f"{count(sent.items[signal])} {_plural(_UNITS[signal], sent.items[signal])}" for signal in SIGNALS if sent.items.get(signal)]
+    told = [many(sent.items[signal], _UNITS[signal]) for signal in SIGNALS if sent.items.get(signal)]
     return ", ".join(told[:-1]) + f" and {told[-1]}" if len(told) > 1 else told[0] if told else "nothing"
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
 
 
 def _was(number: int) -> str:

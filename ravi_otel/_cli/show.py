@@ -48,16 +48,16 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
 
 
 def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, json_too: bool) -> None:
-    head, launch, record = queries.run(run), queries.launch(run), queries.record(run, scope=scope)
-    lost([head])
+    record = queries.record(run, scope=scope)
+    lost([record.head])
     calls = [node.id for node, _ in record.walk() if isinstance(node, Leaf)] if content else []
     said = {call: view for call in calls[:_MOST_CALLS] if (view := queries.call(call)).captured}
     if json_too:
-        document = {**run_facts(queries.store, head, launch), **record.as_json()}
+        document = {**run_facts(queries.store, record), **record.as_json()}
         document |= {"content": {call: _said(view) for call, view in said.items()}} if content else {}
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    _head(head, launch)
+    _head(record.head, record.launch)
     render(record, console())
     for view in said.values():
         tell("")

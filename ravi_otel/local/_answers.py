@@ -344,21 +344,12 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Be something that an id names, and the run it is in."""
+    """Be something that an id or words lead to, and the run it is in; the title of what they were said in has them between « and »."""
 
     kind: str
     id: str
     run: str | None
     title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """Be a call in which words were found: `snippet` has them between « and »."""
-
-    item: str | None
-    run: str
-    snippet: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ import sqlite3
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
@@ -25,7 +24,6 @@ from ravi_otel.local._answers import (
     Found,
     Glance,
     Group,
-    Hit,
     Json,
     Note,
     Refused,
@@ -54,14 +52,13 @@ from ravi_otel.local._answers import (
     waited_in,
 )
 from ravi_otel.local._store import REPORTED, SUMS, UNENDED, Store, StoredRow, Sums, alive_and_gone
-from ravi_otel.local._stored_tree import ADDED, IN_RUNS, OF_TOOL, TOOLS, StoredRecord, launch_facts, leaf_of
-from ravi_otel.local._tree import MOST, Leaf, RunRecord, event_fields, node_of, nodes_of
-from ravi_otel.local._wording import clean, like, matching, named_time, offset_at
+from ravi_otel.local._stored_tree import ADDED, IN_RUNS, OF_TOOL, TOOLS, StoredRecord, leaf_of
+from ravi_otel.local._tree import MOST, Leaf, event_fields, node_of, nodes_of
+from ravi_otel.local._wording import clean, like, matching
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
 HOUR_NS: Final = 3_600 * NANO
-_DAY_NS: Final = 24 * HOUR_NS
 LEAST_PREFIX: Final = 4
 _MOST_FOUND: Final = 20
 _MOST_FACETS: Final = 50
@@ -162,7 +159,7 @@ class Queries:
         small = [row for row in rows if row.spent.requests <= _MOST_DRAWN]
         times = [(row.run, row.began, row.duration or max(1, time.time_ns() - row.began)) for row in small]
         parts: dict[str, list[int]] = defaultdict(lambda: [0] * DRAWN)
-        for row in self._rows(_GROWTH, {"times": json.dumps(times)}):
+        for row in self._rows(_GROWTH, {"runs": json.dumps([row.run for row in small]), "times": json.dumps(times)}):
             parts[row["top"]][min(DRAWN - 1, max(0, row["part"]))] += row["cost"]
         fullest = {row["top"]: row["limit_json"] for row in self._rows(_FULLEST, {"runs": json.dumps([row.run for row in rows])})}
         return tuple(Glance.of(parts.get(row.run, ()), fullest.get(row.run)) for row in rows)
@@ -203,8 +200,7 @@ class Queries:
 
     def _inside(self, run: str) -> list[str]:
         """List a run and all runs in it, itself first."""
-        found = self._rows(_INSIDE, {"run": run})
-        return [row["run"] for row in found]
+        return [row["run"] for row in self._rows(f"{_INNER} SELECT run FROM inner_runs", {"runs": json.dumps([run])})]
 
     def _ends(self, runs: Sequence[str]) -> dict[str, tuple[str, str | None]]:
         """Find how the outermost run or agent in each run ended that did not come to its end, the first of several."""
@@ -215,18 +211,13 @@ class Queries:
 
     # -- one run --------------------------------------------------------------------------------------------------
 
-    def record(self, run: str, *, most: int = MOST, scope: str | None = None) -> RunRecord:
-        """Give a run's tree as the live record of the same run has it, for the terminal; with `scope` only what is in that one."""
-        return self._record(run, most, scope)
-
-    def launch(self, run: str) -> Json | None:
-        """Give what is known of the `ravi-otel run` of that id; None where it is none."""
-        rows = self._rows("SELECT * FROM launches WHERE launch = :run", {"run": run})
-        return launch_facts(dict(rows[0])) if rows else None
+    def record(self, run: str, *, most: int = MOST, scope: str | None = None) -> StoredRecord:
+        """Give a run's tree, up to so many nodes, with its head and what was launched; with `scope` only what is in that one."""
+        return StoredRecord(self._rows, self.run(run), self._inside(run), most, scope)
 
     def tree(self, run: str, *, most: int = 100_000) -> RunTree:
         """Give one run whole, up to so many nodes."""
-        record, place = self._record(run, most), {"runs": json.dumps(self._inside(run))}
+        record, place = self.record(run, most=most), {"runs": json.dumps(self._inside(run))}
         limits = record.limits()
         notes = [note_of(row) for row in self._rows(f"SELECT * FROM notes WHERE {IN_RUNS}", place)]
         notes += [
@@ -242,9 +233,6 @@ class Queries:
             left_out=sum(record.left_out.values()),
             launch=record.launch,
         )
-
-    def _record(self, run: str, most: int, scope: str | None = None) -> StoredRecord:
-        return StoredRecord(self._rows, self.run(run), self._inside(run), most, scope)
 
     def curves(self, run: str) -> tuple[Curve, ...]:
         """Give where each limit of a run, and of what is in it, stood over its time."""
@@ -363,45 +351,29 @@ class Queries:
         for start, end in [(since, until)] if first > last else [(since, first), (last, until)]:
             if start is not None and end is not None and start < end:
                 sources += _as_hours(f"began >= {start} AND began < {end}")
-        changes = self._offsets(first, last) if _DAYS & set(by) else []
-        cut = [hour for hour in _midnights(changes) if first <= hour < last]
+        split = f"SELECT DISTINCT hour FROM hourly WHERE hour >= {first} AND hour < {last} AND {_SPLIT}"
+        cut = [row["hour"] for row in self._rows(split)] if _DAYS & set(by) else []
         if cut:
             sources[0] += " AND hour NOT IN (SELECT value FROM json_each(:cut))"
             sources += _as_hours(_IN_HOURS)
-        return self._added(by, sources, where, changes, {"cut": json.dumps(cut)})
-
-    def _offsets(self, first: int, last: int) -> list[tuple[int, int]]:
-        """List from when on local time is how much ahead of UTC, and at the end the hour after the last."""
-        found = self._rows("SELECT min(hour), max(hour) FROM hourly")[0]
-        first, last = max(first - HOUR_NS, _int(found[0])), min(last + HOUR_NS, _int(found[1]))
-        last = max(first, min(last, first + _MOST_HOURS * HOUR_NS))
-        changes: list[tuple[int, int]] = []
-        for hour in range(first, last + 1, HOUR_NS):
-            offset = offset_at(hour)
-            if not changes or changes[-1][1] != offset:
-                changes.append((hour, offset))
-        return [*changes, (last + HOUR_NS, changes[-1][1])]
+        return self._added(by, sources, where, {"cut": json.dumps(cut)})
 
     def _of_runs(self, by: Sequence[str], since: int | None, until: int | None, where: SpendFilter) -> _Groups:
         """Add up what belongs to runs: by their own sums where all of a run fits, else by its calls."""
         within = [f"began >= {since}"] * (since is not None) + [f"began < {until}"] * (until is not None)
         sources: list[str] = []
-        changes: _Changes = []
         apart = any(each not in _WHOSE and not each.startswith(_TAG) for each in by)
-        if apart or any((where.model, where.agent, where.tool, where.provider)):
-            changes = self._offsets(since or 0, _FOREVER if until is None else until) if _DAYS & set(by) else []
-        else:
+        if not apart and not any((where.model, where.agent, where.tool, where.provider)):
             inside = [f"coalesce(began, 0) >= {since}"] * (since is not None) + [f"ended < {until}"] * (until is not None)
             outside = [f"coalesce(began, 0) >= {until}"] * (until is not None) + [f"ended < {since}"] * (since is not None)
             whole = f"coalesce({' AND '.join(inside) or '1'}, 0)"
             sources = [f"{_RUNS_AS_HOURS} WHERE {whole}"]
             within.append(f"run IN (SELECT run FROM runs WHERE NOT {whole} AND NOT coalesce({' OR '.join(outside) or '0'}, 0))")
         sources += _as_hours(" AND ".join(within) or "1", _OF_ONE_RUN)
-        return self._added(by, sources, where, changes, {})
+        return self._added(by, sources, where, {})
 
-    def _added(self, by: Sequence[str], sources: Sequence[str], where: SpendFilter, changes: _Changes, values: dict[str, Any]) -> _Groups:
-        """Add up the rows of these sources by each key; `changes` say which local day an hour is of."""
-        day = _day(changes) if changes else ""
+    def _added(self, by: Sequence[str], sources: Sequence[str], where: SpendFilter, values: dict[str, Any]) -> _Groups:
+        """Add up the rows of these sources by each key."""
         conditions, chosen = _spend_conditions(where)
         values |= chosen
         if "tool" in by:
@@ -409,24 +381,14 @@ class Queries:
         source = f"({' UNION ALL '.join(sources)}) WHERE {' AND '.join(conditions) or '1'}"
         keys: list[str] = []
         for at, each in enumerate(by):
-            if each.startswith(_TAG):
-                values[f"tag{at}"] = each.removeprefix(_TAG)
-                keys.append(f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at}) AS key{at}")
-            else:
-                keys.append(f"{day if each in _DAYS else _WHOLE_HOUR if each == 'hour' else each} AS key{at}")
+            values[f"tag{at}"] = each.removeprefix(_TAG)
+            tag = f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at})"
+            keys.append(f"nullif({tag if each.startswith(_TAG) else _TIMES.get(each, each)}, '') AS key{at}")
         statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {ADDED} FROM {source}"
         if keys:
             statement += f" GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}"
-        found: _Groups = {}
-        for row in self._rows(statement, values):
-            if row["calls"] is not None:
-                key = tuple(named_time(each, row[at]) if each in _TIMES else row[at] or None for at, each in enumerate(by))
-                sums, before = sums_in(row), found.get(key)
-                if before is not None:  # another day of the same week
-                    sums.add(before[2])
-                calls, spent = (0, 0) if before is None else before[:2]
-                found[key] = (calls + row["calls"], spent + (row["spent_ns"] or 0), sums)
-        return found
+        rows = self._rows(statement, values)
+        return {row[: len(by)]: (row["calls"], row["spent_ns"] or 0, sums_in(row)) for row in rows if row["calls"] is not None}
 
     # -- refusals, ids and words ----------------------------------------------------------------------------------
 
@@ -488,10 +450,14 @@ class Queries:
         rows = self._rows(f"{_REFUSED_WITH} ORDER BY began DESC LIMIT :most", {"text": like_text, "whole": text, "most": most})
         return tuple(Found("refused", row["call"], row["run"], clean(row["sentence"], 400)) for row in rows)
 
-    def search(self, text: str, *, most: int = 50) -> tuple[Hit, ...]:
+    def search(self, text: str, *, most: int = 10) -> tuple[Found, ...]:
         """Find calls by words of what was said in them; words are all looked for, and "several in quotes" as they stand."""
         rows = self._rows(_SEARCH, {"words": matching(text), "most": most})
-        return tuple(Hit(row["item"], row["run"], clean(row["snippet"], 400)) for row in rows)
+        return tuple(Found("said in", row["item"] or row["run"], row["run"], clean(row["snippet"], 400)) for row in rows)
+
+    def matches(self, text: str) -> tuple[Found, ...]:
+        """Find what an id, a name, the sentence of a refusal or a line that quotes it, or words that were said lead to."""
+        return tuple(dict.fromkeys((*self.find(text), *self.named(text), *self.refused_with(text.strip()), *self.search(text))))
 
     # -- two runs, and limits -------------------------------------------------------------------------------------
 
@@ -560,17 +526,25 @@ class Queries:
 
 # -- what is asked ------------------------------------------------------------------------------------------------
 
-_Changes = Sequence[tuple[int, int]]
 _Groups = dict[tuple[str | None, ...], tuple[int, int, Sums]]
 
 GROUPINGS: Final = ("hour", "day", "week", "month", "model", "provider", "agent", "tool", "user", "tenant", "session", "run")
 """What spend is added up by, besides `tag.KEY`."""
 
 _TAG: Final = "tag."
+_LOCAL: Final = f"hour / {NANO}, 'unixepoch', 'localtime'"
+_THURSDAY: Final = f"{_LOCAL}, '-3 days', 'weekday 4'"
+"""That of its week, by which ISO 8601 counts."""
+
+_TIMES: Final[Mapping[str, str]] = {
+    "hour": f"strftime('%Y-%m-%d %H:%M', (hour - hour % {HOUR_NS}) / {NANO}, 'unixepoch', 'localtime')",
+    "day": f"date({_LOCAL})",
+    "week": f"strftime('%Y-W', {_THURSDAY}) || printf('%02d', (strftime('%j', {_THURSDAY}) + 6) / 7)",
+    "month": f"strftime('%Y-%m', {_LOCAL})",
+}
 _DAYS: Final = frozenset({"day", "week", "month"})
-_TIMES: Final = _DAYS | {"hour"}
-_MOST_HOURS: Final = 100_000
-"""Hours, some eleven years, over which days are told by the daylight saving of their time."""
+_SPLIT: Final = f"{_TIMES['day']} != date((hour + {HOUR_NS} - 1) / {NANO}, 'unixepoch', 'localtime')"
+"""Whether a local day begins within an hour of UTC: where local time is not whole hours ahead."""
 
 _OF_RUNS: Final = frozenset({"session", "run"})
 _WHOSE: Final = frozenset({"session", "run", "user", "tenant"})
@@ -645,10 +619,13 @@ _ORDERS: Final[Mapping[str, str]] = {
     "refused": "refused",
     "requests": "requests",
 }
-_ENDS: Final = f"""
+_INNER: Final = """
     WITH RECURSIVE inner_runs(top, run, level) AS (
         SELECT value, value, 0 FROM json_each(:runs)
-        UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
+        UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)"""
+"""Each of these runs with the runs in it, itself first."""
+
+_ENDS: Final = f"""{_INNER}
     SELECT top, {_ENDED.format("scopes.")} AS status, stop_reason FROM inner_runs JOIN scopes ON scopes.run = inner_runs.run
     WHERE kind IN ('run', 'agent') AND NOT (kind = 'run' AND scopes.run = top) AND status NOT IN ('ok', 'open')
     ORDER BY 1000 * level + iif(kind = 'run', 0, 1 + coalesce(depth, 0)), began"""
@@ -666,18 +643,12 @@ DRAWN: Final = 16
 """Equal parts of a run's time in which a row shows how its cost grew."""
 
 _MOST_DRAWN: Final = 5_000
-_GROWTH: Final = f"""
-    WITH RECURSIVE inner_runs(top, began, took, run, level) AS (
-        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[0]'), 0
-        FROM json_each(:times)
-        UNION ALL SELECT top, inner_runs.began, took, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run
-        WHERE level < 50)
-    SELECT top, (calls.began + coalesce(calls.duration, 0) - inner_runs.began) * {DRAWN} / (took + 1) AS part, sum(cost_nano) AS cost
-    FROM inner_runs CROSS JOIN calls ON calls.run = inner_runs.run WHERE cost_nano > 0 GROUP BY 1, 2"""
-_FULLEST: Final = """
-    WITH RECURSIVE inner_runs(top, run, level) AS (
-        SELECT value, value, 0 FROM json_each(:runs)
-        UNION ALL SELECT top, runs.run, level + 1 FROM inner_runs JOIN runs ON runs.parent = inner_runs.run WHERE level < 50)
+_GROWTH: Final = f"""{_INNER},
+    times(top, began, took) AS (
+        SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]') FROM json_each(:times))
+    SELECT top, (calls.began + coalesce(calls.duration, 0) - times.began) * {DRAWN} / (took + 1) AS part, sum(cost_nano) AS cost
+    FROM inner_runs JOIN times USING (top) CROSS JOIN calls ON calls.run = inner_runs.run WHERE cost_nano > 0 GROUP BY 1, 2"""
+_FULLEST: Final = f"""{_INNER}
     SELECT top, told.value AS limit_json, max(coalesce(json_extract(told.value, '$.ratio'), -1)
         - iif(json_extract(told.value, '$.limit') IN ('agents', 'fan_out', 'depth'), 2, 0)) AS fullness
     FROM (SELECT top, limits FROM inner_runs CROSS JOIN scopes ON scopes.run = inner_runs.run WHERE limits IS NOT NULL
@@ -685,10 +656,6 @@ _FULLEST: Final = """
     CROSS JOIN json_each(CASE WHEN json_valid(kept.limits) THEN kept.limits ELSE '[]' END) AS told
     WHERE told.type = 'object' AND json_extract(told.value, '$.scope') IN ('run', 'agent', 'block', 'handoff')
     GROUP BY top"""
-_INSIDE: Final = """
-    WITH RECURSIVE inner_runs(run) AS (
-        SELECT :run UNION SELECT runs.run FROM inner_runs JOIN runs ON runs.parent = inner_runs.run)
-    SELECT run FROM inner_runs"""
 _TOPS: Final = """
     WITH RECURSIVE gone(id) AS (SELECT value FROM json_each(:gone)), tops(top, run) AS (
         SELECT * FROM (SELECT run, run FROM runs WHERE parent IS NULL AND began >= :since AND began < :until
@@ -738,7 +705,6 @@ _WHOSE_CALL: Final = "coalesce(agent, '') AS agent, {tool} AS tool, coalesce(use
 _QUARTER_OF: Final = f"began - began % {HOUR_NS // 4} AS hour"
 """When a call began, to the quarter of an hour: local time is ahead of UTC by so many of them."""
 
-_WHOLE_HOUR: Final = f"hour - hour % {HOUR_NS}"
 _IN_HOURS: Final = (
     "rowid IN (SELECT part.rowid FROM json_each(:cut) AS cut CROSS JOIN {0} AS part"
     f" ON part.{{1}} >= cut.value AND part.{{1}} < cut.value + {HOUR_NS})"
@@ -815,23 +781,7 @@ _NAMED: Final = (
 """Where an id may stand, in the order in which it is looked for: kind, table, columns, the run's column, and what is called by it."""
 
 
-# -- times ---------------------------------------------------------------------------------------------------------
-
-
-def _day(changes: Sequence[tuple[int, int]]) -> str:
-    """Write which local day an hour is of, as a number; the offset from UTC changes where daylight saving does."""
-    written = str(changes[-1][1])
-    for (_, offset), (hour, _later) in reversed(list(pairwise(changes))):
-        written = f"iif(hour < {hour}, {offset}, {written})"
-    return f"(hour + {written}) / {_DAY_NS}"
-
-
-def _midnights(changes: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """List the hours of UTC in which a local day begins, other than with them: where local time is not whole hours ahead."""
-    for (start, offset), (end, _) in pairwise(changes):
-        if offset % HOUR_NS:
-            midnight = -(-(start + offset) // _DAY_NS) * _DAY_NS - offset
-            yield from range(midnight - midnight % HOUR_NS, end, _DAY_NS)
+# -- pages of runs -------------------------------------------------------------------------------------------------
 
 
 def _int(value: Any) -> int:

@@ -1,8 +1,9 @@
-"""Show a record on a terminal: the run as a tree with its figures, and its budgets, worst first. The only module here that knows `rich`."""
+"""Show a record on a terminal: the run as a tree with its figures, and its limits, worst first. The only module here that knows `rich`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from typing import IO, Final
 
@@ -12,8 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ravi_otel.local._tree import Budget, Figures, Line, RunRecord, Tone, budgets, left_out, legend, lines
-from ravi_otel.local._wording import plain
+from ravi_otel.hooks._events import LimitReading
+from ravi_otel.local._tree import Branch, Figures, Line, RunRecord, Tone, left_out, legend, lines, scope_title, tone_of
+from ravi_otel.local._wording import UNKNOWN, amount, clean, count, percent, plain
+from ravi_otel.policy._limits import ScopeKind
 
 _STYLES: Final[dict[Tone, str]] = {
     "scope": "bold",
@@ -31,6 +34,9 @@ _LEAST_NAME: Final = 34
 _LEAST_TABLE: Final = 72
 _COLUMNS: Final = ("scope", "limit", "allowed", "used", "held", "%", "events", "denied")
 _EVENTS: Final = _COLUMNS.index("events")
+_SHARE: Final = _COLUMNS.index("%")
+_AROUND: Final = (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
+_MOST_LIMITS: Final = 30
 
 
 class _Console(Console):
@@ -47,13 +53,13 @@ def console(stream: IO[str] | None = None, *, width: int | None = None) -> Conso
 
 
 def render(record: RunRecord, to: Console) -> None:
-    """Print the tree, the budget table, and what did not fit."""
+    """Print the tree, the table of limits, and what did not fit."""
     _print_tree(to, list(lines(record)))
-    found, more = budgets(record)
-    if found:
+    limits = record.limits()
+    if limits:
         to.print()
-        _print_budgets(to, found, more, observed=record.observed)
-        if any(reading.held > 0 and branch.status != "open" for branch, reading in record.limits()):
+        _print_limits(to, limits, observed=record.observed)
+        if any(reading.held > 0 and branch.status != "open" for branch, reading in limits):
             _print(to, Text(_STILL_HELD, "dim"), wrap=True)
     missing = left_out(record)
     if missing:
@@ -175,31 +181,44 @@ def _cut(text: str, width: int) -> str:
     return f"{set_cell_size(text, width - 1)}…" if width > 1 else ""
 
 
-# -- the budgets --------------------------------------------------------------------------------------------------
+# -- the limits ---------------------------------------------------------------------------------------------------
 
 
-def _print_budgets(to: Console, budgets: list[Budget], more: str, *, observed: bool) -> None:
+def _print_limits(to: Console, limits: Sequence[tuple[Branch, LimitReading]], *, observed: bool) -> None:
+    """Print the fullest as a table, or where that is too wide as two lines each, and how many more there are."""
+    rows = [(_cells(branch, reading), _STYLES[tone_of(reading)]) for branch, reading in limits[:_MOST_LIMITS]]
     if to.width < _LEAST_TABLE:
-        for budget in budgets:
-            _print(to, Text(f"{budget.scope}: {budget.limit}", _STYLES[budget.tone]), wrap=True)
-            _print(to, Text(_phrase(budget, observed=observed)), wrap=True)
+        for (scope, limit, allowed, used, held, share, events, denied), style in rows:
+            told = (f"{used} of {allowed}", share, f"{held} held", events, f"{denied} {'would be denied' if observed else 'denied'}")
+            _print(to, Text(f"{scope}: {limit}", style), wrap=True)
+            _print(to, Text("  " + " · ".join(filter(None, told))), wrap=True)
     else:
-        to.print(_table(to, budgets, observed=observed))
+        to.print(_table(to, rows, observed=observed))
     if observed:
         _print(to, Text("Only observed: what the last column counts was let through.", "yellow"), wrap=True)
-    if more:
-        _print(to, Text(more, "dim"))
+    rest = limits[_MOST_LIMITS:]
+    if rest:
+        _print(to, Text(f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}", "dim"))
 
 
-def _phrase(budget: Budget, *, observed: bool) -> str:
-    denied = f"{budget.denied} would be denied" if observed else f"{budget.denied} denied"
-    parts = [f"{budget.used} of {budget.allowed}", budget.share, f"{budget.held} held", budget.events, denied]
-    return "  " + " · ".join(part for part in parts if part)
+def _cells(branch: Branch, reading: LimitReading) -> tuple[str, ...]:
+    """Return what the columns say of one limit."""
+    limit, scope = reading.limit, scope_title(branch, 40)
+    if branch.facts.kind is ScopeKind.RUN and reading.scope in _AROUND:  # it stands with the run that it is around
+        scope = f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip()
+    events = [clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)]
+    if reading.declared is not None:  # another value was set than the one that is written
+        events.append(f"set by {clean(reading.set_by, 20)}" if reading.set_by else "set anew")
+    amounts = (amount(limit.kind, each) for each in (limit.amount, reading.used, reading.held))
+    denied = UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied)
+    return scope, clean(reading.title, 60), *amounts, percent(reading.ratio), ", ".join(events), denied
 
 
-def _table(to: Console, budgets: list[Budget], *, observed: bool) -> Table:
+def _table(to: Console, limits: Sequence[tuple[tuple[str, ...], str]], *, observed: bool) -> Table:
     columns = (*_COLUMNS[:-1], "would be denied") if observed else _COLUMNS
-    rows = [_cells(budget, ascii_only=to.options.ascii_only) for budget in budgets]
+    rows = [tuple(cell.removesuffix(" %") if at == _SHARE else cell for at, cell in enumerate(cells)) for cells, _ in limits]
+    if to.options.ascii_only:
+        rows = [tuple(map(plain, cells)) for cells in rows]
     widths = [max(cell_len(head), *(cell_len(row[at]) for row in rows)) for at, head in enumerate(columns)]
     spare = to.width - sum(widths) - 2 * len(widths)
     if spare < 0:
@@ -211,15 +230,7 @@ def _table(to: Console, budgets: list[Budget], *, observed: bool) -> Table:
     for at, (head, width) in enumerate(zip(columns, widths, strict=True)):
         names = at in (0, 1, _EVENTS)
         table.add_column(head, width=width, justify="left" if names else "right", no_wrap=at != _EVENTS, overflow="ellipsis")
-    for budget, row in zip(budgets, rows, strict=True):
-        style = "" if budget.tone == "quiet" else _STYLES[budget.tone]
-        table.add_row(
-            *(Text(_cut(cell, width) if at == 0 else cell, style) for at, (cell, width) in enumerate(zip(row, widths, strict=True)))
-        )
+    for (scope, *rest), (_, style) in zip(rows, limits, strict=True):
+        loud = "" if style == _STYLES["quiet"] else style
+        table.add_row(*(Text(cell, loud) for cell in (_cut(scope, widths[0]), *rest)))
     return table
-
-
-def _cells(budget: Budget, *, ascii_only: bool) -> tuple[str, ...]:
-    share = budget.share.removesuffix(" %")
-    cells = (budget.scope, budget.limit, budget.allowed, budget.used, budget.held, share, budget.events, budget.denied)
-    return tuple(plain(cell) for cell in cells) if ascii_only else cells

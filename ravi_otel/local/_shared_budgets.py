@@ -5,57 +5,46 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol, TypeGuard
+from typing import Any, Final
 
 from ravi_otel._enforcement.ledger.choosing import VARIABLE, read_choice
-from ravi_otel._enforcement.ledger.operators import Counter, Named, Operated, named
+from ravi_otel._enforcement.ledger.operators import Counter, Named, named
 from ravi_otel._enforcement.ledger.sqlite.ledger import SqliteLedger
+from ravi_otel._enforcement.ledger.store_ledger import StoreLedger
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import UNKNOWN, clean
 from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._limits import UNITS, ScopeKind, public_amount
+from ravi_otel.supervisor import AuditLog
+from ravi_otel.supervisor.approval._queue import current_login
 
 MOST_NAME: Final = 40
-_VERBS: Final = ("list_accounts", "set_limit", "accept_loss", "close_scope", "close")
-
-
-class Opened(Operated, Protocol):
-    """Be a store that can be closed again."""
-
-    def close(self) -> None:
-        """Let it go."""
-        ...
-
-
-def is_operated(store: object) -> TypeGuard[Opened]:
-    """Tell that an operator can look into a store."""
-    return all(callable(getattr(store, verb, None)) for verb in _VERBS)
 
 
 @contextmanager
-def opened(url: str | None, *, made: Callable[[str], object] | None = None) -> Generator[tuple[Opened, str]]:
-    """Open the store of a URL, give it with its name for people, and close it at the end.
+def opened(url: str | None, *, made: Callable[[str], object] | None = None) -> Generator[tuple[StoreLedger, str]]:
+    """Open the ledger of a URL, give it with its name for people, and close it at the end.
 
     A file is made only with `made`, which is told so. ConfigurationError for one in which an operator cannot look.
     """
     if not url:
         raise ConfigurationError(f"No ledger is named. Give --ledger sqlite:PATH or redis://HOST:6379, or set {VARIABLE}.")
     choice = read_choice("--ledger", url)
-    if choice.store == "sqlite" and not Path(choice.url).exists():
-        if made is None:
-            raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
-        made(f"There is no file {choice.url} yet: it is made. If programs count in another one, name that.")
-    store: object = SqliteLedger(choice.url, create=made is not None) if choice.store == "sqlite" else choice.open()
-    if not is_operated(store):
+    if choice.store == "memory":
         raise ConfigurationError(
             f"--ledger {choice.shown.removesuffix(':')}: its counters are in the process that counts, so nobody else can see them. "
             "Give sqlite:PATH or redis://HOST:6379."
         )
+    if choice.store == "sqlite" and not Path(choice.url).exists():
+        if made is None:
+            raise ConfigurationError(f"--ledger {choice.shown}: there is no such file.")
+        made(f"There is no file {choice.url} yet: it is made. If programs count in another one, name that.")
+    ledger: Any = SqliteLedger(choice.url, create=made is not None) if choice.store == "sqlite" else choice.open()
     apart = "" if choice.namespace == "default" else f", namespace {choice.namespace!r}"
     try:
-        yield store, choice.shown + apart
+        yield ledger, choice.shown + apart
     finally:
-        store.close()
+        ledger.close()
 
 
 class Shown:
@@ -110,4 +99,11 @@ class Shown:
             warn_at=0.8,
             only_watched=self.named is not None and self.named.observes,
             refused=counter.denied,
+        )
+
+    def note(self, log: AuditLog, was: float, now: float, who: str) -> None:
+        """Write down in an audit log that its limit was set, in its public unit, and by whom."""
+        scope, _, name = self.where.partition(":")
+        log.note_limit(
+            self.label, self.kind, was, now, run_id=None, agent_name=None, scope=scope, scope_name=name, who=who, login=current_login()
         )

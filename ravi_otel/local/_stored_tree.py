@@ -80,7 +80,7 @@ _SCOPES: Final = f"""
         UNION SELECT of, parent FROM up JOIN scopes ON scope = at WHERE NOT coalesce({IN_RUNS}, 0)),
     around(of, outer_scope) AS (SELECT of, at FROM up JOIN scopes ON scope = at WHERE {IN_RUNS})
     SELECT scopes.*, outer_scope, runs.parent AS outer_run FROM scopes LEFT JOIN around ON of = scopes.scope LEFT JOIN runs USING (run)
-    WHERE scopes.{IN_RUNS} ORDER BY scopes.began"""
+    WHERE scopes.{IN_RUNS} ORDER BY scopes.began, scopes.rowid"""
 """Each scope with the nearest one around it that is of these runs too, up through sessions and tenants, and with the run around its own."""
 
 
@@ -97,9 +97,7 @@ class StoredRecord(RunRecord):
         self._launch = dict(launches[0]) if launches else None
         self._scopes = rows(_SCOPES, place)
         self._own = next((row for row in self._scopes if row["kind"] == "run" and row["run"] == head.run), None)
-        calls, tools = (rows(_FIRST.format(rows=rows_of, table=table), {**place, "most": most + 1}) for table, rows_of in _ROWS.items())
-        too_many = len(calls) + len(tools) > most  # to be read one by one: their sums are by scope
-        self._summed = [row for statement in _SUMMED for row in rows(statement, place)] if too_many else []
+        calls, tools = (rows(_FIRST.format(rows=rows_of, table=table), {**place, "most": most}) for table, rows_of in _ROWS.items())
         self._branches: dict[str, Branch] = {}
         self._of_run: dict[str, Branch] = {}
         self._of_process: dict[str, Branch] = {}
@@ -113,12 +111,14 @@ class StoredRecord(RunRecord):
             pids = {row["process"]: row["pid"] for row in rows("SELECT process, pid FROM processes WHERE launch = :run", place)}
             self._put_processes(pids, (*self._scopes, *calls, *tools))
         self._put_scopes()
+        for row in (row for statement in _SUMMED for row in rows(statement, place)):
+            self._place(row, row["scope"], row["run"]).own.add(sums_in(row))
+            self.left_out[row["what"]] += row["number"]
         leaves = self._put_leaves("calls", calls, _call_leaf) | self._put_leaves("tools", tools, _tool_leaf)
         for row in rows(f"SELECT * FROM events WHERE {IN_RUNS} ORDER BY at LIMIT {most}", place):
             event = event_of(row)
             if event is not None:
-                around = leaves.get(row["call"] or "") or self._branches.get(row["scope"] or "") or self._place(row)
-                self.put_event(event, around)
+                self.put_event(event, leaves.get(row["call"] or "") or self._place(row, row["scope"], row["run"]))
         self._add_up()
         self._close()
         for branch in self.branches():
@@ -168,44 +168,29 @@ class StoredRecord(RunRecord):
             self.put("scopes", branch, self._root.children)
 
     def _put_scopes(self) -> None:
-        rows = {row["scope"]: row for row in self._scopes if row["scope"] not in self._branches}
-        for row in rows.values():
+        for row in self._scopes:  # in the order in which they began, so that what is around one is there
+            if row["scope"] in self._branches:
+                continue
+            around = self._place(row, row["outer_scope"], row["outer_run"] if row["kind"] == "run" else row["run"])
+            consumed = consumed_in(row["spend"])
             branch = self._branches[row["scope"]] = Branch(
                 _scope_facts(row),
+                around,
                 status=status_in(row),
                 stop_reason=row["stop_reason"],
                 began=int_in(row["began"]) or 0,
                 ended=int_in(row["ended"]) or 0,
                 limits=self._limits(row),
+                own=consumed,
+                consumed=consumed.unsplit_tokens,
             )
-            consumed = consumed_in(row["spend"])
-            branch.own.add(consumed)
-            branch.consumed = consumed.unsplit_tokens
+            self.put("scopes", branch, around.children)
             if branch.facts.kind is ScopeKind.RUN:
                 self._of_run.setdefault(row["run"], branch)
-        for scope in rows:
-            line: list[str] = []
-            at = scope
-            while at in rows and at not in line and self._branches[at].parent is None:
-                line.append(at)
-                at = self._around(rows[at])
-            around = self._root if at in line else self._branches[at]
-            for each in reversed(line):
-                branch = self._branches[each]
-                branch.parent = self._of_process.get(rows[each]["process"], around) if around is self._root else around
-                self.put("scopes", branch, branch.parent.children)
-                around = branch
 
-    def _around(self, row: StoredRow) -> str:
-        """Return the scope around one: the nearest that is in the tree, else the run that it is in."""
-        if row["outer_scope"] in self._branches:
-            return str(row["outer_scope"])
-        around = self._of_run.get((row["outer_run"] if row["kind"] == "run" else row["run"]) or "", self._root)
-        return (self._root if around is self._branches[row["scope"]] else around).facts.scope_id
-
-    def _place(self, row: StoredRow) -> Branch:
-        """Find the scope that a row belongs to; what names none that is known is its run's, or its process's."""
-        found = self._branches.get(row["scope"] or "") or self._of_run.get(row["run"] or "", self._root)
+    def _place(self, row: StoredRow, scope: str | None, run: str | None) -> Branch:
+        """Find what a row is in: that scope where it is known, else the run, else its process."""
+        found = self._branches.get(scope or "") or self._of_run.get(run or "", self._root)
         return self._of_process.get(row["process"], found) if found is self._root else found
 
     # -- leaves and sums --------------------------------------------------------------------------------------------
@@ -213,18 +198,12 @@ class StoredRecord(RunRecord):
     def _put_leaves(
         self, what: Literal["calls", "tools"], rows: Sequence[StoredRow], leaf_of: Callable[[StoredRow], Leaf]
     ) -> dict[str, Leaf]:
+        """Put those that there is room for; all of them are counted, and in the sums of their scopes, already."""
         found: dict[str, Leaf] = {}
-        for row in self._summed:
-            if row["what"] == what:
-                self._place(row).own.add(sums_in(row))
-                self.left_out[what] += row["number"]
         for row in rows:
-            scope, leaf = self._place(row), leaf_of(row)
+            scope, leaf = self._place(row, row["scope"], row["run"]), leaf_of(row)
             scope.reach(leaf.started_ns, leaf.started_ns + (leaf.duration_ns or 0))
-            if not self._summed:
-                scope.own.add(leaf.sums)
-            else:
-                self.left_out[what] -= 1
+            self.left_out[what] -= 1
             self.put(what, leaf, scope.children)
             found[row["call"]] = leaf
         return found

@@ -1,8 +1,7 @@
-"""Hold the tree of a run, each scope and call with its sums; write it as JSON, as lines in plain words, and its budgets as a table."""
+"""Hold the tree of a run, each scope and call with its sums; write it as JSON, and as lines in plain words."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from itertools import groupby
@@ -371,6 +370,13 @@ def explained(figures: str) -> str:
     return "   ".join(f"{mark} {meaning}" for mark, meaning in marks if mark in figures)
 
 
+def tone_of(reading: LimitReading) -> Tone:
+    """Return how loud a limit is: whether it refused something, or is near."""
+    if "limit_exceeded" in reading.events or reading.denied:
+        return "refused"
+    return "warning" if "limit_nearing" in reading.events else "quiet"
+
+
 # -- one line -----------------------------------------------------------------------------------------------------
 
 
@@ -545,63 +551,6 @@ def _roots(record: RunRecord) -> list[Branch | Leaf]:
         children = root.children if bare and isinstance(root, Branch) else [root]
         found.extend([root] if any(isinstance(node, Leaf) for node in children) else children)
     return found
-
-
-# -- the budgets --------------------------------------------------------------------------------------------------
-
-_MOST_LIMITS: Final = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Be one line of the budget table."""
-
-    scope: str
-    limit: str
-    allowed: str
-    used: str
-    held: str
-    share: str
-    events: str
-    denied: str
-    tone: Tone
-
-
-def budgets(record: RunRecord) -> tuple[list[Budget], str]:
-    """Give the table, worst first, and a sentence for what does not fit into it."""
-    found = record.limits()
-    rest = found[_MOST_LIMITS:]
-    more = f"… {len(rest):,} more limits, none above {percent(rest[0][1].ratio)}" if rest else ""
-    return [_budget(branch, reading) for branch, reading in found[:_MOST_LIMITS]], more
-
-
-def _budget(branch: Branch, reading: LimitReading) -> Budget:
-    limit = reading.limit
-    # A limit around a launched run stands with the run: its session's, or its service's.
-    elsewhere = branch.facts.kind is ScopeKind.RUN and reading.scope in (ScopeKind.PROCESS, ScopeKind.TENANT, ScopeKind.SESSION)
-    return Budget(
-        scope=f"{reading.scope.value} {clean(reading.scope_name, 40)}".rstrip() if elsewhere else scope_title(branch, 40),
-        limit=clean(reading.title, 60),
-        allowed=amount(limit.kind, limit.amount),
-        used=amount(limit.kind, reading.used),
-        held=amount(limit.kind, reading.held),
-        share=percent(reading.ratio),
-        events=", ".join([*(clean(event.removeprefix("limit_"), 20) for event in dict.fromkeys(reading.events)), *_set_by(reading)]),
-        denied=UNKNOWN if math.isnan(reading.used) and not reading.denied else count(reading.denied),
-        tone=tone_of(reading),
-    )
-
-
-def _set_by(reading: LimitReading) -> list[str]:
-    """Say that another value was set than the one that is written, and by whom."""
-    return [] if reading.declared is None else [f"set by {clean(reading.set_by, 20)}" if reading.set_by else "set anew"]
-
-
-def tone_of(reading: LimitReading) -> Tone:
-    """Return how loud a limit is: whether it refused something, or is near."""
-    if "limit_exceeded" in reading.events or reading.denied:
-        return "refused"
-    return "warning" if "limit_nearing" in reading.events else "quiet"
 
 
 # -- for programs ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import math
 import re
 import time
 import unicodedata
-from datetime import date, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.policy._limits import CLOCKS, NANO, Kind
@@ -66,6 +66,11 @@ def count(amount: float | None, *, estimated: bool = False) -> str:
     if amount is None or (estimated and not amount):
         return UNKNOWN
     return f"{'~' if estimated else ''}{amount:,}"
+
+
+def many(number: int, one: str, several: str | None = None) -> str:
+    """Write how many there are of a thing: `1 call`, `2 calls`, `2 matches`."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
 
 
 def money(nano: int | None, *, estimated: bool = False) -> str:
@@ -211,25 +216,3 @@ def like(text: str) -> str | None:
     """Write what a name has to have in it; None where nothing is looked for."""
     wanted = re.sub(r"([\\%_])", r"\\\1", text[:_MOST_TEXT].replace("\0", ""))
     return f"%{wanted}%" if wanted else None
-
-
-def named_time(unit: str, number: Any) -> str | None:
-    """Name an hour by its nanoseconds, or a day, and the week and month that it is of, by its number since 1970."""
-    if not isinstance(number, int):
-        return None
-    try:
-        if unit == "hour":
-            return datetime.fromtimestamp(number // NANO).strftime("%Y-%m-%d %H:%M")  # noqa: DTZ006 - local on purpose
-        day = date(1970, 1, 1) + timedelta(days=number)
-        return day.strftime({"day": "%Y-%m-%d", "week": "%G-W%V", "month": "%Y-%m"}[unit])
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def offset_at(hour: int) -> int:
-    """Return how much local time is ahead of UTC at that time, in nanoseconds."""
-    try:
-        offset = datetime.fromtimestamp(hour // NANO).astimezone().utcoffset()
-    except (ValueError, OverflowError, OSError):
-        return 0
-    return 0 if offset is None else round(offset.total_seconds()) * NANO

@@ -180,22 +180,6 @@ class BudgetChange(Model):
     value: str | None = None
 
 
-class LimitAsk(Model):
-    """Ask what another value of a limit of an open scope would do."""
-
-    process: str
-    scope: str
-    kind: str
-    value: str
-
-
-class BudgetAsk(Model):
-    """Ask what another value of a shared budget would do."""
-
-    id: str
-    value: str
-
-
 class Tried(Model):
     """Say what a value would do, as it was `typed`: why it is none, whether it is the one there is, or what it would refuse at once."""
 

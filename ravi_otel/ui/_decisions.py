@@ -96,10 +96,6 @@ class Inbox:
         earlier = self._do(partial(self._queue.earlier, stored))
         return api.Asked(ask=_ask_for(me, stored), earlier=[_ask(each) for each in earlier])
 
-    def request(self, request_id: str) -> ApprovalRequest:
-        """Return what was asked, as its program asked it."""
-        return self.find(request_id).request
-
     def edited(self, request_id: str, edit: api.Edit) -> api.Edited:
         """Return what an edit would run, and its fingerprint; ConfigurationError for what is not alike."""
         stored = self.find(request_id)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,13 +19,13 @@ from ravi_otel._flow import run_sync
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local import _wording as wording
 from ravi_otel.local._shared_budgets import Shown, opened
-from ravi_otel.local._wording import clean, count
+from ravi_otel.local._wording import clean, count, many
 from ravi_otel.local.live._client import Row, Watch, Watched, rows
-from ravi_otel.local.live._protocol import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, RunState
+from ravi_otel.local.live._protocol import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, RunState, ScopeState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor import AuditLog
-from ravi_otel.supervisor.approval._queue import QueueError, current_login
+from ravi_otel.supervisor.approval._queue import QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
 
@@ -146,45 +146,39 @@ class Feed:
                 found.append((each.urgency, known))
         found.sort(key=lambda each: -each[0])
         listed = [limit for _, limit in found]
-        counted: tuple[api.Tone, str] = ("run", f"{_many(len(listed), 'limit')} {'counts' if len(listed) == 1 else 'count'} now")
+        counted: tuple[api.Tone, str] = ("run", f"{many(len(listed), 'limit')} {'counts' if len(listed) == 1 else 'count'} now")
         return api.Limits(says=[counted, *_tell_bars([each.bar for each in listed])], limits=listed)
 
     def do(self, command: api.Command, by: str) -> api.Done:
         """Have a process do it; LiveError or ConfigurationError says why it was not done."""
-        row = self._row(command)
-        scope, session = row.scope, row.watched.session
-        assert scope is not None  # `_row` finds scopes alone
+        row, scope = self._found(command)
         name = f"{scope.kind} {clean(scope.name, _MOST_NAME)}"
+        details: Mapping[str, object] = {}
+        said = f"{name}: {command.op} is done."
         if command.op == "set_limit":
-            limit = _limit_of(row, command.kind)
+            limit = _limit_of(scope, command.kind)
             value = limit.read_amount(command.value or "")
-            session.set_limit(scope.scope_id, limit.kind, value, by=by)
-            said = f"{limit.title} of {name} is {limit.amount(value)} now."
+            details, said = {"kind": limit.kind, "value": value}, f"{limit.title} of {name} is {limit.amount(value)} now."
         elif command.op == "reprioritize":
-            session.reprioritize(scope.scope_id, command.value or "", by=by)
-            said = f"{name} has priority {clean(command.value, 20)} now."
+            details, said = {"priority": command.value or ""}, f"{name} has priority {clean(command.value, 20)} now."
         elif command.op == "cancel":
-            session.cancel(scope.scope_id, command.reason, by=by)
-            said = f"{name} is told to end."
-        else:
-            getattr(session, command.op)(scope.scope_id, by=by)
-            said = f"{name}: {command.op} is done."
+            details, said = {"reason": command.reason}, f"{name} is told to end."
+        row.watched.session.command(command.op, scope.scope_id, by=by, **details)
         return api.Done(said=said)
 
-    def tried(self, asked: api.LimitAsk) -> api.Tried:
+    def tried(self, asked: api.Command) -> api.Tried:
         """Return what another value of a limit would do; LiveError or ConfigurationError where it is not there any more."""
-        return api.Tried.of(_limit_of(self._row(asked), asked.kind), asked.value)
+        _, scope = self._found(asked)
+        return api.Tried.of(_limit_of(scope, asked.kind), asked.value or "")
 
-    def _row(self, asked: api.Command | api.LimitAsk) -> Row:
+    def _found(self, asked: api.Command) -> tuple[Row, ScopeState]:
         for row in rows(self.look()):
             if row.scope is not None and row.scope.scope_id == asked.scope and _key(row.watched, row.watched.key) == asked.process:
-                return row
+                return row, row.scope
         raise LiveError("That is not open any more.")
 
 
-def _limit_of(row: Row, kind: str | None) -> LimitState:
-    scope = row.scope
-    assert scope is not None  # `Feed._row` finds scopes alone
+def _limit_of(scope: ScopeState, kind: str | None) -> LimitState:
     limit = next((each for each in scope.limits if each.kind == kind), None)
     if limit is None:
         raise ConfigurationError(f"{scope.kind} {clean(scope.name, _MOST_NAME)} has no limit {clean(kind, 40)!r}.")
@@ -231,7 +225,7 @@ def _now(seen: list[Watched], asks: list[api.Ask], trouble: list[tuple[api.Tone,
     told = [_row(row, asks) for row in found[:_MOST_ROWS]]
     runs = sum(row.scope is not None and row.scope.kind == "run" for row in found)
     agents = sum(row.scope is not None and row.scope.kind == "agent" for row in found)
-    says: list[tuple[api.Tone, str]] = [("run", f"{_many(runs, 'run')} of {_many(len(seen), 'program')}, {_many(agents, 'agent')}")]
+    says: list[tuple[api.Tone, str]] = [("run", f"{many(runs, 'run')} of {many(len(seen), 'program')}, {many(agents, 'agent')}")]
     if asks:
         says.append(("wait", f"{len(asks):,} {'waits' if len(asks) == 1 else 'wait'} for you"))
     says += [*_tell_bars([bar for row in told for bar in row.bars]), *trouble]
@@ -253,7 +247,7 @@ def _refused(seen: list[Watched]) -> str:
             number, least = number + max(len(process.refusals), of_open), "≥"
         else:
             number += len(process.refusals)
-    return f"{least}{_many(number, 'call')} of programs that still run"
+    return f"{least}{many(number, 'call')} of programs that still run"
 
 
 def _is_cut(process: ProcessState) -> bool:
@@ -309,7 +303,7 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         )  # fmt: skip
     who = "" if scope.kind == "run" else scope.name
     waits = next((each for each in asks if each.agent == who and each.run == run.run_id), None)
-    tone, word = _state(row, waits)
+    tone, word = _state(row, scope, waits)
     limits = sorted(scope.limits, key=lambda each: -each.urgency)
     bars = [api.Bar.of(each) for each in limits[:_MOST_BARS]]
     facts = [f"{name} {clean(value, 80)}" for name, value in (("tenant", run.tenant), ("user", run.user), ("trace", run.trace_id)) if value]
@@ -331,9 +325,9 @@ def _row(row: Row, asks: list[api.Ask]) -> api.NowRow:
         cost=wording.short_usd(scope.cost_usd, estimated=scope.is_cost_rough, partly=scope.is_cost_partial),
         bars=bars,
         more_bars=len(limits) - len(bars) + scope.limits_left_out,
-        can=_can(row),
+        can=_can(row, scope),
         facts=facts if scope.kind == "run" else [],
-        note=_note(row, waits),
+        note=_note(row, scope, waits),
     )
 
 
@@ -344,10 +338,8 @@ def _listening(row: Row) -> str:
     return "nothing is open" if process is not None and not process.runs else ""
 
 
-def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
+def _state(row: Row, scope: ScopeState, waits: api.Ask | None) -> tuple[api.Tone, str]:
     """Return the shape of a row's state and its word."""
-    scope = row.scope
-    assert scope is not None  # rows of processes have no state
     if row.trouble is not None:
         return "unknown", row.trouble
     if row.state in _PAUSED:
@@ -355,16 +347,15 @@ def _state(row: Row, waits: api.Ask | None) -> tuple[api.Tone, str]:
     if waits is not None or scope.waits_for == "approval":
         return "wait", "waits for approval"
     if scope.last_refusal is not None and scope.kind != "run":
-        return ("near", "limit raised, not tried yet") if scope.is_raised else ("refused", f"refused {_many(scope.refused, 'call')}")
+        return ("near", "limit raised, not tried yet") if scope.is_raised else ("refused", f"refused {many(scope.refused, 'call')}")
     if scope.kind == "run":
         return "run", f"running {wording.age(scope.age_s)}"
     return "run", "waits" if row.state == "waiting" else clean(scope.last_event, 60) or "open"
 
 
-def _can(row: Row) -> list[str]:
+def _can(row: Row, scope: ScopeState) -> list[str]:
     """Return what may be done to it: an agent whose pause ends it can be stopped, which is another word."""
-    scope = row.scope
-    if scope is None or row.trouble is not None or row.state in ("closed", "cancelled", "ended"):
+    if row.trouble is not None or row.state in ("closed", "cancelled", "ended"):
         return []
     can = ["cancel"] if scope.kind in ("run", "agent") else ["close"]
     if scope.limits:
@@ -378,11 +369,11 @@ def _can(row: Row) -> list[str]:
     return can
 
 
-def _note(row: Row, waits: api.Ask | None) -> api.Note | None:
-    scope, process = row.scope, row.watched.process
+def _note(row: Row, scope: ScopeState, waits: api.Ask | None) -> api.Note | None:
+    process = row.watched.process
     if waits is not None:
         return api.Note(tone="wait", at="", text=waits.call, ask=waits.id, asked_at=waits.asked_at, expires_at=waits.expires_at)
-    if scope is None or process is None or scope.kind == "run" or scope.last_refusal is None:
+    if process is None or scope.kind == "run" or scope.last_refusal is None:
         return None
     last = next((each for each in reversed(process.refusals) if each.scope_id == scope.scope_id), None)
     at, call = ("", None) if last is None else (_clock(last.at_unix_s), last.call_id)
@@ -408,14 +399,10 @@ def _tell_bars(bars: list[api.Bar]) -> list[tuple[api.Tone, str]]:
     near = sum(bar.tone == "near" for bar in bars)
     told: list[tuple[api.Tone, str]] = []
     if spent:
-        told.append(("refused", f"{_many(spent, 'limit')} spent"))
+        told.append(("refused", f"{many(spent, 'limit')} spent"))
     if near:
         told.append(("near", f"{near:,} nearing"))
     return told
-
-
-def _many(number: int, thing: str) -> str:
-    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
 
 
 def _key(watched: Watched, key: str) -> str:
@@ -461,10 +448,10 @@ class SharedBudgets:
         budgets = [_budget(each) for each in shown[:_MOST_BUDGETS]]
         return api.Budgets(where=clean(where, 200), error=None, budgets=budgets, more=len(shown) - len(budgets))
 
-    def tried(self, asked: api.BudgetAsk) -> api.Tried:
+    def tried(self, asked: api.BudgetChange) -> api.Tried:
         """Return what another value of a budget would do; ConfigurationError for one that is gone."""
         with opened(self.url) as (store, _):
-            return api.Tried.of(_found(map(Shown, run_sync(store.list_accounts()).counters), asked.id).limit, asked.value)
+            return api.Tried.of(_found(map(Shown, run_sync(store.list_accounts()).counters), asked.id).limit, asked.value or "")
 
     def set(self, asked: api.BudgetChange, by: str) -> api.Done:
         """Set another limit on a budget that is there, or close it; ConfigurationError for one that is gone, or a value that is none."""
@@ -480,19 +467,7 @@ class SharedBudgets:
         self._known = None
         if not done:
             raise ConfigurationError("That budget is gone: nobody has used it for long, or the ledger was emptied.")
-        scope, _, name = shown.where.partition(":")
-        AuditLog(self.audit).note_limit(
-            shown.label,
-            shown.kind,
-            limit.limit,
-            value,
-            run_id=None,
-            agent_name=None,
-            scope=scope,
-            scope_name=name,
-            who=by,
-            login=current_login(),
-        )
+        shown.note(AuditLog(self.audit), limit.limit, value, by)
         closed = asked.value is None
         return api.Done(said=f"{shown.label} of {shown.where} is {'closed' if closed else f'{limit.amount(value)} now'}.")
 

@@ -14,7 +14,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -76,24 +76,24 @@ class Access:
     read_only: bool = False
     user_header: str | None = None
     trusted_proxies: frozenset[str] = frozenset()
-    hosts: frozenset[str] = field(init=False)
-    origins: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """Work out the names and origins, once."""
+    @property
+    def _sites(self) -> list[tuple[str, str, int]]:
+        """Return scheme, name and port of each place where it is reached."""
         names = {*_LOCAL, _bracketed(self.host)} - {"0.0.0.0", "[::]"}  # noqa: S104 - every address is no name
-        sites = [("http", name, self.port) for name in names]
-        if self.public_url is not None:
-            known = urlsplit(self.public_url)
-            sites.append((known.scheme, _bracketed(known.hostname or ""), known.port or _PORTS[known.scheme]))
-        hosts, origins = set[str](), set[str]()
-        for scheme, name, port in sites:
-            hosts.add(f"{name}:{port}")
-            if port == _PORTS[scheme]:  # a browser leaves it out
-                hosts.add(name)
-            origins.add(f"{scheme}://{name}" if port == _PORTS[scheme] else f"{scheme}://{name}:{port}")
-        object.__setattr__(self, "hosts", frozenset(hosts))
-        object.__setattr__(self, "origins", frozenset(origins))
+        known = urlsplit(self.public_url or "")
+        public = [(known.scheme, _bracketed(known.hostname), known.port or _PORTS[known.scheme])] if known.hostname else []
+        return [*(("http", name, self.port) for name in names), *public]
+
+    @property
+    def hosts(self) -> set[str]:
+        """Return what a request may call this page; a browser leaves out the scheme's own port."""
+        return {each for scheme, name, port in self._sites for each in (f"{name}:{port}", *([name] if port == _PORTS[scheme] else []))}
+
+    @property
+    def origins(self) -> set[str]:
+        """Return what a browser calls this page where it sends something."""
+        return {f"{scheme}://{name}" + ("" if port == _PORTS[scheme] else f":{port}") for scheme, name, port in self._sites}
 
     @property
     def url(self) -> str:

@@ -22,7 +22,7 @@ from ravi_otel.local import _answers as answers
 from ravi_otel.local import _queries as queries
 from ravi_otel.local._store import Store, Sums
 from ravi_otel.local._tree import tone_of
-from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, milliseconds, moment, money, percent
+from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, many, milliseconds, moment, money, percent
 from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, UNITS, Kind, Limit, ScopeKind, format_limit, public_amount
@@ -51,7 +51,8 @@ _FAR: Final = 4
 
 _LEAST_LEARNT: Final = 5
 _FILTERED: Final = ("agent", "model", "user", "tenant")
-_CALLED: Final = {"launch": "program", "refused": "refused call"}
+_CHOSEN: Final = ("status", "user", "tenant", "session", "stop_reason", "agent", "model", "text")
+_CALLED: Final = {"launch": "program", "refused": "refused call", "said in": "said"}
 """What is found that the list of runs is narrowed down by."""
 _RUNS: Final = ("run", "launch", "process")
 _NEVER: Final = {"call": "not sent", "tool": "not run"}
@@ -93,15 +94,8 @@ class Archive:
         where = answers.RunFilter(
             since=_moment("since", asked.since),
             until=_moment("until", asked.until),
-            status=asked.status or None,
-            user=asked.user or None,
-            tenant=asked.tenant or None,
-            session=asked.session or None,
-            stop_reason=asked.stop_reason or None,
-            agent=asked.agent or None,
-            model=asked.model or None,
-            text=asked.text or None,
             tag=(key, value or None) if key else None,
+            **{name: getattr(asked, name) or None for name in _CHOSEN},
         )
         page = self._ask.runs(
             where, most=_MORE_RUNS if asked.after else _FIRST_RUNS, after=asked.after or None, order=asked.order, facets=not asked.after
@@ -177,11 +171,10 @@ class Archive:
             name = clean(run, _MOST_NAME)
             return api.SoFar(run=name, name=name, says=_ELSEWHERE, captured=None, messages=[])
         spent = row.spent
-        calls = f"{spent.requests:,} {'call' if spent.requests == 1 else 'calls'}"
         told = _messages(view)[-_MOST_SAID:] if view is not None and view.captured else []
         captured = None if view is None else view.captured
         took_s = asked.requested_at - row.began / NANO if row.duration is None else row.duration / NANO
-        says = f"{calls}, {spent.cost_text}, {age(max(0.0, took_s))}"
+        says = f"{many(spent.requests, 'call')}, {spent.cost_text}, {age(max(0.0, took_s))}"
         name = clean(row.name or row.run, _MOST_NAME)
         return api.SoFar(run=clean(row.run, _MOST_NAME), name=name, says=says, captured=captured, messages=told)
 
@@ -216,7 +209,7 @@ class Archive:
         rows = [_spend_row(group, by, most, outer.total, split, names) for group in outer.groups]
         calls = outer.total.tool_calls if "tool" in by[:1] else outer.total.requests
         days = _days(since, until) if asked.since else ""
-        spent = f"{outer.total.cost_text} in {_many(calls, 'call')}, {outer.total.tokens_text} tokens"
+        spent = f"{outer.total.cost_text} in {many(calls, 'call')}, {outer.total.tokens_text} tokens"
         return api.Spend(
             says=f"{days}{spent}{_beside(outer.total, before)}",
             by=by,
@@ -274,12 +267,8 @@ class Archive:
 
     def find(self, text: str) -> api.Find:
         """Return where an id, a name or words lead to on the page."""
-        found = [*self._ask.find(text), *(self._ask.named(text) if text else ())]
-        refused = self._ask.refused_with(text.strip())
-        hits = self._ask.search(text, most=10) if text else ()
-        led = [(self._called(each), _path(each), clean(each.title, _MOST_NAME)) for each in (*found, *refused)]
-        said = [("said", _in_run(hit.run, hit.item), clean(hit.snippet, _MOST_NAME)) for hit in hits]
-        return api.Find(found=list(dict.fromkeys([*led, *said])))
+        found = [(self._called(each), _path(each), clean(each.title, _MOST_NAME)) for each in self._ask.matches(text)]
+        return api.Find(found=list(dict.fromkeys(found)))
 
     def _called(self, found: answers.Found) -> str:
         """Say what was found: of a run when it began and how it ended, since many have one name."""
@@ -398,14 +387,11 @@ def _came_to(sums: Sums, kind: Kind) -> int | None:
 
 
 def _path(found: answers.Found) -> str:
+    item = quote(found.id, safe="")
     if found.kind in _FILTERED:
-        return f"/runs?{found.kind}={quote(found.id, safe='')}"
-    return _in_run(found.id if found.run is None else found.run, found.id)
-
-
-def _in_run(run: str, item: str | None) -> str:
-    within = "" if item in (None, run) else f"?item={quote(str(item), safe='')}"
-    return f"/runs/{quote(run, safe='')}{within}"
+        return f"/runs?{found.kind}={item}"
+    run = item if found.run is None else quote(found.run, safe="")
+    return f"/runs/{run}" + ("" if item == run else f"?item={item}")
 
 
 def _moment(name: str, written: str) -> int | None:
@@ -715,10 +701,6 @@ def _share_of(spent: answers.Spent, total: answers.Spent) -> str:
 def _made(group: answers.Group, by: str) -> int:
     """Count the calls that were made, as the terminal does: of tools where it is one's or of no model, else of models."""
     return group.spent.tool_calls if by == "tool" or (by == "model" and group.key[0] is None) else group.spent.requests
-
-
-def _many(number: int, thing: str) -> str:
-    return f"{count(number)} {thing}" if number == 1 else f"{count(number)} {thing}s"
 
 
 def _inner(group: answers.Group) -> answers.Group:

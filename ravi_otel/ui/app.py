@@ -188,13 +188,13 @@ def limits(desk: At) -> api.Limits:
 
 
 @router.get("/api/limits/try")
-def try_limit(desk: At, asked: Annotated[api.LimitAsk, Query()]) -> api.Tried:
+def try_limit(desk: At, asked: Annotated[api.Command, Query()]) -> api.Tried:
     """Return what another value of a limit would do, and change nothing."""
     return desk.feed.tried(asked)
 
 
 @router.get("/api/budgets/try")
-def try_budget(desk: At, asked: Annotated[api.BudgetAsk, Query()]) -> api.Tried:
+def try_budget(desk: At, asked: Annotated[api.BudgetChange, Query()]) -> api.Tried:
     """Return what another value of a shared budget would do, and change nothing."""
     return desk.budgets.tried(asked)
 
@@ -240,7 +240,7 @@ def _around(desk: Desk, asked: api.Asked, *, messages: bool) -> api.Asked:
     """Add its run so far, and what ran; who has a link is shown what it came to, and with `messages` also what was said."""
     if not Store(desk.store).file.exists():
         return asked
-    request = desk.inbox.request(asked.ask.id)
+    request = desk.inbox.find(asked.ask.id).request
     update: dict[str, object] = {}
     with desk.stored() as stored:
         if request.run_id is not None:

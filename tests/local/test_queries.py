@@ -254,11 +254,20 @@ def test_days_are_local_and_in_order(shelf, ask, monkeypatch):
             shelf.call(run, cost=1, began=began)
         days = [(group.key, group.calls) for group in ask.spend(("day",)).groups]
         assert days == [(("2026-03-07",), 1), (("2026-03-08",), 2), (("2026-03-09",), 1)]
+        assert [(group.key, group.calls) for group in ask.spend(("week",)).groups] == [(("2026-W10",), 3), (("2026-W11",), 1)]
         assert [group.key for group in ask.spend(("month", "model")).groups] == [("2026-03", "m-1")]
         assert next(group.key for group in ask.spend(("hour",)).groups) == ("2026-03-07 23:00",)
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+@pytest.mark.parametrize(("day", "week"), [("2027-01-03", "2026-W53"), ("2027-01-04", "2027-W01"), ("2024-12-30", "2025-W01")])
+def test_a_week_is_of_the_year_that_its_thursday_is_of(shelf, ask, day, week):
+    began = moment("at", f"{day}T12:00")
+    shelf.run("r", began=began, ended=began + 1)
+    shelf.call("r", cost=1, began=began)
+    assert [group.key for group in ask.spend(("week",)).groups] == [(week,)]
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"])
@@ -420,8 +429,8 @@ def test_words_and_phrases_are_found_with_the_call_they_stand_in(shelf, ask):
     call = shelf.call("r")
     shelf.say("r", call, "where is my refund?", answer="it was sent on Monday")
     (hit,) = ask.search("refund my")
-    assert (hit.item, hit.run, hit.snippet) == (call, "r", "where is «my» «refund»?")
-    assert [each.item for each in ask.search('"sent on"')] == [call]
+    assert (hit.id, hit.run, hit.title) == (call, "r", "where is «my» «refund»?")
+    assert [each.id for each in ask.search('"sent on"')] == [call]
     assert ask.search('"on sent"') == ()
     assert [row.run for row in ask.runs(RunFilter(text="monday")).rows] == ["r"]
     assert matching('a "b c" d') == '"a" "b c" "d"'

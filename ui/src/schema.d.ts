@@ -1839,7 +1839,7 @@ export interface operations {
         parameters: {
             query: {
                 id: string;
-                value: string;
+                value?: string | null;
             };
             header?: never;
             path?: never;
@@ -2037,8 +2037,10 @@ export interface operations {
             query: {
                 process: string;
                 scope: string;
-                kind: string;
-                value: string;
+                op: "cancel" | "close" | "pause" | "resume" | "reprioritize" | "set_limit";
+                kind?: string | null;
+                value?: string | null;
+                reason?: string | null;
             };
             header?: never;
             path?: never;

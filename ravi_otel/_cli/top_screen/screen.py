@@ -178,9 +178,9 @@ class TopScreen(App[None]):
             return
         if scope.status == "paused":
             above = " But an agent around it is paused, which stops it too." if row.held else ""
-            self._do(row, lambda session: session.resume(scope.scope_id), f"{scope_title(scope)} may go on.{above}")
+            self._do(row, lambda session: session.command("resume", scope.scope_id), f"{scope_title(scope)} may go on.{above}")
         else:
-            self._do(row, lambda session: session.pause(scope.scope_id), f"{scope_title(scope)} is paused.")
+            self._do(row, lambda session: session.command("pause", scope.scope_id), f"{scope_title(scope)} is paused.")
 
     def action_rank(self, by: int) -> None:
         """Give an agent the next priority."""
@@ -193,7 +193,7 @@ class TopScreen(App[None]):
             return
         goes_on = ", and goes on as soon as there is a slot" if lets_go_on(scope.status, priority) else ""
         done = f"{scope_title(scope)} is {priority} now{goes_on}."
-        self._do(row, lambda session: session.reprioritize(scope.scope_id, priority), done)
+        self._do(row, lambda session: session.command("reprioritize", scope.scope_id, priority=priority), done)
 
     def action_cancel(self) -> None:
         """Cancel a run or an agent, or close another scope, when that is meant."""
@@ -208,7 +208,7 @@ class TopScreen(App[None]):
 
     def _cancel(self, row: Row, scope: ScopeState, told: str, yes: bool | None) -> None:
         if yes:
-            self._do(row, lambda session: session.cancel(scope.scope_id, REASON), told)
+            self._do(row, lambda session: session.command("cancel", scope.scope_id, reason=REASON), told)
         else:
             self._tell("Nothing was cancelled.")
 
@@ -236,7 +236,7 @@ class TopScreen(App[None]):
             return
         limit, value = chosen
         done = f"The {clean(limit.kind, 40)} limit of {scope_title(scope)} is {limit.amount(value)} now."
-        self._do(row, lambda session: session.set_limit(scope.scope_id, limit.kind, value), done)
+        self._do(row, lambda session: session.command("set_limit", scope.scope_id, kind=limit.kind, value=value), done)
 
     def action_help(self) -> None:
         """Explain the keys."""

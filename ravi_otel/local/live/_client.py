@@ -25,6 +25,7 @@ import struct
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ from ravi_otel.local.live._protocol import (
     Happened,
     LiveError,
     NonsenseError,
+    Op,
     ProcessState,
     RunState,
     ScopeState,
@@ -313,29 +315,15 @@ class Session:
                 except NonsenseError as error:
                     raise LiveError(f"it told {error}.") from None
 
-    def cancel(self, scope_id: str, reason: str | None = None, *, by: str | None = None) -> None:
-        """Cancel a run or an agent, with all below it; close any other scope."""
-        self._ask("cancel", scope_id=scope_id, reason=reason, by=by)
+    def command(self, op: Op, scope_id: str, *, by: str | None = None, **details: Any) -> None:
+        """Have it do something with a scope.
 
-    def close(self, scope_id: str, *, by: str | None = None) -> None:
-        """Close a scope: its next call, tool or charge is refused, and what is in flight in it is ended."""
-        self._ask("close", scope_id=scope_id, by=by)
-
-    def pause(self, scope_id: str, *, by: str | None = None) -> None:
-        """Pause an agent: its next call or tool waits, or ends it, with what it has, as `ScopeState.pauses` says."""
-        self._ask("pause", scope_id=scope_id, by=by)
-
-    def resume(self, scope_id: str, *, by: str | None = None) -> None:
-        """Let a paused agent go on, as soon as there is a slot."""
-        self._ask("resume", scope_id=scope_id, by=by)
-
-    def reprioritize(self, scope_id: str, priority: str, *, by: str | None = None) -> None:
-        """Give an agent another priority: "background", "low", "normal", "high" or "critical"."""
-        self._ask("reprioritize", scope_id=scope_id, priority=priority, by=by)
-
-    def set_limit(self, scope_id: str, kind: str, value: float, *, by: str | None = None) -> None:
-        """Set another value on a limit of the scope, in the kind's public unit; `kind` as `LimitState.kind` writes it."""
-        self._ask("set_limit", scope_id=scope_id, kind=kind, value=value, by=by)
+        "cancel" ends a run or an agent with all below it, for a `reason`, and closes any other scope; "close" refuses its next call, tool
+        or charge and ends what is in flight in it. "pause" has an agent's next call or tool wait, or end it, as `ScopeState.pauses`
+        says; "resume" lets it go on, as soon as there is a slot. "reprioritize" gives an agent another `priority`. "set_limit" sets another
+        `value` on the limit of that `kind`, as `LimitState.kind` writes it, in the kind's public unit.
+        """
+        self._ask(op, scope_id=scope_id, by=by, **details)
 
     def _ask(self, op: str, **more: Any) -> dict[str, Any]:
         with self._asked(op, **more) as lines:
@@ -569,46 +557,27 @@ def rows(processes: Iterable[Watched]) -> list[Row]:
 
 
 def _tree(watched: Watched, process: ProcessState) -> Iterator[Row]:
-    """Walk a process from its outermost scopes down; a run within a run stands where it was opened."""
-    runs = {scope.scope_id: run for run in reversed(process.runs) for scope in run.scopes}
-    scopes = list({scope.scope_id: scope for run in process.runs for scope in run.scopes}.values())
-    below = _children(scopes)
-    roots = _roots(scopes, below)
-    tops = {scope.scope_id for scope in roots}
-    waiting: list[tuple[ScopeState, tuple[bool, ...], str, bool]] = [
-        (scope, (at < len(roots),), watched.key, False) for at, scope in enumerate(roots, 1)
-    ]
-    waiting.reverse()
+    """Walk a process from its outermost scopes down; a run within a run stands where it was opened.
+
+    A scope stands in one that was told before it, since outer ones are told first: so no answer makes a ring of them.
+    """
+    runs: dict[str | None, RunState] = {}
+    below: defaultdict[str | None, list[ScopeState]] = defaultdict(list)
+    for run in process.runs:
+        for scope in run.scopes:
+            if scope.scope_id not in runs:
+                below[scope.parent_id if scope.parent_id in runs else None].append(scope)
+                runs[scope.scope_id] = run
+    waiting: list[tuple[ScopeState, tuple[bool, ...], str, bool]]
+    waiting = [(scope, (more,), watched.key, False) for scope, more in _with_more(below[None])]
     while waiting:
         scope, guide, parent, held = waiting.pop()
         key = f"{watched.key}/{scope.scope_id}"
         yield Row(key, parent, guide, watched, scope, runs[scope.scope_id], held)
         held = held or scope.status == "paused"
-        children = [child for child in below.get(scope.scope_id, ()) if child.scope_id not in tops]
-        waiting.extend((child, (*guide, at < len(children)), key, held) for at, child in reversed(list(enumerate(children, 1))))
+        waiting.extend((child, (*guide, more), key, held) for child, more in _with_more(below[scope.scope_id]))
 
 
-def _children(scopes: Sequence[ScopeState]) -> dict[str, list[ScopeState]]:
-    found: dict[str, list[ScopeState]] = {}
-    for scope in scopes:
-        if scope.parent_id is not None:
-            found.setdefault(scope.parent_id, []).append(scope)
-    return found
-
-
-def _roots(scopes: Sequence[ScopeState], below: dict[str, list[ScopeState]]) -> list[ScopeState]:
-    """Find the scopes in nothing that we know, and one of each ring, so that every scope is below one root."""
-    known = {scope.scope_id for scope in scopes}
-    reached: set[str] = set()
-    roots: list[ScopeState] = []
-    for scope in (*(scope for scope in scopes if scope.parent_id not in known), *scopes):
-        if scope.scope_id in reached:
-            continue
-        roots.append(scope)
-        waiting = [scope]
-        while waiting:
-            at = waiting.pop()
-            if at.scope_id not in reached:
-                reached.add(at.scope_id)
-                waiting.extend(below.get(at.scope_id, ()))
-    return roots
+def _with_more(scopes: Sequence[ScopeState]) -> Iterator[tuple[ScopeState, bool]]:
+    """Yield the last first, each with whether more follow it."""
+    return ((scope, at > 0) for at, scope in enumerate(reversed(scopes)))

@@ -218,8 +218,7 @@ class OpenScopes(Listener):
 
     def scope_opened(self, scope: ScopeView) -> None:
         """Note a scope."""
-        if self._begin is not None:
-            self._work_has_begun()
+        self._work_has_begun()
         facts = scope.facts
         if not isinstance(scope, Scope) or facts.kind not in _KINDS:
             return
@@ -231,8 +230,7 @@ class OpenScopes(Listener):
         self._open[facts.scope_id] = _Open(scope)
         if facts.kind is ScopeKind.RUN:
             self._runs[str(facts.run_id)] = facts.scope_id
-        if self._followers:
-            self._emit("scope_opened", facts, call=(facts.kind.value, facts.name))
+        self._emit("scope_opened", facts, call=(facts.kind.value, facts.name))
 
     def scope_closed(self, scope: ScopeView, totals: Totals) -> None:  # noqa: ARG002 - the listener's signature
         """Forget it; who is around is told how it ended, and keeps its calls of the last seconds."""
@@ -251,8 +249,7 @@ class OpenScopes(Listener):
         around = None if scope.parent is None else self._open.get(scope.parent.facts.scope_id)
         if around is not None:
             around.hear(facts.kind.value, facts.name, scope.status)
-        if self._followers:
-            self._emit("scope_closed", facts, call=(facts.kind.value, facts.name), status=scope.status, sentence=scope.stop_reason)
+        self._emit("scope_closed", facts, call=(facts.kind.value, facts.name), status=scope.status, sentence=scope.stop_reason)
 
     def _forget_the_gone(self) -> None:
         for scope_id, known in list(self._open.items()):
@@ -261,23 +258,20 @@ class OpenScopes(Listener):
 
     def call_started(self, record: CallRecord) -> None:
         """Note a call in flight."""
-        if self._begin is not None:
-            self._work_has_begun()
+        self._work_has_begun()
         call = record.call
         known = self._open.get(record.facts.scope_id)
         if known is not None:
             if call.generative:
                 known.flying[record.op_id] = None
             known.hear("calls", call.model)
-        if self._followers:
-            self._emit("llm_start", record.facts, call=(call.operation, call.model), call_id=record.op_id)
+        self._emit("llm_start", record.facts, call=(call.operation, call.model), call_id=record.op_id)
 
     def call_retried(self, record: CallRecord, retry: RetryRecord) -> None:
         """Note a failed attempt."""
         self._hear(record.facts.scope_id, "retry", retry.attempt, retry.error_type)
-        if self._followers:
-            what, why = (record.call.operation, record.call.model), f"attempt {retry.attempt} failed: {retry.error_type}"
-            self._emit("retry", record.facts, call=what, sentence=why, call_id=record.op_id)
+        what, why = (record.call.operation, record.call.model), f"attempt {retry.attempt} failed: {retry.error_type}"
+        self._emit("retry", record.facts, call=what, sentence=why, call_id=record.op_id)
 
     def call_ended(self, record: CallRecord) -> None:
         """Note how it ended, and how many tokens came of it in which time."""
@@ -305,8 +299,7 @@ class OpenScopes(Listener):
     def tool_started(self, record: ToolRecord) -> None:
         """Note a tool at work."""
         self._hear(record.facts.scope_id, "tool", record.name)
-        if self._followers:
-            self._emit("tool_start", record.facts, call=(record.name,), call_id=record.op_id)
+        self._emit("tool_start", record.facts, call=(record.name,), call_id=record.op_id)
 
     def tool_ended(self, record: ToolRecord) -> None:
         """Note how it ended."""
@@ -322,8 +315,8 @@ class OpenScopes(Listener):
             "sentence": record.error_type,
             "call_id": record.op_id,
             "limit_kind": record.limit_kind,
+            "duration_ns": record.duration_ns,
         }
-        told["duration_ns"] = record.duration_ns
         if record.status == "refused":
             told["sentence"] = cut(record.error, MOST_SENTENCE) if isinstance(record.error, RaviError) else record.limit_reason
             tool = record.name if isinstance(record, ToolRecord) else None
@@ -331,8 +324,7 @@ class OpenScopes(Listener):
                 known.refuse(told["sentence"], tool, record.error)
             whole = call if tool is None else ("tool", tool)
             self._refusals.append(("refused", time.time_ns(), record.facts, {**told, "call": whole}))
-        if self._followers:
-            self._emit(event, record.facts, call=call, **told, **used)
+        self._emit(event, record.facts, call=call, **told, **used)
 
     def limit_event(self, event: LimitEvent, at: CallRecord | ToolRecord | None) -> None:
         """Note it with the limit's scope, and with the one it happened in."""
@@ -352,22 +344,19 @@ class OpenScopes(Listener):
         run_id = None if event.run_id is None else str(event.run_id)
         scope_id = self._runs.get(str(run_id))
         self._hear(scope_id, "slot", event.outcome, event.agent_id)
-        if self._followers:
-            ids = {"run_id": run_id, "scope_id": scope_id, "agent": event.agent_name or event.agent_id}
-            what = _SPAWN.get(event.outcome, event.outcome)
-            self._emit(what, None, call=("agent", event.agent_id), limit_kind=event.limit_kind, **ids)
+        ids = {"run_id": run_id, "scope_id": scope_id, "agent": event.agent_name or event.agent_id}
+        what = _SPAWN.get(event.outcome, event.outcome)
+        self._emit(what, None, call=("agent", event.agent_id), limit_kind=event.limit_kind, **ids)
 
     def reviewed(self, event: ReviewEvent) -> None:
         """Note what a gate decided."""
         self._hear(event.facts.scope_id, "review", event.tool, event.decision)
-        if self._followers:
-            self._emit("review", event.facts, call=(event.tool or "answer",), status=event.decision, sentence=event.reason)
+        self._emit("review", event.facts, call=(event.tool or "answer",), status=event.decision, sentence=event.reason)
 
     def told(self, notice: Notice) -> None:
         """Note what the program, or an operator, says."""
         self._hear(notice.facts.scope_id, notice.text)
-        if self._followers:
-            self._emit(notice.what, notice.facts, sentence=notice.text)
+        self._emit(notice.what, notice.facts, sentence=notice.text)
 
     def _hear(self, scope_id: str | None, *words: object) -> _Open | None:
         known = None if scope_id is None else self._open.get(scope_id)
@@ -376,9 +365,10 @@ class OpenScopes(Listener):
         return known
 
     def _emit(self, event: str, facts: ScopeFacts | None, **more: Any) -> None:
-        told = (event, time.time_ns(), facts, more)
-        for each in self._followers:
-            each.hear(told)
+        if self._followers:
+            told = (event, time.time_ns(), facts, more)
+            for each in self._followers:
+                each.hear(told)
 
     # -- what is asked --------------------------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_in_one_sentence(stranger, raw
 
 def test_a_refusal_is_told_in_the_processes_own_words(stranger):
     with pytest.raises(CommandError, match=r"^not today$"):
-        stranger(line({"v": 1, "ok": False, "error": "not today"})).pause("s")
+        stranger(line({"v": 1, "ok": False, "error": "not today"})).command("pause", "s")
 
 
 def test_an_answer_without_an_end_is_read_only_so_far(stranger, monkeypatch):

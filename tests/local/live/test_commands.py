@@ -49,7 +49,7 @@ def go_on():
 
 def test_a_run_is_cancelled_with_the_reason(scene, client):
     session, run, *_ = scene
-    session.cancel(run_id_of(run), "it loops")
+    session.command("cancel", run_id_of(run), reason="it loops")
     with pytest.raises(CancellationError, match="it loops"):
         client()
 
@@ -57,7 +57,7 @@ def test_a_run_is_cancelled_with_the_reason(scene, client):
 def test_any_other_scope_is_closed_and_the_run_goes_on(scene, client):
     session, *_ = scene
     with ravi_otel.apply_limits([], name="piece") as piece:
-        session.cancel(piece.scope.facts.scope_id)
+        session.command("cancel", piece.scope.facts.scope_id)
         with pytest.raises(BudgetExhaustedError, match="closed"):
             client()
     client()
@@ -66,7 +66,7 @@ def test_any_other_scope_is_closed_and_the_run_goes_on(scene, client):
 
 def test_a_run_is_closed_and_its_next_call_refused(scene, client):
     session, run, *_ = scene
-    session.close(run_id_of(run))
+    session.command("close", run_id_of(run))
     with pytest.raises(BudgetExhaustedError, match="closed"):
         client()
     assert session.state().runs[0].status == "closed"
@@ -74,7 +74,7 @@ def test_a_run_is_closed_and_its_next_call_refused(scene, client):
 
 def test_an_agent_is_cancelled_with_the_reason_and_the_run_goes_on(scene, client):
     session, run, _, worker = scene
-    session.cancel(worker, "too slow")
+    session.command("cancel", worker, reason="too slow")
     with pytest.raises(CancellationError, match="agent 'worker' of run 'r' was cancelled: too slow"):
         client()
     assert session.state().runs[0].scopes[-1].status == "cancelled"
@@ -84,8 +84,8 @@ def test_an_agent_is_cancelled_with_the_reason_and_the_run_goes_on(scene, client
 def test_a_limit_that_is_set_stands_in_the_programs_audit_log_with_who_asked(scene, tmp_path):
     session, run, *_ = scene
     gate = Gate(tools=[lookup], audit=AuditLog(tmp_path / "audit"))
-    session.set_limit(run_id_of(run), "requests", 7, by="ana")
-    session.set_limit(run_id_of(run), "requests", 8)
+    session.command("set_limit", run_id_of(run), kind="requests", value=7, by="ana")
+    session.command("set_limit", run_id_of(run), kind="requests", value=8)
     read = [entry for each in verify_all(tmp_path / "audit") for entry in read_entries(each, lambda text, most: text[:most])]
     me = pwd.getpwuid(os.getuid()).pw_name
     assert [(each.run, each.what, each.says, each.who, each.person) for each in read] == [
@@ -97,17 +97,17 @@ def test_a_limit_that_is_set_stands_in_the_programs_audit_log_with_who_asked(sce
 
 def test_an_agent_is_paused_and_resumed(scene):
     session, _, _, worker = scene
-    session.pause(worker)
+    session.command("pause", worker)
     with pytest.raises(AgentPausedError):
         go_on()
     assert session.state().runs[0].scopes[-1].status == "paused"
-    session.resume(worker)
+    session.command("resume", worker)
     go_on()
 
 
 def test_an_agent_gets_another_priority(scene):
     session, run, _, worker = scene
-    session.reprioritize(worker, "critical")
+    session.command("reprioritize", worker, priority="critical")
     assert session.state().runs[0].scopes[-1].priority == "critical"
     run.scope.spawn.acquire("a", Priority.LOW)
     run.scope.spawn.acquire("b", Priority.CRITICAL)  # takes the slot of "a", and not that of the worker
@@ -120,29 +120,35 @@ def test_a_limit_is_raised_while_the_run_works(scene, client):
     client()
     with pytest.raises(BudgetExhaustedError):
         client()
-    session.set_limit(run_id_of(run), "requests", 3)
+    session.command("set_limit", run_id_of(run), kind="requests", value=3)
     client()
-    session.set_limit(run_id_of(run), "agents", 5.0)
+    session.command("set_limit", run_id_of(run), kind="agents", value=5.0)
     assert run.scope.spawn.stats().limit == 5
 
 
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda session, run, root, worker: session.cancel("nobody"), "scope_id='nobody' is not open any more."),
-        (lambda session, run, root, worker: session.pause(run), "run 'r' has no slot: only agents have."),
-        (lambda session, run, root, worker: session.pause(root), "agent 'root' is the root of its run, which is never paused"),
-        (lambda session, run, root, worker: session.resume(worker), "agent 'worker' is not paused."),
-        (lambda session, run, root, worker: session.reprioritize(worker, "vital"), "priority='vital' is unknown. It is one of: background"),
+        (lambda session, run, root, worker: session.command("cancel", "nobody"), "scope_id='nobody' is not open any more."),
+        (lambda session, run, root, worker: session.command("pause", run), "run 'r' has no slot: only agents have."),
+        (lambda session, run, root, worker: session.command("pause", root), "agent 'root' is the root of its run, which is never paused"),
+        (lambda session, run, root, worker: session.command("resume", worker), "agent 'worker' is not paused."),
         (
-            lambda session, run, root, worker: session.set_limit(run, "tokens", 5),
+            lambda session, run, root, worker: session.command("reprioritize", worker, priority="vital"),
+            "priority='vital' is unknown. It is one of: background",
+        ),
+        (
+            lambda session, run, root, worker: session.command("set_limit", run, kind="tokens", value=5),
             "run 'r' has no such limit; it has agents, requests, tool_calls",
         ),
-        (lambda session, run, root, worker: session.set_limit(run, "requests", -1), "-1"),
-        (lambda session, run, root, worker: session.set_limit(run, "requests", 1.5), "1.5"),
-        (lambda session, run, root, worker: session.set_limit(run, "requests", True), "value=True must be a number"),
-        (lambda session, run, root, worker: session.set_limit(run, "k" * 300, 1), "must be the kind of a limit"),
-        (lambda session, run, root, worker: session.cancel(run, "r" * 1_001), "must be a text of at most 1000 characters"),
+        (lambda session, run, root, worker: session.command("set_limit", run, kind="requests", value=-1), "-1"),
+        (lambda session, run, root, worker: session.command("set_limit", run, kind="requests", value=1.5), "1.5"),
+        (lambda session, run, root, worker: session.command("set_limit", run, kind="requests", value=True), "value=True must be a number"),
+        (lambda session, run, root, worker: session.command("set_limit", run, kind="k" * 300, value=1), "must be the kind of a limit"),
+        (
+            lambda session, run, root, worker: session.command("cancel", run, reason="r" * 1_001),
+            "must be a text of at most 1000 characters",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_said_in_one_sentence_and_nothing_is_changed(scene, ask, said):
@@ -157,9 +163,9 @@ def test_what_cannot_be_done_is_said_in_one_sentence_and_nothing_is_changed(scen
 
 def test_an_agent_that_is_paused_already_is_not_paused_again(scene):
     session, _, _, worker = scene
-    session.pause(worker)
+    session.command("pause", worker)
     with pytest.raises(CommandError, match="is paused already"):
-        session.pause(worker)
+        session.command("pause", worker)
 
 
 def test_of_agents_of_one_id_the_very_one_is_steered_that_was_chosen(scene):
@@ -167,23 +173,23 @@ def test_of_agents_of_one_id_the_very_one_is_steered_that_was_chosen(scene):
     slots = run.scope.spawn
     chosen = ravi_otel.current_scope().lease
     with ravi_otel.agent("worker") as newest:
-        session.reprioritize(worker, "high")
+        session.command("reprioritize", worker, priority="high")
         assert (chosen.priority, newest.scope.lease.priority) == (Priority.HIGH, Priority.NORMAL)
-        session.pause(worker)
+        session.command("pause", worker)
         assert (chosen.paused, newest.paused) == (True, False)
         slots.pause(newest.scope.lease)
-        session.resume(worker)
+        session.command("resume", worker)
         assert (chosen.paused, newest.paused) == (False, True)
         with pytest.raises(CommandError, match="is not paused"):
-            session.resume(worker)
+            session.command("resume", worker)
 
 
 def test_each_command_is_logged_with_who_gave_it_and_told_to_who_follows_the_run(scene, caplog):
     session, run, *_ = scene
     progress = run.progress()
     with caplog.at_level(logging.WARNING, "ravi_otel"):
-        session.set_limit(run_id_of(run), "requests", 9, by="ann\x1b")
-        session.cancel(run_id_of(run), "enough\x1b[2J")
+        session.command("set_limit", run_id_of(run), kind="requests", value=9, by="ann\x1b")
+        session.command("cancel", run_id_of(run), reason="enough\x1b[2J")
     who = f"by {pwd.getpwuid(os.geteuid()).pw_name} (uid {os.geteuid()}, pid {os.getpid()})"
     assert [record.getMessage() for record in caplog.records] == [
         f"ravi-otel: set_limit of run 'r' (kind='requests', value=9) {who} for 'ann', over the live socket",
@@ -308,7 +314,7 @@ def test_of_eight_that_say_nothing_the_one_that_has_for_longest_makes_room(scene
 
 def test_a_reason_of_control_characters_and_half_ones_is_cleaned_before_the_program_reads_it(scene):
     session, run, *_ = scene
-    session.cancel(run_id_of(run), "that\x1b[2J is\ud800\u202e enough\n")
+    session.command("cancel", run_id_of(run), reason="that\x1b[2J is\ud800\u202e enough\n")
     with pytest.raises(CancellationError) as refused:
         go_on()
     assert "that [2J is?  enough" in str(refused.value)

@@ -150,7 +150,7 @@ def test_a_launched_program_is_watched_in_the_launchers_store(store, until):
         around, inner = session.state().runs
         assert [limit.kind for limit in around.scopes[0].limits] == ["tokens"]
         assert inner.scopes[0].parent_id == around.scopes[0].scope_id
-        session.set_limit(around.scopes[0].scope_id, "tokens", 7000)
+        session.command("set_limit", around.scopes[0].scope_id, kind="tokens", value=7000)
         assert session.state().runs[0].scopes[0].limits[0].limit == 7000
         assert program.go_on()[2] == 0
     assert left(store) == []

@@ -278,7 +278,7 @@ def test_a_text_is_cut_and_else_told_as_it_is_escape_sequences_too(ask_it):
 def test_an_agent_that_was_closed_and_one_that_was_cancelled_are_said_to_be(ask_it):
     with ravi_otel.run("r"), ravi_otel.agent("boss"), ravi_otel.agent("one") as one, ravi_otel.agent("two") as two:
         session = ask_it()
-        session.cancel(one.scope.facts.scope_id)
+        session.command("cancel", one.scope.facts.scope_id)
         two.close()
         told = {scope.name: scope.status for scope in session.state().runs[0].scopes}
     assert told == {"r": "open", "boss": "open", "one": "cancelled", "two": "closed"}

@@ -53,7 +53,7 @@ export function Steering({ asked, onClose }: { asked: Asked; onClose: () => void
   };
   const setting = op === "set_limit" && bar !== undefined;
   const ranking = op === "reprioritize";
-  const { ready, pending, tried } = useTried(setting ? "/api/limits/try" : null, { process: row.process, scope: row.scope ?? "", kind: bar?.kind ?? "", value }, bar?.value ?? "");
+  const { ready, pending, tried } = useTried(setting ? "/api/limits/try" : null, { process: row.process, scope: row.scope ?? "", op: "set_limit", kind: bar?.kind ?? "", value }, bar?.value ?? "");
   return (
     <Confirm
       title={ranking ? `Set priority of ${whose}` : setting ? `Set ${bar.title} of ${whose}` : `${words.act.replace(" it", "")} ${whose}?`}
