@@ -111,7 +111,8 @@ class Archive:
         """Return one run with so many lines of its tree at most."""
         tree, curves = self._ask.tree(run_id, most=most), self._ask.curves(run_id)
         head = tree.run
-        ends = [head.began + (head.duration or 0), *(node.began + (node.duration or 0) for node in tree.nodes)]
+        until = time.time_ns() if head.status == "running" else head.began + (head.duration or 0)
+        ends = [until, *(node.began + (node.duration or 0) for node in tree.nodes)]
         tone, word = _ending(head)
         rows, depths, refused_by = list[api.TreeRow](), dict[str, int](), dict[str | None, tuple[str | None, str | None]]()
         waits = _waits(tree.notes, head.began)

@@ -127,6 +127,15 @@ def test_a_refused_call_and_tool_were_not_sent_or_run_and_what_the_same_limit_re
     assert [row[10] for row in rows[:4]] == ["No more requests.", "the same limit", "No more tokens.", "the same limit"]
 
 
+@pytest.mark.parametrize(("status", "ended_s", "longest"), [("open", None, 70_000), ("ok", 2, 2_000)])
+def test_the_time_of_a_run_that_is_open_reaches_until_now(inside, served, status, ended_s, longest):
+    shelf = Shelf(served.store)
+    began = time.time_ns() - 60 * 10**9
+    shelf.run("r", status=status, began=began, ended=None if ended_s is None else began + ended_s * 10**9)
+    length = json.loads(inside("/api/runs/r")[2])["length"]
+    assert (60_000 if ended_s is None else 2_000) <= length <= longest
+
+
 def test_runs_of_one_name_are_told_apart_where_they_are_found(inside, served):
     shelf = Shelf(served.store)
     at = datetime(2026, 11, 20, 12, 30).astimezone()

@@ -12,10 +12,13 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+from approval_desk import desk, requested
 from live_actors import limit, run, scope
 from page_stage import HOSTILE
 from playwright.sync_api import expect
 from stored_runs import Shelf
+
+from ravi_otel.supervisor.approval._queue import seal_of
 
 WIDE = [
     {"theme": "light"},
@@ -500,6 +503,25 @@ def test_how_long_a_tool_waited_for_a_person_stands_apart_from_how_long_it_ran(s
         assert waited["width"] / whole["width"] == pytest.approx(53 / 54.5, abs=0.02)
     assert looking.accessible() == []
     looking.picture(f"waited-{request.node.callspec.id}")
+
+
+@pytest.mark.parametrize("looking", WIDE, ids=NAMES, indirect=True)
+def test_a_call_that_waits_for_a_person_stands_in_the_tree_of_its_run_and_leads_there(served, looking, request):
+    shelf = Shelf(served.store)
+    shelf.run("closure", status="open", ended=None)
+    shelf.call("closure", (100, 20), 0.01)
+    served.actor(run("closure", status="open", waits_for="approval"))
+    asked = requested({"customer": 5512}, expires_s=None, agent_name=None, run_id="closure")
+    desk(served.queue).enter(asked, seal_of(asked))
+    page = looking.open("/runs/closure")
+    row = page.get_by_role("treegrid", name="Calls").get_by_role("row").filter(has_text="issue_refund(customer=5512)")
+    row.click()
+    panel = page.get_by_role("complementary", name="The open item")
+    expect(panel.get_by_text("waits for approval")).to_be_visible()
+    assert looking.accessible() == []
+    looking.picture(f"asked-{request.node.callspec.id}")
+    panel.get_by_role("link", name="Look").click()
+    expect(page).to_have_url(f"{served.origin}/approvals/{asked.id}")
 
 
 def test_the_id_of_a_call_leads_to_it_in_its_run(served, looking):

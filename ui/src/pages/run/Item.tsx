@@ -1,4 +1,5 @@
 import { useEffect, useState } from "preact/hooks";
+import { Link } from "wouter-preact";
 import { type Call, type NowRow, told, type TreeRow } from "../../api.ts";
 import { useGet, useKeys } from "../../hooks.ts";
 import { now } from "../../live.ts";
@@ -15,6 +16,9 @@ type Notes = readonly (readonly [number, string, string])[];
 /** A scope while it is open, by its id. */
 const openScope = (id: string | null | undefined): NowRow | undefined => (told === null && id ? now.value?.rows.find((row) => row.scope === id) : undefined);
 
+/** What the id of a call begins with that waits for a person: the rest is that of the request. */
+export const ASKED = "ask/";
+
 const TABS = ["Conversation", "Reservation", "Attributes", "JSON"] as const;
 
 /** The open item: a call whole, or a scope's own line. */
@@ -22,8 +26,25 @@ export function Item({ row, notes, onAsk }: { row: TreeRow | undefined; notes: N
   const isCall = row?.[2] === "call" || row?.[2] === "tool";
   return (
     <aside class="item" aria-label="The open item" tabIndex={0}>
-      {row === undefined ? null : isCall && row[0] ? <CallItem key={row[0]} id={row[0]} row={row} onAsk={onAsk} /> : <ScopeItem row={row} notes={notes} onAsk={onAsk} />}
+      {row === undefined ? null : row[0].startsWith(ASKED) ? <AskedItem row={row} /> : isCall && row[0] ? <CallItem key={row[0]} id={row[0]} row={row} onAsk={onAsk} /> : <ScopeItem row={row} notes={notes} onAsk={onAsk} />}
     </aside>
+  );
+}
+
+/** A call that waits for a person: what it would run, and where it is answered. */
+function AskedItem({ row }: { row: TreeRow }) {
+  return (
+    <div class="title">
+      <State tone="wait">{row[10]}</State>
+      <p class="fig">{row[3]}</p>
+      {told === null && (
+        <p class="set">
+          <Link class="btn" href={`/approvals/${row[0].slice(ASKED.length)}`}>
+            Look
+          </Link>
+        </p>
+      )}
+    </div>
   );
 }
 

@@ -13,7 +13,7 @@ import { many, quoted, span, visible } from "../../words.ts";
 import { actsOf, type Asked, Steering, WORDS } from "../now/Steering.tsx";
 import { Curves } from "./Curves.tsx";
 import { Ids } from "./Ids.tsx";
-import { Item } from "./Item.tsx";
+import { ASKED, Item } from "./Item.tsx";
 import "../../parts/Table.css";
 import "./run.css";
 
@@ -83,6 +83,21 @@ function together(turns: readonly TreeRow[]): TreeRow {
   const calls = turns.length - [...tools.values()].reduce((sum, each) => sum + each, 0);
   const parts = [...(calls > 0 ? [many(calls, "turn")] : []), ...[...tools].slice(0, 3).map(([name, times]) => `${times} × ${name}`)];
   return [`turns/${first[0]}`, first[1], "turns", parts.join(", "), "ok", first[5], last[5] + (last[6] ?? 0) - first[5], "", "", "", "", []];
+}
+
+/** A run's rows, with the calls that wait for a person now: those are kept when they have ended. */
+function withAsked(data: Run, open: readonly NowRow[]): readonly TreeRow[] {
+  const rows = [...data.rows];
+  for (const { note, scope } of open) {
+    if (!note?.ask || note.asked_at == null || rows.length === 0) continue;
+    const at = Math.max(0, rows.findIndex(([id]) => id === scope));
+    const depth = (rows[at] as TreeRow)[1];
+    let next = at + 1;
+    while (next < rows.length && (rows[next] as TreeRow)[1] > depth) next++;
+    const begin = Math.min(data.length, Math.max(0, note.asked_at * 1000 - data.run.began / 1e6));
+    rows.splice(next, 0, [`${ASKED}${note.ask}`, depth + 1, "tool", note.text, "wait", begin, null, "", "", "", "waits for approval", []]);
+  }
+  return rows;
 }
 
 /** For each line, at which levels something follows below it: one bit a level. */
@@ -210,7 +225,9 @@ function Whole({ data, name, open = [], isReading = false }: WholeProps) {
   const [folded, setFolded] = useState<ReadonlySet<string>>(new Set());
   const wanted = new URLSearchParams(search).get("item");
   const [opened, setOpened] = useState<ReadonlySet<string>>(() => new Set(holding(data.rows, wanted)));
-  const lines = useMemo(() => shown(data.rows, folded, opened), [data.rows, folded, opened]);
+  const asked = open.map((row) => row.note?.ask ?? "").join();
+  const rows = useMemo(() => withAsked(data, open), [data, asked]);
+  const lines = useMemo(() => shown(rows, folded, opened), [rows, folded, opened]);
   const guides = useMemo(() => followed(lines), [lines]);
   const ticks = useMemo(() => ticksOf(data.length), [data.length]);
   const limits = data.limits.length > 0 ? data.limits : limitsNow(open);
@@ -465,6 +482,17 @@ function Lane({ row, length }: { row: TreeRow; length: number }) {
   const width = ((took ?? length - begin) / length) * 100;
   const isScope = !isCall(row);
   const onLeft = left > 50;
+  if (tone === "wait" && kind === "tool")
+    return (
+      <span class="lane" role="gridcell" aria-label={remark}>
+        {left > 30 && (
+          <span class="t wait" style={{ right: `calc(${100 - left}% + 12px)` }}>
+            {remark}
+          </span>
+        )}
+        <i class="b waits" style={{ left: `min(${left}%, calc(100% - 6px))`, width: `max(${width}%, 6px)` }} />
+      </span>
+    );
   return (
     <span class="lane" role="gridcell" aria-label={remark || undefined}>
       {tone === "refused" && !isScope ? (
