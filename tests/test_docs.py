@@ -14,7 +14,7 @@ import warm_starts
 
 from ravi_otel._cli.entry import COMMANDS
 from ravi_otel._cli.support_desk.model import answer
-from ravi_otel._launch import brake, supervising
+from ravi_otel._launch import attach, plan, process
 from ravi_otel._runtime.policy_file import PolicyFile
 from ravi_otel.policy import parse_limit
 from ravi_otel.testing import OtlpReceiver, ScriptedLLM
@@ -102,9 +102,9 @@ def test_every_limit_that_is_shown_can_be_read(spec):
     assert parse_limit(spec).value > 0
 
 
-def test_the_figures_of_the_brake_are_those_of_the_code():
-    assert (brake.FREE, brake.PAUSE_S) == (10, 0.1)
-    assert (supervising.MOST_REFUSALS, supervising.MOST_REFUSING_S, supervising.GRACE_S) == (100, 30.0, 10.0)
+def test_the_figures_of_the_throttle_are_those_of_the_code():
+    assert (plan.FREE, attach.PAUSE_S) == (10, 0.1)
+    assert (process.MOST_REFUSALS, process.MOST_REFUSING_S, process.GRACE_S) == (100, 30.0, 10.0)
     text = squeezed(PAGE)
     assert (
         "after ten, each takes 0.1 s; after a hundred, or when it has gone on for 30 s, the program is sent SIGTERM, and 10 s later SIGKILL"

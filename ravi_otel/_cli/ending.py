@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 from ravi_otel._cli.facts import run_facts
 from ravi_otel._extras import load
 from ravi_otel._launch.launcher import Result
-from ravi_otel._launch.plan import MOST_NOTES
+from ravi_otel._launch.plan import MOST_MESSAGES
 from ravi_otel.local._wording import clean, count
 
 _MOST: Final = 600
@@ -54,7 +54,7 @@ def headline(result: Result) -> str:
     if result.observe:
         parts.append("only observed, nothing was refused")
     if ended.refusals:
-        parts.append(f"{'≥' if ended.refusals >= MOST_NOTES else ''}{count(ended.refusals)} refused")
+        parts.append(f"{'≥' if ended.refusals >= MOST_MESSAGES else ''}{count(ended.refusals)} refused")
     parts.append(f"ravi-otel show {result.kept.launch}")
     return " · ".join(parts)
 

@@ -96,7 +96,7 @@ def run(  # noqa: PLR0913 - one parameter an option
     if made.gate is not None:
         load("ravi_otel.supervisor.rules._kinds").read_rules(made.gate)
     if made.limits:
-        load("ravi_otel._launch.held_limits").check_for_run(made)
+        load("ravi_otel._launch.limits").check_for_run(made)
     try:
         launch = Launch(
             command,

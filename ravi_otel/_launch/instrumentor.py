@@ -29,7 +29,7 @@ class RaviInstrumentor:
     def instrument(self, **_settings: Any) -> None:
         """Observe every call from here on.
 
-        Raises nothing for limits that cannot be read: who loads us would only log it, and the program would go on without any. It
+        Raise nothing for limits that cannot be read: who loads us would only log it, and the program would go on without any. It
         is said in one line, and every call is refused with that line as a ConfigurationError.
         """
         if os.environ.get(VARIABLE):

@@ -16,10 +16,8 @@ from ravi_otel._enforcement.errors_text import named
 from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel._extras import load
 from ravi_otel._launch import target
-from ravi_otel._launch.counting import Counters, open_in_launcher
-from ravi_otel._launch.places import Place, places_of, spell
-from ravi_otel._launch.plan import SITE, VARIABLE, Plan
-from ravi_otel._launch.supervising import Ended, Program, occupy_standard_descriptors
+from ravi_otel._launch.plan import SITE, VARIABLE, Counters, Place, Plan, places_of, spell
+from ravi_otel._launch.process import Ended, Program, occupy_standard_descriptors
 from ravi_otel._runtime.config import Policy, service_in
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
@@ -51,12 +49,12 @@ _NO_CALL: Final = (
     "If the program asks one at an address of its own, name its host, as in RAVI_FORMATS=llm.internal=auto."
 )
 _SITE: Final = Path(__file__).parent / "site"
-_AROUND: Final = "opentelemetry.instrumentation.auto_instrumentation"
+_AUTO_INSTRUMENTATION: Final = "opentelemetry.instrumentation.auto_instrumentation"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Tell what became of a launch, and where its run is kept.
+    """What became of a launch, and where its run is kept.
 
     `status` is what to exit with, negative for a signal to die of; `said` are sentences, `budgets` where its limits stand at the end.
     """
@@ -72,7 +70,7 @@ class Result:
 
 
 class Launch:
-    """Be one `ravi-otel run`."""
+    """One `ravi-otel run`."""
 
     def __init__(
         self,
@@ -85,7 +83,7 @@ class Launch:
         content: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Check everything that can be wrong before anything is started; ConfigurationError says what."""
+        """Check everything that can be wrong before anything is started; raise ConfigurationError, which says what."""
         if not command:
             raise ConfigurationError("COMMAND is missing. Write: ravi-otel run --limit cost=0.50usd -- python agent.py")
         if os.name != "posix":
@@ -126,7 +124,7 @@ class Launch:
             plan = self._plan(kept)
             if len(plan.write()) > _MOST_PLAN:
                 raise ConfigurationError(f"the policy has {len(plan.limits)} limits, more than a program's environment takes. Give fewer.")
-            ledger = open_in_launcher(plan)
+            ledger = plan.open_in_launcher()
             program = Program(self._command, self._environment(plan), kept.notes, terminate=self._terminate and not plan.observe)
             ended = program.run()
         except (OSError, RaviError) as error:
@@ -136,14 +134,17 @@ class Launch:
                 raise
             raise target.NotFoundError(f"{self._command[0]!r} could not be started: {error.strerror or error}.", 126) from error
         status, outcome, said = self._judge(ended)
-        said.extend(_unknown(ended, limited=bool(self._policy.limits)))
+        said.extend(self._unknown(ended))
         said.extend(self._not_counted(ended, kept))
         # Where nobody counted, what was used is not known, and a 0 would be a lie.
         counted = outcome != "unattached" or bool(ended.working)
         budgets = self._budgets(plan, ledger, said, gone=not ended.survivors) if counted else ()
         said.extend(self._not_opened(ended, budgets))
         uncovered = [asdict(each) for each in ended.uncovered]
-        _write_end(kept, said, outcome=outcome, status=ended.status, uncovered=uncovered, budgets=budgets)
+        try:
+            kept.end(notes=said, outcome=outcome, status=ended.status, uncovered=uncovered, budgets=budgets)
+        except (sqlite3.Error, ConfigurationError) as error:
+            said.append(f"How it ended could not be written into the store: {error}")
         with contextlib.suppress(ConfigurationError), Upkeep(store) as upkeep:  # what cannot be removed now is there at the next one
             upkeep.prune(keep=kept.launch)
         return Result(kept, self.name, policy.observe, budgets, ended, status, outcome, tuple(said))
@@ -153,7 +154,7 @@ class Launch:
         if not plan.limits:
             ledger.close()
             return ()
-        limits = load("ravi_otel._launch.held_limits")
+        limits = load("ravi_otel._launch.limits")
         return cast("tuple[dict[str, Any], ...]", limits.read_budgets(plan, ledger, service_in(self._environ), said, gone=gone))
 
     def _plan(self, kept: Kept) -> Plan:
@@ -179,14 +180,14 @@ class Launch:
 
     def _environment(self, plan: Plan) -> dict[str, str]:
         """Put our `site` directory first on the program's path, and after it that of an auto-instrumentation we run under."""
-        around = sys.modules.get(_AROUND)
+        around = sys.modules.get(_AUTO_INSTRUMENTATION)
         places = [str(_SITE), *([str(Path(around.__file__).parent)] if around is not None and around.__file__ else [])]
         before = self._environ.get("PYTHONPATH")
         return {
             **self._environ,
             "PYTHONPATH": os.pathsep.join([*places, *([before] if before else [])]),
             VARIABLE: plan.write(),
-            SITE: f"{plan.version}:{'limited' if plan.limits else ''}:{plan.notes}",
+            SITE: f"{plan.version}:{'limited' if plan.limits else ''}:{plan.messages}",
         }
 
     # -- how it ended ---------------------------------------------------------------------------------------------
@@ -250,6 +251,19 @@ class Launch:
         when = "so far" if ended.survivors else "in this program"
         return [f"The {'limit' if len(limits) == 1 else 'limits'} {_listed(limits)} held for nothing: {what} was opened {when}."]
 
+    def _unknown(self, ended: Ended) -> list[str]:
+        """Say what goes on, and which figures may be too low."""
+        told: list[str] = []
+        if ended.survivors:
+            running = f"{len(ended.survivors)} of its processes still run, under the same limits"
+            told.append(f"{running}; `ravi-otel show` will tell what they did.")
+        hard = len(ended.working - ended.left - set(ended.survivors))
+        if hard:
+            who = "A process" if hard == 1 else f"{hard} processes"
+            counted = " The limits counted them all." if self._policy.limits else ""
+            told.append(f"{who} ended without notice (os._exit or a signal): calls of the last instant may be missing above.{counted}")
+        return told
+
     def _not_attached(self, ended: Ended) -> list[str]:
         what = "The limits were NOT in force" if self._policy.limits and not self._policy.observe else "The program was not observed"
         if ended.failed:
@@ -269,24 +283,3 @@ def _listed(words: Sequence[str]) -> str:
     """Write words in a row, the first of many: `a, b and 3 others`."""
     shown = [*words[:_MOST_NAMED], *([f"{len(words) - _MOST_NAMED:,} others"] if len(words) > _MOST_NAMED else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
-
-
-def _unknown(ended: Ended, *, limited: bool) -> list[str]:
-    """Say what goes on, and which figures may be too low."""
-    told: list[str] = []
-    if ended.survivors:
-        told.append(f"{len(ended.survivors)} of its processes still run, under the same limits; `ravi-otel show` will tell what they did.")
-    hard = len(ended.working - ended.left - set(ended.survivors))
-    if hard:
-        who = "A process" if hard == 1 else f"{hard} processes"
-        counted = " The limits counted them all." if limited else ""
-        told.append(f"{who} ended without notice (os._exit or a signal): calls of the last instant may be missing above.{counted}")
-    return told
-
-
-def _write_end(kept: Kept, said: list[str], **facts: Any) -> None:
-    """Write the end of the run into the store, or say why that cannot be done."""
-    try:
-        kept.end(notes=said, **facts)
-    except (sqlite3.Error, ConfigurationError) as error:
-        said.append(f"How it ended could not be written into the store: {error}")

@@ -23,7 +23,7 @@ _CHECK: Final = "import ravi_otel, sys; sys.stdout.write('ravi-otel ' + ravi_ote
 
 
 class NotFoundError(ConfigurationError):
-    """Report a command that does not exist, or cannot be executed; `status` is what a shell would exit with."""
+    """A command that does not exist, or cannot be executed; `status` is what a shell would exit with."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class NotFoundError(ConfigurationError):
 
 
 def find(command: str, environ: Mapping[str, str]) -> Path:
-    """Give the file that `command` runs; NotFoundError when there is none."""
+    """Return the file that `command` runs; raise NotFoundError when there is none."""
     found = shutil.which(command, path=environ.get("PATH", os.defpath))
     if found is not None:
         return Path(found).absolute()
@@ -42,7 +42,7 @@ def find(command: str, environ: Mapping[str, str]) -> Path:
 
 
 def interpreter(program: Path, environ: Mapping[str, str]) -> Path | None:
-    """Give the Python that runs `program`: itself, or the one its first lines name. None when that cannot be told."""
+    """Return the Python that runs `program`: itself, or the one its first lines name. None when that cannot be told."""
     if _PYTHON.fullmatch(program.name):
         return program
     try:
@@ -75,7 +75,7 @@ def _exec_line(text: str) -> list[str]:
 
 
 def check(python: Path, environ: Mapping[str, str]) -> None:
-    """Make sure that `python` imports our version; ConfigurationError when not."""
+    """Make sure that `python` imports our version; raise ConfigurationError when not."""
     if python == Path(sys.executable).absolute() and environ.get("PYTHONPATH") == os.environ.get("PYTHONPATH"):
         return
     try:
@@ -103,7 +103,7 @@ def _last_line(output: bytes) -> str:
 
 
 def describe(command: Sequence[str]) -> str:
-    """Name a program after its command: the script, the module, or the command itself."""
+    """Return the name of a program, after its command: the script, the module, or the command itself."""
     words = list(command)
     if _PYTHON.fullmatch(Path(words[0]).name):
         words = words[1:]

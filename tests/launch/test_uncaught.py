@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from ravi_otel._launch.uncaught import Threads, ended_by_limit
+from ravi_otel._launch.attach import ThreadExceptions, ended_by_limit
 from ravi_otel.errors import BudgetExhaustedError, DeadlineExceededError
 
 
@@ -85,7 +85,7 @@ def fail(error):
 
 def test_the_previous_hook_hears_everything_and_we_hear_refusals(heard):
     told = []
-    Threads(told.append).watch()
+    ThreadExceptions(told.append).watch()
     other = KeyError("its own")
     fail(other)
     fail(REFUSAL)
@@ -95,7 +95,7 @@ def test_the_previous_hook_hears_everything_and_we_hear_refusals(heard):
 
 def test_a_hook_that_is_set_later_and_calls_the_one_before_it_is_no_circle(heard):
     told = []
-    threads = Threads(told.append)
+    threads = ThreadExceptions(told.append)
     threads.watch()
     before = threading.excepthook
     threading.excepthook = lambda args: (heard.append("the program's"), before(args))
@@ -108,7 +108,7 @@ def test_a_hook_that_is_set_later_and_calls_the_one_before_it_is_no_circle(heard
 
 def test_a_thread_that_ends_by_what_only_says_the_refusal_is_heard(heard):
     told = []
-    Threads(told.append, ["over by 3"]).watch()
+    ThreadExceptions(told.append, ["over by 3"]).watch()
     error, other = RuntimeError("it was over by 3"), RuntimeError("its own")
     fail(error)
     fail(other)

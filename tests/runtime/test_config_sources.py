@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel import cost_limit, token_limit
-from ravi_otel._launch.held_limits import check_for_run
+from ravi_otel._launch.limits import check_for_run
 from ravi_otel._runtime import scopes
 from ravi_otel._runtime.config import effective, read_tags
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError

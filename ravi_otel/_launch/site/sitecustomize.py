@@ -216,25 +216,25 @@ def _tell_launcher():
         pass
 
 
-def _say(notes, what, why="", unkept=False):
-    """Leave a note for the launcher, and a line on standard error when something is wrong."""
+def _send(messages, what, why="", unkept=False):
+    """Send the launcher a message, and write a line on standard error when something is wrong."""
     if why and sys.stderr is not None:
         sys.stderr.write("ravi-otel: process %d is not observed and its limits are not in force: %s\n" % (os.getpid(), why))
     text = "".join(sign if sign.isalnum() and sign.isascii() else "\\u%04x" % min(ord(sign), 0xFFFF) for sign in why[:400])
     form = '{"what": "%s", "pid": %d, "at_ns": %d, "text": "%s", "unkept": %s}\n'
-    note = form % (what, os.getpid(), time.monotonic_ns(), text, "true" if unkept else "false")
+    message = form % (what, os.getpid(), time.monotonic_ns(), text, "true" if unkept else "false")
     try:
-        descriptor = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(messages, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
         return
     try:
-        os.write(descriptor, note.encode("ascii"))
+        os.write(descriptor, message.encode("ascii"))
     finally:
         os.close(descriptor)
 
 
-def _watch_end(notes):
-    """Say that a refusal ended a process that called no model itself: a worker's, raised again here."""
+def _watch_end(messages):
+    """Report that a refusal ended a process that called no model itself: a worker's, raised again here."""
 
     def end():
         errors = sys.modules.get("ravi_otel.errors")
@@ -244,14 +244,14 @@ def _watch_end(notes):
         links = 64
         while error is not None and links:
             if isinstance(error, errors.BudgetError):
-                _say(notes, "uncaught", unkept=error.reason in ("store_failed", "store_lost"))
+                _send(messages, "uncaught", unkept=error.reason in ("store_failed", "store_lost"))
                 return
             error, links = error.__cause__ or error.__context__, links - 1
 
     atexit.register(end)
 
 
-def _attach(plan, wanted, limited, notes):
+def _attach(plan, wanted, limited, messages):
     def begin(_module=None):
         found = _version()
         try:
@@ -262,14 +262,14 @@ def _attach(plan, wanted, limited, notes):
             why = "%s has %s, the launcher is %s" % (sys.executable, "ravi-otel " + found if found else "no ravi-otel", wanted)
         except Exception as error:  # the program's import must succeed whatever is wrong with us
             why = "ravi-otel could not be started in it (%s: %s)." % (type(error).__name__, error)
-        _say(notes, "failed", why)
+        _send(messages, "failed", why)
 
     doors = _Doors(_here, begin)
     acts = {**dict.fromkeys(_AWAITED + _OVER_HTTP, doors.open), **doors.acts(limited)}
     sys.meta_path.insert(0, _Waiting(acts))
-    _watch_end(notes)
+    _watch_end(messages)
     _tell_launcher()
-    _say(notes, "attached")
+    _send(messages, "attached")
     for name in [name for name in acts if name in sys.modules]:  # a `.pth` file was earlier
         acts[name](sys.modules[name])
 
@@ -286,9 +286,9 @@ def _run_shadowed(here):
 _here = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != _here]
 if os.environ.get("RAVI_LAUNCH"):
-    _wanted, _limited, _notes = [*os.environ.get("RAVI_LAUNCH_SITE", "").split(":", 2), "", ""][:3]
+    _wanted, _limited, _messages = [*os.environ.get("RAVI_LAUNCH_SITE", "").split(":", 2), "", ""][:3]
     try:
-        _attach(os.environ["RAVI_LAUNCH"], _wanted, bool(_limited), _notes)
+        _attach(os.environ["RAVI_LAUNCH"], _wanted, bool(_limited), _messages)
     except Exception as error:
         if sys.stderr is not None:
             sys.stderr.write(

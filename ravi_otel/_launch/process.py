@@ -17,8 +17,7 @@ from types import FrameType
 from typing import Final
 
 from ravi_otel._instrumentation.uncovered_hosts import Uncovered, read_uncovered
-from ravi_otel._launch.notes import Note, Reader
-from ravi_otel._launch.plan import DESCRIPTOR, FREE
+from ravi_otel._launch.plan import DESCRIPTOR, FREE, Message, Messages
 
 MOST_REFUSALS: Final = 100
 MOST_REFUSING_S: Final = 30.0
@@ -38,7 +37,7 @@ _FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINC
 
 @dataclass(slots=True)
 class Ended:
-    """Tell how the program ended. `status` is negative for the signal that ended it.
+    """How the program ended. `status` is negative for the signal that ended it.
 
     `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
     ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
@@ -66,7 +65,7 @@ class Ended:
 
     @property
     def uncovered(self) -> list[Uncovered]:
-        """List what asked models past all limits, of all processes together, most requests first."""
+        """What asked models past all limits, of all processes together, most requests first."""
         sums: dict[str, Uncovered] = {}
         for (_, host), each in self.by_process.items():
             sums[host] = Uncovered(host, each.requests + (sums[host].requests if host in sums else 0))
@@ -74,12 +73,12 @@ class Ended:
 
 
 class Program:
-    """Be the program while it runs."""
+    """The program while it runs."""
 
-    def __init__(self, command: Sequence[str], environ: Mapping[str, str], notes: Path, *, terminate: bool) -> None:
+    def __init__(self, command: Sequence[str], environ: Mapping[str, str], messages: Path, *, terminate: bool) -> None:
         self._command = list(command)
         self._environ = dict(environ)
-        self._notes = Reader(notes)
+        self._messages = Messages(messages)
         self._terminate = terminate
         self._ended = Ended()
         self._first_refusal_ns = 0
@@ -87,7 +86,7 @@ class Program:
         self._processes: dict[int, int] = {}
 
     def run(self) -> Ended:
-        """Start it and wait for its end; OSError when it cannot be started."""
+        """Start it and wait for its end; raise OSError when it cannot be started."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_inheritable(writing, True)  # noqa: FBT003 - the only way to say it
@@ -103,10 +102,10 @@ class Program:
                 _readable(wake, _TICK_S)
                 with contextlib.suppress(BlockingIOError):
                     os.read(wake, 512)
-                self._look(child)
+                self._read_messages(child)
             self._ended.status = child.returncode
             self._end_workers(wake)
-            self._look(child)
+            self._read_messages(child)
             self._ended.pid = child.pid
             self._ended.attached.update(_pids(said.read() or b""))
         self._ended.survivors = self._survivors()
@@ -115,7 +114,7 @@ class Program:
         return self._ended
 
     def _survivors(self) -> list[int]:
-        """List the processes that outlive the program, not counting those that are just leaving."""
+        """Return the processes that outlive the program, not counting those that are just leaving."""
         patience = time.monotonic() + _LEAVING_S
         while True:
             alive = [pid for pid, descriptor in self._processes.items() if not _is_over(descriptor)]
@@ -135,51 +134,51 @@ class Program:
 
     # -- what its processes say -----------------------------------------------------------------------------------
 
-    def _look(self, child: subprocess.Popen[bytes]) -> None:
-        for note in self._notes.new():
-            self._hear(note, child)
+    def _read_messages(self, child: subprocess.Popen[bytes]) -> None:
+        for message in self._messages.new():
+            self._take(message, child)
         if self._deadline is not None and time.monotonic() >= self._deadline:
             self._deadline = None
             self._signal(child, signal.SIGKILL)
 
-    def _hear(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+    def _take(self, message: Message, child: subprocess.Popen[bytes]) -> None:
         ended = self._ended
-        if note.what == "left":
-            ended.left.add(note.pid)
-        elif note.what in ("attached", "working"):
-            (ended.attached if note.what == "attached" else ended.working).add(note.pid)
-            self._hold(note.pid, child.pid)
-        elif note.what == "failed":
-            ended.failed.append(note.text)
-        elif note.what == "uncaught":
-            ended.unkept = (note.text or _UNSAID) if note.unkept else ""
-            ended.uncaught_below = ended.uncaught_below or (note.pid != child.pid and not note.thread)
-            ended.uncaught = ended.uncaught or (note.pid == child.pid and not note.thread)
-            ended.uncaught_thread = ended.uncaught_thread or (note.pid == child.pid and note.thread)
-        elif note.what == "refused":
-            self._refused(note, child)
-        elif note.what == "outside":
-            ended.outside[note.text] = None
-        elif note.what == "opened":
-            ended.opened.add(note.text)
-        elif note.what == "uncovered":
-            told = read_uncovered(note.text)
-            if told is not None:
-                ended.by_process[note.pid, told.host] = told
+        if message.what == "left":
+            ended.left.add(message.pid)
+        elif message.what in ("attached", "working"):
+            (ended.attached if message.what == "attached" else ended.working).add(message.pid)
+            self._keep_handle(message.pid, child.pid)
+        elif message.what == "failed":
+            ended.failed.append(message.text)
+        elif message.what == "uncaught":
+            ended.unkept = (message.text or _UNSAID) if message.unkept else ""
+            ended.uncaught_below = ended.uncaught_below or (message.pid != child.pid and not message.thread)
+            ended.uncaught = ended.uncaught or (message.pid == child.pid and not message.thread)
+            ended.uncaught_thread = ended.uncaught_thread or (message.pid == child.pid and message.thread)
+        elif message.what == "refused":
+            self._refused(message, child)
+        elif message.what == "outside":
+            ended.outside[message.text] = None
+        elif message.what == "opened":
+            ended.opened.add(message.text)
+        elif message.what == "uncovered":
+            found = read_uncovered(message.text)
+            if found is not None:
+                ended.by_process[message.pid, found.host] = found
 
-    def _refused(self, note: Note, child: subprocess.Popen[bytes]) -> None:
+    def _refused(self, message: Message, child: subprocess.Popen[bytes]) -> None:
         ended = self._ended
         ended.refusals += 1
-        self._first_refusal_ns = self._first_refusal_ns or note.at_ns
-        refusing_s = (note.at_ns - self._first_refusal_ns) / 1e9
+        self._first_refusal_ns = self._first_refusal_ns or message.at_ns
+        refusing_s = (message.at_ns - self._first_refusal_ns) / 1e9
         swallowed = ended.refusals >= MOST_REFUSALS or (ended.refusals > FREE and refusing_s >= MOST_REFUSING_S)
         if swallowed and self._terminate and not ended.stopped and child.poll() is None:
-            ended.stopped = note.text
-            ended.unkept = note.text if note.unkept else ""
+            ended.stopped = message.text
+            ended.unkept = message.text if message.unkept else ""
             self._deadline = time.monotonic() + GRACE_S
             self._signal(child, signal.SIGTERM)
 
-    def _hold(self, pid: int, main: int) -> None:
+    def _keep_handle(self, pid: int, main: int) -> None:
         """Keep a handle on another process of the program, which stays its own when the number is used again."""
         if pid != main and pid not in self._processes and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
@@ -201,7 +200,7 @@ def _readable(descriptor: int, timeout_s: float) -> bool:
 
 
 def _is_over(descriptor: int) -> bool:
-    """Tell whether the process behind a handle has ended: it can be read from then on."""
+    """Whether the process behind a handle has ended: it can be read from then on."""
     return _readable(descriptor, 0)
 
 
@@ -256,7 +255,7 @@ def _wakeups() -> Generator[tuple[int, Callable[[subprocess.Popen[bytes]], None]
 
 
 def _in_foreground() -> bool:
-    """Tell whether this process belongs to the foreground group of a terminal."""
+    """Whether this process belongs to the foreground group of a terminal."""
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         try:
             return stream is not None and os.tcgetpgrp(stream.fileno()) == os.getpgrp()

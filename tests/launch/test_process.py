@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ravi_otel._launch import supervising
-from ravi_otel._launch.supervising import Program
+from ravi_otel._launch import process
+from ravi_otel._launch.process import Program
 
 TELLER = """
 import json, os, signal, sys, time
@@ -49,7 +49,7 @@ def test_a_program_that_is_only_to_be_refused_goes_on(watch):
 
 
 def test_one_that_does_not_listen_is_killed(watch, monkeypatch):
-    monkeypatch.setattr(supervising, "GRACE_S", 0.2)
+    monkeypatch.setattr(process, "GRACE_S", 0.2)
     ended = watch("signal.signal(signal.SIGTERM, signal.SIG_IGN)\nfor _ in range(100): tell('refused')\nwhile True: time.sleep(9)")
     assert ended.status == -9
 
@@ -83,6 +83,6 @@ def test_a_worker_that_a_refusal_ends_does_not_end_the_program(watch):
 
 
 def test_handlers_are_as_they_were_afterwards(watch):
-    before = [supervising.signal.getsignal(number) for number in (15, 2, 1, 17)]
+    before = [process.signal.getsignal(number) for number in (15, 2, 1, 17)]
     watch("pass")
-    assert [supervising.signal.getsignal(number) for number in (15, 2, 1, 17)] == before
+    assert [process.signal.getsignal(number) for number in (15, 2, 1, 17)] == before
