@@ -29,7 +29,7 @@ from ravi_otel.local._answers import Node, RunFilter, SpendFilter
 from ravi_otel.local._queries import GROUPINGS, Ordering, Queries
 from ravi_otel.local._shared_budgets import Shown, opened
 from ravi_otel.local._store import Store
-from ravi_otel.local._tree import left_out, nodes_of
+from ravi_otel.local._tree import RunRecord, left_out, nodes_of
 from ravi_otel.local._wording import clean, many, moment
 from ravi_otel.local.live._client import Row, Watch, rows
 from ravi_otel.local.live._protocol import LiveError, ScopeState
@@ -51,8 +51,8 @@ _READ_ONLY: Final = "Nothing can be changed here: whoever started this server di
 _CONTROLLED: Final = "`cancel` and `set_limit` change what runs: only when your user has asked for just that. Nothing can be approved here."
 
 _When = "a time: today, yesterday, 7d or 90m (ago), 2026-11-28, 2026-11-28T14:00"
-Since = Annotated[str, Field(description=f"From then on, {_When}; empty for any time.")]
-Until = Annotated[str, Field(description=f"Before then, {_When}; empty for now.")]
+Since = Annotated[str, Field(description=f"From then on, {_When}; an empty text means from the beginning.")]
+Until = Annotated[str, Field(description=f"Before then, {_When}; an empty text means the present moment.")]
 Only = Annotated[str, Field(description="Only of this one; empty for any.")]
 Most = Annotated[int, Field(ge=1, le=_MOST, description="How many at most.")]
 Start = Annotated[int, Field(ge=0, description="How many to leave out at the beginning, to read on.")]
@@ -233,13 +233,13 @@ class Shelf:
             record = queries.record(run, scope=found.id if found.kind == "scope" else None)
         head, notes = record.head, (record.launch or {}).get("notes") or ()
         fitting = [each for each in _with_depths(list(nodes_of(record))) if not status or each[0].status == status]
-        page, limits = fitting[start : start + _MOST], tuple(answers.Limit.of_reading(reading) for _, reading in record.limits())
+        page, limits = fitting[start : start + _MOST], _kept(record)
         says = f"A {found.kind} of {many(len(fitting), 'item')}{_part(len(page), len(fitting))}. {lost_sentence([head])} {left_out(record)}"
         return answers.Details(
             says=says.rstrip(),
             next=_more(f"show(id={found.id!r}, status={status!r}, ", start, len(fitting)),
             run=answers.Run.of(head),
-            limits=limits[:_MOST_BESIDE],
+            limits=tuple(limits[:_MOST_BESIDE]),
             notes=tuple(answers.Written.of(str(note)) for note in notes[:_MOST_BESIDE]),
             items=tuple(answers.Item.of(node, depth) for node, depth in page),
         )
@@ -290,7 +290,7 @@ class Shelf:
         `show` with the id of one shows every limit around it, and what was left of each.
         """
         begin, end = _between(since, until)
-        where = SpendFilter(**_given({"user": user, "tenant": tenant, "agent": agent, "model": model, "tool": tool}))
+        where = _filter(user=user, tenant=tenant, agent=agent, model=model, tool=tool)
         with self._asking() as queries:
             found = queries.refusals(since=begin, until=end, where=where, most=most + 1)
         return answers.Refusals(
@@ -326,7 +326,7 @@ class Shelf:
         """Add up what was spent between two times, by what `by` says (with commas between several), the dearest first, or by time."""
         begin, end = _between(since, until)
         names = tuple(each.strip() for each in by.split(",") if each.strip())
-        where = SpendFilter(**_given({"user": user, "tenant": tenant, "agent": agent, "model": model, "tool": tool}))
+        where = _filter(user=user, tenant=tenant, agent=agent, model=model, tool=tool)
         with self._asking() as queries:
             table = queries.spend(names, since=begin, until=end, where=where)
         page = table.groups[start : start + _MOST]
@@ -347,7 +347,7 @@ class Shelf:
         if run:
             with self._asking() as queries:
                 record = queries.record(run_named(queries, "run", run))
-            found = [answers.Limit.of_reading(reading) for _, reading in record.limits()]
+            found = _kept(record)
         else:
             live = [(each, row, row.scope) for row in self._open() if row.scope is not None for each in row.scope.limits]
             live.sort(key=lambda each: -each[0].urgency)
@@ -444,6 +444,10 @@ def _whose(row: Row, scope: ScopeState) -> str:
     return f"{scope.kind} {clean(scope.name, 60)}{around}"
 
 
+def _kept(record: RunRecord) -> list[answers.Limit]:
+    return [answers.Limit.of_reading(reading, branch.sums) for branch, reading in record.limits()]
+
+
 def _with_depths(nodes: Sequence[Node]) -> list[tuple[Node, int]]:
     depths: dict[str, int] = {}
     for node in nodes:
@@ -460,6 +464,10 @@ def _between(since: str, until: str) -> tuple[int | None, int | None]:
 
 def _given(where: dict[str, str]) -> dict[str, Any]:
     return {name: value for name, value in where.items() if value}
+
+
+def _filter(**where: str) -> SpendFilter:
+    return SpendFilter(**_given(where))
 
 
 def _more(call: str, start: int, of: int) -> str | None:

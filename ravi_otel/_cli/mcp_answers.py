@@ -19,6 +19,7 @@ from ravi_otel._cli.runs import ending, is_unseen, outcome
 from ravi_otel.hooks._events import LimitReading
 from ravi_otel.local._answers import CallView, Found, Group, Json, Node, RunRow, Spent, objects_of
 from ravi_otel.local._shared_budgets import Shown
+from ravi_otel.local._store import Sums
 from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, money, percent, short_usd
 from ravi_otel.local.live._client import Row
 from ravi_otel.local.live._protocol import LimitState
@@ -159,9 +160,9 @@ class Limit(Part):
         )
 
     @classmethod
-    def of_reading(cls, reading: LimitReading) -> Self:
-        """Return it as it was last kept."""
-        return cls.of_state(LimitState.of(reading), f"{reading.scope.value} {reading.scope_name or ''}")
+    def of_reading(cls, reading: LimitReading, sums: Sums) -> Self:
+        """Return it as it was last kept, with the marks of what was used in its scope."""
+        return cls.of_state(LimitState.kept(reading, sums), f"{reading.scope.value} {reading.scope_name or ''}")
 
     @classmethod
     def of_budget(cls, shown: Shown) -> Self:

@@ -94,8 +94,13 @@ MCP: Final = (
     ),
     Package(
         "mcp.client.session",
-        partial(_mcp, "_instrumentation.mcp_sampling", "Callbacks"),
+        partial(_mcp, "_instrumentation.mcp_client", "Callbacks"),
         "ravi-otel: this version of mcp does not tell what a server asks of its client (%s is missing), so that belongs to no run.",
+    ),
+    Package(
+        "mcp.client.client",  # of 2.x alone
+        partial(_mcp, "_instrumentation.mcp_client", "Clients"),
+        "ravi-otel: a call of a tool that this version of mcp sends once more counts again (%s is missing).",
     ),
     Package(
         "mcp.client.streamable_http",

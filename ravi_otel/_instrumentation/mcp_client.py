@@ -1,13 +1,15 @@
 """Make each `tools/call` of the official MCP SDK's client a tool call: judged, charged and told once, and not sent where that refuses it.
 
-It is seen where every request of a session passes, whoever made it: `ClientSession.send_request`, which 1.x inherits and 2.x defines.
-Over that stand `call_tool`, fastmcp's client and the adapters of frameworks.
+What a server asks of the client meanwhile belongs to that call. Calls are seen where every request of a session passes, whoever made it:
+`ClientSession.send_request`, which 1.x inherits and 2.x defines. Over that stand `call_tool`, fastmcp's client and the adapters of
+frameworks.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
@@ -18,7 +20,19 @@ from opentelemetry.trace import StatusCode
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.mcp_gates import GateOfTool, gate_of, keep_schemas
 from ravi_otel._runtime.gate_review import Parameters
-from ravi_otel._runtime.mcp_sessions import DISPATCHER, INITIALIZE, TOOLS_CALL, McpCall, McpServer, method_of, params_of, with_params
+from ravi_otel._runtime.mcp_sessions import (
+    CALLBACKS,
+    DISPATCHER,
+    INITIALIZE,
+    LINK,
+    TOOLS_CALL,
+    McpCall,
+    McpServer,
+    method_of,
+    params_of,
+    read_param,
+    with_params,
+)
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import RemoteCall, ToolCall, enclosing_call, is_captured
@@ -29,6 +43,9 @@ from ravi_otel.hooks._events import RemoteTool, ToolRecord
 from ravi_otel.hooks._listeners import Guarded
 
 _LIST: Final = "tools/list"
+_META: Final = "_meta"
+_HEADER_MISMATCH: Final = -32020
+"""What a server of 2.x answers whose tool has another schema than the client knows."""
 _OVER_LIMIT: Final = 429
 _FORBIDDEN: Final = 403
 
@@ -84,11 +101,13 @@ class ClientSessions:
     ) -> Any:
         sent = _Sent(wrapped, session, request, args, kwargs)
         server = McpServer.of(session)
-        if server.goes_on(sent.params):
+        if server.goes_on(sent.params) or sent.is_sent_again():
             result = await sent.send()
             server.answered(sent.params, result)
             return result
         gate = gate_of(server.name, sent.name, server.schemas.get(sent.name))
+        if gate is not None and gate.denied is not None:
+            return self._refused(gate.denied, gate)
         within = enclosing_call(sent.name, STATE.locate()[0])
         if within is not None:
             within.answered = True
@@ -104,7 +123,7 @@ class ClientSessions:
 
     async def _run(self, sent: _Sent, gate: GateOfTool | None, remote: RemoteCall) -> Any:
         """Run it as a tool call; what refuses it is raised as an error of the SDK's too."""
-        shown = dict(sent.params.arguments or {}) if gate is not None or is_captured() else None
+        shown = sent.arguments if gate is not None or is_captured() else None
         if gate is None:
             call = sent.call = ToolCall(sent.name, sent.send, shown, remote=remote)
         else:
@@ -116,12 +135,17 @@ class ClientSessions:
         except RaviError as refused:
             if isinstance(refused, _error_class()):
                 raise
-            if gate is not None and gate.returns and isinstance(refused, ToolDeniedError):
-                return self._as_result(refused)
-            error = self._as_error(refused)
-        raise error from error.__cause__
+            denied = refused
+        return self._refused(denied, gate)
 
     # -- a refusal -------------------------------------------------------------------------------------------------------
+
+    def _refused(self, refused: RaviError, gate: GateOfTool | None) -> Any:
+        """Return what a gate refuses as the result, where that was asked for; raise any other refusal."""
+        if gate is not None and gate.returns and isinstance(refused, ToolDeniedError):
+            return self._as_result(refused)
+        error = self._as_error(refused)
+        raise error from error.__cause__
 
     def _as_error(self, refused: RaviError) -> RaviError:
         """Return the same refusal as an error that whoever calls tools over MCP expects: it is one of the SDK's, too."""
@@ -183,7 +207,7 @@ def _adopt(dispatcher: Any, message: Any) -> None:
 class _Sent:
     """One `tools/call` as it is to be sent, and how far that has come."""
 
-    __slots__ = ("_args", "_kwargs", "_request", "_session", "_wrapped", "call", "name", "params")
+    __slots__ = ("_args", "_kwargs", "_request", "_resend", "_session", "_wrapped", "call", "name", "params")
 
     def __init__(self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._wrapped = wrapped
@@ -192,25 +216,88 @@ class _Sent:
         self._args = args
         self._kwargs = kwargs
         self.params = params_of(request)
-        self.name = str(self.params.name)
+        self.name = str(read_param(self.params, "name"))
         self.call: ToolCall | None = None
+        self._resend = _RESEND.get()
+
+    def is_sent_again(self) -> bool:
+        """Whether the server rejected this very call just now, and the SDK has listed its tools and sends it once more."""
+        resend = self._resend
+        if resend is None or resend.rejected != (self.name, self.arguments):
+            return False
+        self._resend = resend.rejected = None  # a second time it is no resend
+        return True
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return what the tool is called with."""
+        given = read_param(self.params, "arguments")
+        return dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
 
     async def send(self) -> Any:
         """Send it, and tell of a result that says of itself that it is an error."""
-        result = await McpCall().sent(McpServer.of(self._session), self._wrapped(*self._args, **self._kwargs))
+        try:
+            result = await McpCall().sent(McpServer.of(self._session), self._wrapped(*self._args, **self._kwargs))
+        except Exception as error:
+            if self._resend is not None and getattr(getattr(error, "error", None), "code", None) == _HEADER_MISMATCH:
+                self._resend.rejected = (self.name, self.arguments)
+            raise
         if self.call is not None and (getattr(result, "is_error", False) or getattr(result, "isError", False)):
             self.call.failed_as = names.ERROR_TOOL
         return result
 
     async def send_with(self, arguments: dict[str, Any]) -> Any:
         """Send it with the arguments that a gate lets through."""
-        if arguments != (self.params.arguments or {}):
+        if arguments != self.arguments:
             request = with_params(self._request, arguments=arguments)
             if self._args:
                 self._args = (request, *self._args[1:])
             else:
                 self._kwargs = {**self._kwargs, "request": request}
         return await self.send()
+
+
+class _Resend:
+    """One call of a tool by the SDK's `Client`: what of it a server rejected, and is to come again."""
+
+    __slots__ = ("rejected",)
+
+    def __init__(self) -> None:
+        self.rejected: tuple[str, dict[str, Any]] | None = None
+
+
+_RESEND: Final[ContextVar[_Resend | None]] = ContextVar("ravi-otel-mcp-resend", default=None)
+
+
+class Clients:
+    """Hold the wrapped method of `mcp.client.client` (2.x), which may send one call of a tool twice: by stale headers, then by new ones."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap what calls a tool."""
+        self._wraps.wrap(self._module.Client, "call_tool", self._call_tool)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical method back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _call_tool(self, wrapped: Callable[..., Any], _client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        called = wrapped(*args, **kwargs)
+        return named_like(_as_one(called), wrapped) if self._active else called
+
+
+async def _as_one(called: Any) -> Any:
+    token = _RESEND.set(_Resend())
+    try:
+        return await called
+    finally:
+        _RESEND.reset(token)
 
 
 async def _sent_with(sent: _Sent, /, **arguments: Any) -> Any:
@@ -248,3 +335,63 @@ def _error_class() -> Any:
     """Return the class of the SDK's errors: of 2.x, or else of 1.x."""
     exceptions: Any = load("mcp.shared.exceptions")
     return getattr(exceptions, "MCPError", None) or exceptions.McpError
+
+
+class Callbacks:
+    """Hold the wrapped method of `mcp.client.session` by which a server's request reaches a callback of the program's.
+
+    A server may ask for a model's answer, a person's, or for the client's roots while it runs a tool. The SDK calls back from its own
+    task that reads messages, which was started with the session and knows nothing of the run that called the tool.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._wraps = Wraps()
+        self._active = False
+
+    def install(self) -> None:
+        """Wrap what answers a server's requests: in 2.x it is given the message's parameters, in 1.x what is to answer it."""
+        session = self._module.ClientSession
+        if "_on_request" in vars(session):
+            self._wraps.wrap(session, "_on_request", self._on_request)
+        else:
+            self._wraps.wrap(session, "_received_request", self._received_request)
+        self._active = True
+
+    def remove(self) -> None:
+        """Fall silent, and put the identical method back."""
+        self._active = False
+        self._wraps.restore()
+
+    def _on_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._active and len(args) == 3 and args[1] in CALLBACKS:  # noqa: PLR2004 - whose request, method and parameters
+            with Guarded("mcp"):
+                params, meta = _split(args[2])
+                call = McpServer.of(session).call_of(meta)
+                if call is not None:
+                    return named_like(call.run(wrapped, args[0], args[1], params), wrapped)
+        return wrapped(*args, **kwargs)
+
+    def _received_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        responder = args[0] if args else kwargs.get("responder")
+        request: Any = getattr(responder, "request", None)
+        if self._active and method_of(request) in CALLBACKS:
+            with Guarded("mcp"):
+                found: Any = getattr(getattr(params_of(request), "meta", None), "model_extra", None)
+                meta = cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+                call = McpServer.of(session).call_of(meta)
+                meta.pop(LINK, None)
+                if call is not None:
+                    return named_like(call.run(wrapped, *args, **kwargs), wrapped)
+        return wrapped(*args, **kwargs)
+
+
+def _split(params: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return a request's parameters without what of ours says whose it is, and its `_meta` with it."""
+    given = cast("Mapping[str, Any]", params if isinstance(params, Mapping) else {})
+    meta = cast("Mapping[str, Any]", given.get(_META) if isinstance(given.get(_META), Mapping) else {})
+    if LINK not in meta:
+        return cast("Any", params), meta
+    left = {name: value for name, value in meta.items() if name != LINK}
+    changed = {name: value for name, value in given.items() if name != _META}
+    return ({**changed, _META: left} if left else changed), meta

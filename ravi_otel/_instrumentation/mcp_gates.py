@@ -9,13 +9,14 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Self, cast
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._instrumentation.tools import Choice, GateFor
 from ravi_otel._runtime.tool_call import Refused
-from ravi_otel.errors import ConfigurationError
+from ravi_otel.errors import ConfigurationError, ToolDeniedError
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ToolGate
 
@@ -71,7 +72,7 @@ class Schema:
                 annotation=_kind_of(schema),
             )
             for name, schema in self.properties.items()
-            if name.isidentifier()
+            if name.isidentifier() and not iskeyword(name)
         ]
         if not self.closed or len(parameters) < len(self.properties):
             parameters.append(inspect.Parameter(_free("more", self.properties), inspect.Parameter.VAR_KEYWORD, annotation=Any))
@@ -100,10 +101,14 @@ def keep_schemas(known: dict[str, Schema], listing: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GateOfTool:
-    """The gate that stands before one tool; `returns` says that what it refuses is returned as a result, and not raised."""
+    """The gate that stands before one tool; `returns` says that what it refuses is returned as a result, and not raised.
 
-    gate: ToolGate
+    A tool that cannot be judged, because its name is none, is `denied` whatever it is called with.
+    """
+
+    gate: ToolGate | None
     returns: bool
+    denied: ToolDeniedError | None = None
 
 
 class GatedServer:
@@ -139,10 +144,18 @@ class GatedServer:
         with _lock.own:
             known = self._gates.get(tool)
             if known is None or known[0] != schema:
-                known = self._gates[tool] = (schema, GateOfTool(self._gate_for({tool: _shown(tool, schema)}), self._returns))
+                known = self._gates[tool] = (schema, self._judged(tool, schema))
                 while len(self._gates) > _MOST_TOOLS:
                     del self._gates[next(iter(self._gates))]
         return known[1]
+
+    def _judged(self, tool: str, schema: Schema | None) -> GateOfTool:
+        flaw = checks.flaw_of_name(tool)
+        if flaw:
+            shown, why = checks.show(tool), f"its name {flaw}, so no gate can judge it"
+            message = f"tool {shown} was not run: {why}. Have its server give it one of 1 to {checks.MAX_NAME} printable characters."
+            return GateOfTool(None, self._returns, ToolDeniedError(message, tool=shown, reason=why, stop_reason="tool_bad_name"))
+        return GateOfTool(self._gate_for({tool: _shown(tool, schema)}), self._returns)
 
     def remove(self) -> None:
         """Stand before these tools no more."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
@@ -49,12 +49,20 @@ def params_of(request: Any) -> Any:
     return getattr(request, "root", request).params
 
 
+def read_param(params: Any, name: str) -> Any:
+    """Return one parameter, None where there is none: a program's own request may have them as a mapping."""
+    return cast("Mapping[str, Any]", params).get(name) if isinstance(params, Mapping) else getattr(params, name, None)
+
+
 def with_params(request: Any, **changed: Any) -> Any:
     """Return a copy of a request with other parameters."""
     root = getattr(request, "root", None)
     if root is not None:
         return request.model_copy(update={"root": with_params(root, **changed)})
-    return request.model_copy(update={"params": request.params.model_copy(update=changed)})
+    params: Any = request.params
+    if isinstance(params, Mapping):
+        return request.model_copy(update={"params": {**cast("Mapping[str, Any]", params), **changed}})
+    return request.model_copy(update={"params": params.model_copy(update=changed)})
 
 
 class McpServer:
@@ -96,9 +104,9 @@ class McpServer:
 
     def goes_on(self, params: Any) -> bool:
         """Whether a call only answers what the server asked about the same one; each is answered once."""
-        if getattr(params, "input_responses", None) is None and getattr(params, "request_state", None) is None:
+        if read_param(params, "input_responses") is None and read_param(params, "request_state") is None:
             return False
-        asked = (params.name, params.arguments)
+        asked = (read_param(params, "name"), read_param(params, "arguments"))
         if asked in self.asked:
             self.asked.remove(asked)
             return True
@@ -107,7 +115,7 @@ class McpServer:
     def answered(self, params: Any, result: Any) -> None:
         """Note that a server asks something before it answers a call."""
         if getattr(result, "result_type", None) == "input_required":
-            self.asked.append((params.name, params.arguments))
+            self.asked.append((read_param(params, "name"), read_param(params, "arguments")))
             del self.asked[:-_MOST_ROUNDS]
 
     def call_of(self, meta: Mapping[str, Any]) -> McpCall | None:

@@ -194,10 +194,7 @@ class Outgoing:
     def _with_meta(self, request: Any) -> Any:
         """Return a request of 1.x with it."""
         bare = _without_ours(request)
-        meta: Any = params_of(bare).meta
-        given: Any = {} if meta is None else meta.model_dump(by_alias=True, exclude_none=True)
-        kind = load("mcp.types").RequestParams.Meta if meta is None else meta.__class__
-        return with_params(bare, meta=kind.model_validate(self.meta(given)))
+        return _with_meta(bare, self.meta(_meta_of(bare)))
 
     @property
     def _audience(self) -> str:
@@ -277,11 +274,28 @@ def _linked(meta: dict[str, Any] | None) -> dict[str, Any] | None:
 
 def _with_link(request: Any) -> Any:
     """Return such a request of 1.x with it."""
-    meta: Any = params_of(request).meta
-    given: Any = {} if meta is None else meta.model_dump(by_alias=True, exclude_none=True)
+    given = _meta_of(request)
     linked = _linked(given)
-    kind = load("mcp.types").RequestParams.Meta if meta is None else meta.__class__
-    return request if linked is given else with_params(request, meta=kind.model_validate(linked))
+    return request if linked is given else _with_meta(request, linked)
+
+
+def _meta_of(request: Any) -> dict[str, Any]:
+    """Return the `_meta` of a request of 1.x, whose parameters may be a program's own mapping."""
+    params = params_of(request) if hasattr(getattr(request, "root", request), "params") else None
+    if isinstance(params, Mapping):
+        meta: Any = cast("Mapping[str, Any]", params).get(_META)
+        return dict(cast("Mapping[str, Any]", meta)) if isinstance(meta, Mapping) else {}
+    meta = getattr(params, "meta", None)
+    return {} if meta is None else meta.model_dump(by_alias=True, exclude_none=True)
+
+
+def _with_meta(request: Any, given: Mapping[str, Any] | None) -> Any:
+    """Return such a request with another `_meta`, None for none."""
+    params = params_of(request)
+    if isinstance(params, Mapping):
+        return with_params(request, _meta=given)
+    kind = load("mcp.types").RequestParams.Meta if params.meta is None else params.meta.__class__
+    return with_params(request, meta=None if given is None else kind.model_validate(given))
 
 
 def _kept(meta: Any) -> Any:
@@ -308,11 +322,6 @@ def _kept(meta: Any) -> Any:
 
 def _without_ours(request: Any) -> Any:
     """Return a request of 1.x without anything of ours in what came with it."""
-    params = params_of(request) if hasattr(getattr(request, "root", request), "params") else None
-    meta: Any = getattr(params, "meta", None)
-    given: Any = getattr(meta, "model_extra", None)
+    given = _meta_of(request)
     kept = _kept(given)
-    if kept is given or not given:
-        return request
-    dumped = {name: value for name, value in meta.model_dump(by_alias=True, exclude_none=True).items() if name not in given}
-    return with_params(request, meta=meta.__class__.model_validate({**dumped, **(kept or {})}))
+    return request if kept is given or not given else _with_meta(request, kept or {})

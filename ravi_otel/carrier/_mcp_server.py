@@ -7,15 +7,18 @@ the answer, and in an error's data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from contextvars import ContextVar
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, cast
 
 from ravi_otel._flow import run_async
-from ravi_otel._runtime.mcp_sessions import TOOLS_CALL
+from ravi_otel._runtime.mcp_sessions import TOOLS_CALL, params_of, read_param
 from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel._runtime.tool_call import served_tool
 from ravi_otel.carrier._configuration import configuration
 from ravi_otel.carrier._continue import ContinuedRun, continue_run
 from ravi_otel.carrier._inbound import read
@@ -95,6 +98,19 @@ def _with_data(error: Any, said: dict[str, str]) -> Any:
     return error
 
 
+@asynccontextmanager
+async def _serving(run: ContinuedRun, tool: object) -> AsyncGenerator[None]:
+    """Answer a call of a tool in a run; a `@tool` of that name is the call itself, which a caller that is believed has counted."""
+    is_counted = isinstance(tool, str) and run.inbound.token is not None
+    async with run:
+        token = _SERVING.set(run)
+        try:
+            with served_tool(cast("str", tool)) if is_counted else nullcontext():
+                yield
+        finally:
+            _SERVING.reset(token)
+
+
 class Middleware:
     """Hold the wrapped method of `mcp.server.runner` (2.x) by which every server has one middleware more, around the handler itself."""
 
@@ -124,15 +140,12 @@ class Middleware:
         run = run_of(ctx.meta, server, ctx.request) if is_call else None
         if run is None:
             return await call_next(ctx)
-        async with run:
-            token = _SERVING.set(run)
+        async with _serving(run, read_param(ctx.params, "name")):
             try:
                 result = await call_next(ctx)
             except self._module.MCPError as error:
                 error.error = _with_data(error.error, await _returned(run))
                 raise
-            finally:
-                _SERVING.reset(token)
             said = await _returned(run)
             if said and isinstance(result, dict):
                 answer = cast("dict[str, Any]", result)
@@ -148,6 +161,8 @@ class RequestHandlers:
         self._module = module
         self._wraps = Wraps()
         self._active = False
+        self._runs: weakref.WeakKeyDictionary[Any, ContinuedRun] = weakref.WeakKeyDictionary()
+        """The run of each request that is being served, by what answers it."""
 
     def install(self) -> None:
         """Wrap what runs the handler of a request, and what sends the answer; in 2.x neither is there, and `Middleware` is instead."""
@@ -171,22 +186,20 @@ class RequestHandlers:
         run = run_of(getattr(message, "request_meta", None), server, over_http)
         if run is None:
             return wrapped(*args, **kwargs)
-        return named_like(_served(run, wrapped(*args, **kwargs)), wrapped)
+        self._runs[message] = run
+        return named_like(_served(run, read_param(params_of(request), "name"), wrapped(*args, **kwargs)), wrapped)
 
-    def _respond(self, wrapped: Callable[..., Any], _responder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        run = _SERVING.get() if self._active else None
+    def _respond(self, wrapped: Callable[..., Any], responder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        # By the request, and not by the context: a session that the handler opens as a client answers its own server in the same one.
+        run = self._runs.get(responder) if self._active else None
         if run is None or not run.lent:
             return wrapped(*args, **kwargs)
         return named_like(_answered(run, wrapped, args[0] if args else kwargs["response"]), wrapped)
 
 
-async def _served(run: ContinuedRun, handled: Any) -> Any:
-    async with run:
-        token = _SERVING.set(run)
-        try:
-            return await handled
-        finally:
-            _SERVING.reset(token)
+async def _served(run: ContinuedRun, tool: object, handled: Any) -> Any:
+    async with _serving(run, tool):
+        return await handled
 
 
 async def _answered(run: ContinuedRun, respond: Callable[..., Any], response: Any) -> Any:

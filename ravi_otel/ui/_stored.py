@@ -110,7 +110,7 @@ class Archive:
     def run(self, run_id: str, *, most: int = MOST_NODES) -> api.Run:
         """Return one run with so many lines of its tree at most."""
         tree, curves = self._ask.tree(run_id, most=most), self._ask.curves(run_id)
-        head = tree.run
+        head, limits = tree.run, list(zip(tree.limits, tree.limit_sums, strict=True))
         until = time.time_ns() if head.status == "running" else head.began + (head.duration or 0)
         ends = [until, *(node.began + (node.duration or 0) for node in tree.nodes)]
         tone, word = _ending(head)
@@ -136,7 +136,7 @@ class Archive:
             tone=tone,
             word=word,
             facts=_facts(head),
-            limits=[_bar(each, _stood(each, sums)) for each, sums in list(zip(tree.limits, tree.limit_sums, strict=True))[:_MOST_CURVES]],
+            limits=[_bar(each, LimitState.kept(each, sums)) for each, sums in limits[:_MOST_CURVES]],
             rows=rows,
             left_out=tree.left_out,
             length=max(1.0, (max(ends) - head.began) / _MS),
@@ -465,11 +465,6 @@ def _bar(reading: LimitReading, state: LimitState, title: str | None = None) -> 
     """Return where a limit stood at the end, in the tone of what it did until then."""
     whose = title or f"{reading.scope_name or reading.scope.value} · {reading.title}"
     return api.Bar.of(state, whose, _LIMIT_TONES.get(tone_of(reading), "ok"))
-
-
-def _stood(reading: LimitReading, sums: Sums) -> LimitState:
-    """Return a limit with the marks of what was used in its scope."""
-    return LimitState.of(reading, unpriced=sums.unpriced_calls, estimated=sums.estimated_calls, assumed=sums.assumed_calls > 0)
 
 
 def _percent(part: float | None, whole: float) -> float:

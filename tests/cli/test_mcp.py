@@ -157,6 +157,20 @@ def test_any_id_shows_what_it_names(shelf, triage):
         assert call["content_kept"] is True
 
 
+def test_limits_that_are_kept_carry_the_marks_of_what_was_used(shelf):
+    shelf.run(RUN, name="triage")
+    for name, kind, threshold, used in (("guessed", "tokens", 2_000, 300), ("unpriced", "cost", 1.0, 0.25), ("told", "tokens", 900, 10)):
+        agent = shelf.agent(RUN, name, limits=[_told("agent", name, kind, threshold, used)])
+        cost = None if name == "unpriced" else 0.01
+        shelf.call(RUN, (200, 100), cost, parent=agent, agent=name, source="estimated" if name == "guessed" else "reported")
+    with asking("--store", str(shelf.store.root)) as ask:
+        for answered in (ask("show", id=RUN)["limits"], ask("limits", run=RUN)["limits"]):
+            marked = {each["of"]: (each["used"], each["left"]) for each in answered}
+            assert marked["agent guessed"] == ("~300", "~1,700")
+            assert marked["agent unpriced"] == ("≥$0.25", "≤$0.75")
+            assert marked["agent told"] == ("10", "890")
+
+
 @pytest.mark.usefixtures("triage")
 def test_of_a_refused_call_the_sentence_the_chain_and_what_was_left_are_told(shelf):
     with asking("--store", str(shelf.store.root)) as ask:

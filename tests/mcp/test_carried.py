@@ -85,6 +85,18 @@ async def test_a_loan_of_the_programs_own_goes_with_the_first_call(listed, model
             assert run.limits[0].used == 15
 
 
+async def test_a_tool_of_the_servers_program_that_is_what_was_called_counts_once(listed, said):
+    async with listed.connect() as session:
+        with ravi_otel.run("desk", limits=["tool_calls=2", "tool.count=2"]) as run:
+            for what in ("a", "b"):
+                assert said(await session.call_tool("count", {"what": what})) == what
+            with pytest.raises(ravi_otel.BudgetExhaustedError):
+                await session.call_tool("count", {"what": "c"})
+        assert [(limit.used, limit.held) for limit in run.limits] == [(2, 0), (2, 0)]
+        assert run.scope.spend().tool_calls == 2
+    assert listed.log == ["count a", "count b"]
+
+
 async def test_the_handlers_spans_are_of_the_callers_run_and_trace(listed, tmp_path):
     ravi_otel.uninstrument()
     provider, here = TracerProvider(), InMemorySpanExporter()

@@ -2,6 +2,7 @@
 
 import asyncio
 import pickle
+from importlib.metadata import version
 
 import pytest
 from mcp import ClientSession
@@ -15,6 +16,7 @@ except ImportError:
     from mcp.shared.exceptions import McpError as MCPError
 
 pytestmark = pytest.mark.anyio
+MAJOR = int(version("mcp").split(".")[0])
 
 
 async def test_three_of_eight_run_one_after_the_other(servers, instrumented, said):
@@ -79,6 +81,22 @@ async def test_a_tool_around_it_under_its_name_is_the_same_call_once(servers, in
         assert run.scope.spend().tool_calls == 2
 
 
+@pytest.mark.skipif(MAJOR < 2, reason="before 2.0 nothing is sent again")
+@pytest.mark.parametrize("transport", ["http"])
+async def test_a_call_that_the_sdk_sends_once_more_by_new_headers_is_one_call(servers, instrumented, said):
+    from mcp.client import Client
+
+    with servers.serving() as url:
+        async with Client(url) as client:
+            with ravi_otel.run("desk", limits=["tool_calls=2"]) as run:
+                assert said(await client.call_tool("mark", {"name": "a"})) == "a"  # rejected first: its schema is not known
+                assert run.limits[0].used == 1
+                assert said(await client.call_tool("mark", {"name": "a"})) == "a"
+                with pytest.raises(BudgetExhaustedError):
+                    await client.call_tool("mark", {"name": "a"})
+    assert servers.log == ["mark a", "mark a"]
+
+
 async def test_what_the_program_lists_and_reads_is_no_tool_call(servers, instrumented):
     async with servers.connect() as session:
         with ravi_otel.run("desk", limits=["tool_calls=0"]) as run:
@@ -131,6 +149,38 @@ async def test_a_refusal_by_a_gate_may_be_a_result(servers, instrumented, said):
     assert getattr(result, "is_error", None) or getattr(result, "isError", None)
     assert "nobody's business" in said(result)
     assert servers.log == []
+
+
+@pytest.mark.parametrize("transport", ["stdio"])
+async def test_a_gate_judges_a_tool_that_names_an_argument_by_a_word_of_python(servers, instrumented, said):
+    class From:
+        def review(self, action, state, policy):
+            from ravi_otel.supervisor import Decision
+
+            return Decision("block" if action["args"].get("from") == "payroll" else "approve", "by where it is from")
+
+    async with servers.connect(program="recorded_requests.py") as session:
+        await session.list_tools()
+        with ravi_otel.instrument_tools("mcp:notes", supervisor=From()):
+            assert said(await session.call_tool("between", {"from": "notes", "to": "desk"})) == "found"
+            with pytest.raises(ToolDeniedError, match="by where it is from"):
+                await session.call_tool("between", {"from": "payroll"})
+
+
+@pytest.mark.parametrize("transport", ["stdio"])
+@pytest.mark.parametrize("name", ["", "n" * 300, "search\x1b[2J"])
+async def test_a_tool_whose_name_no_gate_can_judge_is_denied_behind_one_and_called_without(servers, instrumented, said, name):
+    async with servers.connect(program="recorded_requests.py") as session:
+        with ravi_otel.instrument_tools("mcp:notes", supervisor=Cap()) as gated, ravi_otel.run("desk", limits=["tool_calls=1"]) as run:
+            with pytest.raises(ToolDeniedError, match="no gate can judge it") as caught:
+                await session.call_tool(name, {"query": "q"})
+            assert isinstance(caught.value, MCPError)
+            gated.remove()
+            with ravi_otel.instrument_tools("mcp:notes", supervisor=Cap(), refused="result"):
+                denied = await session.call_tool(name, {"query": "q"})
+            assert getattr(denied, "is_error", None) or getattr(denied, "isError", None)
+            assert run.limits[0].used == 0
+            assert said(await session.call_tool(name, {"query": "q"})) == "found"
 
 
 class Asks:

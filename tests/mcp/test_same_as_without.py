@@ -93,3 +93,34 @@ async def test_a_subclass_and_a_raw_request_are_seen_too(servers, instrumented):
             with pytest.raises(ravi_otel.BudgetExhaustedError):
                 await session.call_tool("search", {"query": "q"})
     assert servers.log == ["search q 1", "search r 3"]
+
+
+class Mapped(types.Request):
+    """A request that has its parameters as a mapping."""
+
+    method: str = "tools/call"
+    params: dict
+
+
+@pytest.mark.parametrize("listed", ["mcp:notes", "mcp:others"])
+async def test_a_request_with_parameters_of_a_programs_own_is_sent_and_counted(servers, said, monkeypatch, listed):
+    monkeypatch.setenv("RAVI_CARRY_KEYS", KEY)
+    monkeypatch.setenv("RAVI_CARRY_TO", listed)
+    servers.env |= {"RAVI_CARRY_KEYS": KEY, "INSTRUMENTED": "1"}
+
+    async def sent(session):
+        request = Mapped(method="tools/call", params={"name": "meta", "arguments": {}, "_meta": {"mine": "1", "baggage": "theirs=1"}})
+        return json.loads(said(await session.send_request(request, types.CallToolResult)))
+
+    async with servers.connect() as session:
+        without = await sent(session)
+    with ravi_otel.instrument():
+        async with servers.connect() as session:
+            with ravi_otel.run("desk", limits=["tool_calls=2"]) as run:
+                having = await sent(session)
+                assert run.limits[0].used == 1
+                with pytest.raises(ravi_otel.BudgetExhaustedError), ravi_otel.agent("clerk", limits=["tool_calls=0"]):
+                    await sent(session)
+    assert having["mine"] == without["mine"]
+    assert without["baggage"] == "theirs=1"
+    assert ("ravi.carry=" in having["baggage"]) is (listed == "mcp:notes")

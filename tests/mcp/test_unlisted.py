@@ -81,6 +81,18 @@ async def test_nothing_comes_to_such_a_server_over_either_transport(servers, car
             assert "ravi" not in str(meta_of(await session.call_tool("meta", {})))
 
 
+async def test_nothing_of_a_caller_goes_on_from_a_listed_server_to_one_that_is_not(servers, carried, monkeypatch, said, tmp_path):
+    monkeypatch.setenv("RAVI_CARRY_TO", "mcp:notes")
+    servers.env |= {"RAVI_CARRY_KEYS": KEY, "INSTRUMENTED": "1", "RELAYED": str(tmp_path / "relayed"), "RAVI_CARRY_TO": ""}
+    async with servers.connect() as session:
+        with ravi_otel.run("desk", limits=["tool_calls=9", "requests=5"]) as run:
+            assert said(await session.call_tool("relay", {})) == "found"
+        assert [(limit.used, limit.held) for limit in run.limits] == [(2, 0), (0, 0)]
+    relayed = (tmp_path / "relayed").read_bytes()
+    assert b"fine" in relayed  # what the stranger's server asked for
+    assert b"ravi" not in relayed.lower()
+
+
 async def test_a_servers_name_is_listed_as_it_calls_itself(monkeypatch):
     from ravi_otel.carrier._configuration import read_hosts
     from ravi_otel.errors import ConfigurationError

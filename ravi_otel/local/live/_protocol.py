@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar, Union, cas
 
 from ravi_otel.errors import ConfigurationError, LimitSyntaxError, RaviError
 from ravi_otel.hooks._events import LimitReading
-from ravi_otel.local._store import read_json
+from ravi_otel.local._store import Sums, read_json
 from ravi_otel.local._wording import UNKNOWN, amount, clean, percent
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
@@ -127,6 +127,11 @@ class LimitState:
             estimated=limit.kind in SPENDS and (estimated > 0 or (is_of_cost and assumed)),
             **more,
         )
+
+    @classmethod
+    def kept(cls, reading: LimitReading, sums: Sums) -> LimitState:
+        """Return the copy of a reading that a store keeps, with the marks of what was used in its scope."""
+        return cls.of(reading, unpriced=sums.unpriced_calls, estimated=sums.estimated_calls, assumed=sums.assumed_calls > 0)
 
     @property
     def is_unknown(self) -> bool:

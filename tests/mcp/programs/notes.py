@@ -4,6 +4,11 @@ import os
 import socket
 import sys
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+import ravi_otel
 
 try:
     from mcp.server.mcpserver import Context
@@ -71,6 +76,37 @@ async def sampled(prompt: str, ctx: Context) -> str:
     return str(getattr(answer.content, "text", answer.content))
 
 
+@server.tool()
+def mark(name: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Note"})]) -> str:
+    """Mark a note, whose name is also in a header of the request."""
+    note(f"mark {name}")
+    return name
+
+
+@server.tool()
+@ravi_otel.tool
+def count(what: str) -> str:
+    """Count, as a tool of the program's own."""
+    note(f"count {what}")
+    return what
+
+
+@server.tool()
+async def relay() -> str:
+    """Call a tool of a stranger's server, which asks for a model's answer meanwhile."""
+    from mcp import ClientSession, StdioServerParameters, types
+    from mcp.client.stdio import stdio_client
+
+    async def answer(context, params):
+        return types.CreateMessageResult(role="assistant", content=types.TextContent(type="text", text="fine"), model="m")
+
+    env = {"RAN": os.environ["RELAYED"], "SERVER_NAME": "stranger"}
+    place = StdioServerParameters(command=sys.executable, args=[str(Path(__file__).parent / "recorded_requests.py")], env=env)
+    async with stdio_client(place) as (read, write), ClientSession(read, write, sampling_callback=answer) as session:
+        await session.initialize()
+        return (await session.call_tool("sample", {})).content[0].text
+
+
 def write_spans(path):
     """Write each span that ends into a file."""
     import json
@@ -91,8 +127,6 @@ def write_spans(path):
 
 def main():
     if os.environ.get("INSTRUMENTED"):
-        import ravi_otel
-
         if os.environ.get("SPANS"):
             write_spans(os.environ["SPANS"])
         ravi_otel.instrument()

@@ -1,11 +1,13 @@
-"""A server by hand over stdio, which keeps every byte that it is sent."""
+"""A server by hand over stdio, which keeps every byte that it is sent, and asks for a model's answer where a tool is called `sample`."""
 
 import json
 import os
 import sys
 from pathlib import Path
 
-TOOLS = [{"name": "search", "inputSchema": {"type": "object"}}]
+BETWEEN = {"type": "object", "properties": {"from": {"type": "string"}, "to": {"type": "string"}}, "required": ["from"]}
+TOOLS = [{"name": "search", "inputSchema": {"type": "object"}}, {"name": "between", "inputSchema": BETWEEN}]
+SAMPLING = {"messages": [{"role": "user", "content": {"type": "text", "text": "?"}}], "maxTokens": 5}
 
 
 def answer(message):
@@ -24,6 +26,8 @@ with Path(os.environ["RAN"]).open("ab", buffering=0) as log:
     for line in sys.stdin.buffer:
         log.write(line)
         message = json.loads(line)
-        if "id" in message:
+        if message.get("method") == "tools/call" and message["params"]["name"] == "sample":
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": 7, "method": "sampling/createMessage", "params": SAMPLING}) + "\n")
+        if "id" in message and "method" in message:
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer(message)}) + "\n")
             sys.stdout.flush()
