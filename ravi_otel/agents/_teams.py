@@ -346,7 +346,7 @@ class _Submissions(Loop):
         self._calls = calls
 
     def _win_over(self, error: RaviError) -> None:
-        """Let an accepted answer win over what ended the call of a tool beside it; raises what it does not win over."""
+        """Let an accepted answer win over what ended the call of a tool beside it; raise what it does not win over."""
         if self._accepted is None:
             raise error
         for call in self._calls:
@@ -428,7 +428,7 @@ def build_supervisor(
         raise ConfigurationError(
             f"build_supervisor(prompt={checks.show(prompt)}) must be text: what the agent is to do. Tools go to tools=."
         )
-    _known(more)
+    _check_keywords(more)
     if truncation not in ("auto", "disabled") and not isinstance(truncation, CompactionStrategy):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(
             f'build_supervisor(truncation={checks.show(truncation)}) must be "auto", "disabled" or a CompactionStrategy.'
@@ -441,7 +441,7 @@ def build_supervisor(
     )
 
 
-def _known(more: Mapping[str, Any]) -> None:
+def _check_keywords(more: Mapping[str, Any]) -> None:
     """Raise ConfigurationError for a keyword that is none of ours, with where it belongs."""
     taken = {*inspect.signature(ReActAgent).parameters} - {"name", "tools", "model", *_ELSEWHERE}
     for keyword in more:

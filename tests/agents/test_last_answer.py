@@ -9,11 +9,15 @@ from openai import AsyncOpenAI
 
 import ravi_otel
 from ravi_otel.agents import OpenAIModel, ReActAgent
-from ravi_otel.agents._agent import WRAP_UP
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Text, ToolCalls
+
+WRAP_UP = (
+    "A limit of this run is reached: nothing more can be looked up or done. Answer now with what you have, in a few sentences, and say "
+    "what is missing."
+)
 
 MODEL = "gpt-4o-mini"  # which has a price
 
@@ -68,7 +72,7 @@ def test_a_long_conversation_is_shortened_to_what_is_kept_back(team, limit, unit
     assert len(script.last) == 1
     assert most * 0.5 < spent(result, unit) <= most
     told = script.last[0].get("messages") or script.last[0]["input"]
-    assert (told[0]["content"], told[1]["content"], told[-1]["content"]) == ("Be brief.", "What is in the book?", WRAP_UP.content)
+    assert (told[0]["content"], told[1]["content"], told[-1]["content"]) == ("Be brief.", "What is in the book?", WRAP_UP)
     calls = [call["id"] for each in told for call in each.get("tool_calls", ())] + [
         each["call_id"] for each in told if each.get("type") == "function_call"
     ]
@@ -107,7 +111,7 @@ def test_the_newest_is_kept_of_a_session_that_is_too_long(team):
     result = last.run_blocking("new", session_id="s")
     assert (result.answer, result.usage.total_tokens <= 30_000) == ("what I have", True)
     asked = [each["content"] for each in script.last[0]["messages"] if each["role"] == "user"]
-    assert asked == ["new", WRAP_UP.content]
+    assert asked == ["new", WRAP_UP]
 
 
 def test_the_last_call_of_a_client_that_calls_an_instrumented_one_is_held_to_what_is_left(team):

@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 import ravi_otel
 from ravi_otel import ConfigurationError, HookEvent, HookManager, LLMTimeout
 from ravi_otel.agents import ReActAgent
-from ravi_otel.agents.history._compaction import PREFACE, Summarizing
+from ravi_otel.agents.history import Summarizing
 from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage
@@ -205,7 +205,7 @@ def test_a_summary_by_a_client_of_the_programs_own_is_counted_told_and_limited(g
         assert (summary.endswith("ok"), spent.turns, spent.requests, spent.total_tokens) == (True, 1, 1, 15)
         assert heard[1] == ["start", ("ok", "mine", 15)]
         summary, spent = go(main, "requests=0")
-    assert (summary.startswith(PREFACE), spent.requests) == (False, 0)
+    assert (summary.startswith("Summary of"), spent.requests) == (False, 0)
     assert heard[1][-1][:2] == ("refused", "mine")
 
 

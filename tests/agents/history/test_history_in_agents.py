@@ -12,7 +12,6 @@ import ravi_otel
 from ravi_otel import HistoryRetention
 from ravi_otel.agents import OpenAIModel, ReActAgent
 from ravi_otel.agents.history import AgentMemory, SlidingWindow, SqliteHistory, Summarizing
-from ravi_otel.agents.history._compaction import INSTRUCTIONS, PREFACE
 from ravi_otel.testing import Failure, Text, ToolCalls
 
 MODEL = "gpt-4o-mini"
@@ -101,13 +100,15 @@ async def test_an_agent_below_another_remembers_for_the_run_and_by_itself(model,
 
 
 async def test_a_summary_is_charged_to_the_run_it_was_made_for(model, server, store):
-    server.answer = lambda request: Text("sum" if request.body["messages"][0]["content"] == INSTRUCTIONS else "ok", usage=(100, 20))
+    server.answer = lambda request: Text(
+        "sum" if request.body["messages"][0]["content"].startswith("Sum up the beginning of a conversation") else "ok", usage=(100, 20)
+    )
     memory = AgentMemory("worker", store, compaction=Summarizing(model, over=60, keep=1))
     agent = ReActAgent("worker", model=model, history=memory)
     for number in range(3):
         result = await agent.run(f"question {number} " + "x" * 100, session_id="s")
     assert result.usage.requests == 2
-    assert sent(server)[-1][0] == ("user", f"{PREFACE}sum")
+    assert sent(server)[-1][0] == ("user", "Summary of the conversation so far, written by a model and not by the user:\nsum")
     assert len(await store.load("s", agent_name="worker")) == 6
 
 

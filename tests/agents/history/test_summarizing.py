@@ -11,12 +11,12 @@ import pytest
 import ravi_otel
 from ravi_otel.agents import OpenAIModel
 from ravi_otel.agents.history import AgentMemory, SqliteHistory, Summarizing, tokens_of
-from ravi_otel.agents.history._compaction import PREFACE
 from ravi_otel.errors import CancellationError, ConfigurationError
 from ravi_otel.policy._contracts import ChatMessage, CompactionStrategy, Generation
 from ravi_otel.testing import Failure, Text
 
 MODEL = "gpt-4o-mini"
+PREFACE = "Summary of the conversation so far, written by a model and not by the user:\n"
 SUMMARY = ChatMessage("user", PREFACE + "They spoke of plans.")
 pytestmark = pytest.mark.anyio
 
