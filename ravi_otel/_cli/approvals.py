@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from ravi_otel._cli.columns import print_columns
-from ravi_otel._cli.stored import duration, tell
+from ravi_otel._cli.frame import print_columns, print_line, read_duration
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean
@@ -109,17 +108,17 @@ def show(*, request_id: str, as_json: bool, where: str | None) -> None:
         return
     _describe(stored)
     for earlier in queue.retry(partial(queue.earlier, stored)):
-        tell(
+        print_line(
             f"The same was asked before: {earlier.why_not_pending() if earlier.state != 'pending' else _short(earlier) + ' waits too.'}",
             "yellow",
         )
     if stored.state == "pending" and stored.flaw is None:
         silent = stored.abandoned_note(time.time())
-        tell("It waits for an answer.")
+        print_line("It waits for an answer.")
         if silent:
-            tell(silent, "yellow")
+            print_line(silent, "yellow")
     else:
-        tell(stored.why_not_pending())
+        print_line(stored.why_not_pending())
 
 
 @approvals.command(short_help="Approve one request, for one execution.")
@@ -147,7 +146,7 @@ def reject(*, request_id: str, who: str | None, comment: str, where: str | None)
     """
     queue, stored = _pending(where, request_id, or_approved=True)
     if stored.state == "approved":
-        tell(f"Takes back the approval of {stored.answered_by()}, given at {format_time(stored.answered_at)}.")
+        print_line(f"Takes back the approval of {stored.answered_by()}, given at {format_time(stored.answered_at)}.")
     _answer(queue, stored, ApprovalAnswer(approved=False, comment=comment, who=who))
 
 
@@ -179,15 +178,17 @@ def edit(
     if freeze(fresh) == freeze(asked):
         raise ConfigurationError("Nothing was changed, and nothing is answered: use `ravi-otel approvals approve` to approve it as it is.")
     _describe(stored)
-    tell("Instead it would run with:")
+    print_line("Instead it would run with:")
     _lines(fresh)
-    tell(_AGAIN)
+    print_line(_AGAIN)
     _confirm("Approve these?", yes=yes)
     _answer(queue, stored, ApprovalAnswer(approved=True, comment=comment, who=who, arguments=fresh))
 
 
 @approvals.command(short_help="Delete old requests that are over.")
-@click.option("--older-than", callback=duration, required=True, metavar="DURATION", help="Delete what was over before that, such as 30d.")
+@click.option(
+    "--older-than", callback=read_duration, required=True, metavar="DURATION", help="Delete what was over before that, such as 30d."
+)
 @click.option("--dry-run", is_flag=True, help="Only say how many would go.")
 @_queue_option
 def prune(*, older_than: float, dry_run: bool, where: str | None) -> None:
@@ -195,7 +196,7 @@ def prune(*, older_than: float, dry_run: bool, where: str | None) -> None:
     queue = _existing(where)
     number = queue.retry(partial(queue.prune, older_than, dry_run=dry_run))
     what = "1 request" if number == 1 else f"{number:,} requests"
-    tell(f"{what} would be deleted." if dry_run else f"{what} deleted.")
+    print_line(f"{what} would be deleted." if dry_run else f"{what} deleted.")
 
 
 # -- the queue --------------------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def _answer(queue: RequestStore, stored: StoredRequest, answer: ApprovalAnswer) 
     who = known if answer.who is None else checks.name("--as", answer.who, "anna")
     done = queue.retry(partial(queue.answer, stored, replace(answer, who=who), login=known))
     what = "approved" if answer.approved else "rejected"
-    tell(f"{what} {_short(done)} by {done.answered_by()}: {escape(done.request.tool)}")
+    print_line(f"{what} {_short(done)} by {done.answered_by()}: {escape(done.request.tool)}")
 
 
 def _confirm(question: str, *, yes: bool) -> None:
@@ -253,27 +254,27 @@ def _edited_by_hand(asked: ApprovalRequest) -> JsonObject:
 
 def _describe(stored: StoredRequest) -> None:
     asked = stored.request
-    tell(f"{clean(stored.id, 64)}  {escape(asked.tool)}  {_state(stored)}", "bold")
+    print_line(f"{clean(stored.id, 64)}  {escape(asked.tool)}  {_state(stored)}", "bold")
     names = (
         *(("agent", asked.agent_name), ("run", asked.run_id), ("session", asked.session_id), ("tenant", asked.tenant_id)),
         *(("user", asked.user_id), ("approvers", who_may_decide(asked))),
     )
     for name, value in (("reason", asked.reason), *names):
         if value:
-            tell(f"{name:<9} {escape(value)}")
+            print_line(f"{name:<9} {escape(value)}")
     if asked.risk_score is not None:
-        tell(f"risk      {asked.risk_score:g}")
-    tell(
+        print_line(f"risk      {asked.risk_score:g}")
+    print_line(
         f"asked     {format_time(asked.requested_at)}, expires {format_time(asked.expires_at) if asked.expires_at is not None else 'never'}"
     )
-    tell(f"sha256    {escape(asked.fingerprint)}")
-    tell("arguments")
+    print_line(f"sha256    {escape(asked.fingerprint)}")
+    print_line("arguments")
     _lines(asked.arguments)
     if stored.edited is not None:
-        tell("edited to")
+        print_line("edited to")
         _lines(stored.edited)
     if stored.comment:
-        tell(f"comment   {escape(stored.comment)}")
+        print_line(f"comment   {escape(stored.comment)}")
 
 
 def _lines(arguments: JsonObject) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ravi_otel._cli.stored import say, tell
+from ravi_otel._cli.frame import print_line, print_note
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
@@ -76,12 +76,12 @@ def show(  # noqa: PLR0913 - one parameter an option
             click.echo(json.dumps([asdict(each) for each in shown[:number]], indent=2))
         else:
             for entry in shown[:number]:
-                tell(_line(entry))
+                print_line(_line(entry))
             if len(shown) > number:
-                say(f"{len(shown) - number:,} more are not shown; -n shows more.")
+                print_note(f"{len(shown) - number:,} more are not shown; -n shows more.")
         for each in found:
             if not each.ok:
-                say(f"{clean(each.path.name, _MOST_SAID)}: NOT as it was written: {clean('; '.join(each.problems), _MOST_SAID)}")
+                print_note(f"{clean(each.path.name, _MOST_SAID)}: NOT as it was written: {clean('; '.join(each.problems), _MOST_SAID)}")
     if not all(each.ok for each in found):
         ctx.exit(1)
 
@@ -96,13 +96,13 @@ def _tell(found: list[Verified]) -> None:
     for each in found:
         name = clean(each.path.name, 200)
         count = "1 entry" if each.entries == 1 else f"{each.entries:,} entries"
-        tell(f"{name}: {count} as written, head {clean(each.head, 64)}" if each.ok else f"{name}: NOT as it was written")
+        print_line(f"{name}: {count} as written, head {clean(each.head, 64)}" if each.ok else f"{name}: NOT as it was written")
         for problem in each.problems:
-            tell(f"  {clean(problem, 300)}")
+            print_line(f"  {clean(problem, 300)}")
         for remark in each.remarks:
-            tell(f"  {clean(remark, 300)}")
+            print_line(f"  {clean(remark, 300)}")
     if not found:
-        tell("There is no audit log here, so nothing was verified: name the directory that AuditLog was given.")
+        print_line("There is no audit log here, so nothing was verified: name the directory that AuditLog was given.")
 
 
 def _fields(each: Verified) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from typing import Any, Final
 import click
 from rich.console import Console
 
-from ravi_otel._cli.columns import print_columns
-from ravi_otel._cli.stored import asking, between_options, explain, say, store_option, whose_options
+from ravi_otel._cli.frame import between_options, open_queries, print_columns, print_legend, print_note, store_option, whose_options
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import Group, SpendFilter, SpendTable, Spent
 from ravi_otel.local._queries import GROUPINGS
@@ -72,11 +71,11 @@ def cost(
     if as_csv and as_json:
         raise ConfigurationError("--csv and --json are two forms of the same. Leave one of them out.")
     names = _checked(by, key)
-    with asking(place) as queries:
+    with open_queries(place) as queries:
         table = queries.spend(names, since=since, until=until, where=SpendFilter(**whose))
     groups = [group for group in table.groups if _has_spent(group, names)]
     if key is not None and groups and all(group.key == (None,) for group in groups):
-        say(f"No call of these runs has the tag {clean(key, 40)}.")
+        print_note(f"No call of these runs has the tag {clean(key, 40)}.")
     heads = [name.removeprefix(_TAG) for name in names]
     if as_csv:
         click.echo(_csv(groups, heads).encode(), nl=False)
@@ -137,7 +136,7 @@ def _print(groups: Sequence[Group], total: Spent, heads: Sequence[str], out: Con
     given, taken, calls = (columns[len(shown) + at] for at in (1, 2, 0))
     print_columns(out, columns, rows, styles, left=len(shown), name=shown[-1], drops=(calls, columns[-1], _UNSPLIT, taken, given))
     sentence = _sentence(total)
-    explain([*(cell for row in rows for cell in row[len(shown) + 1 : -1]), sentence])
+    print_legend([*(cell for row in rows for cell in row[len(shown) + 1 : -1]), sentence])
     out.print(plain(sentence) if out.options.ascii_only else sentence, style="yellow" if total.unknown_cost else "dim")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from ravi_otel._cli.columns import print_columns
+from ravi_otel._cli.frame import open_queries, print_columns, print_legend, print_lost, run_named, store_option
 from ravi_otel._cli.runs import fields_of, outcome, shorten_id, when
-from ravi_otel._cli.stored import asking, explain, lost, run_named, store_option
 from ravi_otel.local._answers import Comparison, Difference
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, count, money
@@ -29,10 +28,10 @@ def diff(*, first: str, second: str, as_json: bool, place: Path | None) -> None:
 
     RUN is a run's id, or the beginning of one. What one of them does not have is empty; ? is not known, and then there is no change.
     """
-    with asking(place) as queries:
+    with open_queries(place) as queries:
         runs = run_named(queries, "RUN", first), run_named(queries, "RUN", second)
         found = queries.compare(*runs)
-    lost([found.a, found.b])
+    print_lost([found.a, found.b])
     if as_json:
         click.echo(json.dumps(_document(found), indent=2, allow_nan=False))
         return
@@ -43,7 +42,7 @@ def diff(*, first: str, second: str, as_json: bool, place: Path | None) -> None:
     rows += [(_WORDS.get(row.what) or clean(row.what.replace("_", " "), 100), row.a_text, row.b_text, _change(row)) for row in found.rows]
     out = console()
     print_columns(out, _HEADS, rows, ["bold", *[""] * (len(rows) - 1)], left=1, name="what", drops=("change",))
-    explain([cell for row in rows[4:] for cell in row[1:3]])
+    print_legend([cell for row in rows[4:] for cell in row[1:3]])
 
 
 def _change(row: Difference) -> str:

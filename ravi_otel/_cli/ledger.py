@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -16,20 +19,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from ravi_otel._cli import ledger_rows as rows
-from ravi_otel._cli.ledger_finding import Looks, chosen, matching, missing, settable
-from ravi_otel._cli.ledger_rows import Rate
-from ravi_otel._cli.stored import say
-from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Listing
+from ravi_otel._cli.frame import print_columns, print_note
+from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing, Named
 from ravi_otel._flow import run_sync
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._render import console
-from ravi_otel.local._shared_budgets import Shown, opened
-from ravi_otel.local._wording import clean
+from ravi_otel.local._shared_budgets import MOST_NAME, Shown, opened
+from ravi_otel.local._wording import clean, percent
 from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._checks import WINDOWS
 from ravi_otel.policy._grammar import parse_limit
+from ravi_otel.policy._limits import Limit, Outcome, ScopeKind, public_amount, same_window, window_at
 from ravi_otel.policy._limits import format_amount as amount
-from ravi_otel.policy._limits import public_amount
 from ravi_otel.supervisor import AuditLog
 from ravi_otel.supervisor.approval._queue import current_login
 
@@ -83,14 +84,14 @@ def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | N
     nothing = not found and bool(scopes or tenant is not None)
     with contextlib.suppress(BrokenPipeError):  # the exit status is the answer, whoever reads the rest
         if as_json:
-            click.echo(json.dumps(rows.as_json(listing, found[:number]), indent=2, allow_nan=False))
+            click.echo(json.dumps(_listing_as_json(listing, found[:number]), indent=2, allow_nan=False))
         elif nothing:
             raise click.ClickException(missing(listing, scopes[0] if scopes else None, tenant, where))
         else:
             _print(listing, found, number, where)
             for scope in scopes:
                 if not chosen(listing.counters, (scope,), tenant):
-                    say(missing(listing, scope, tenant, where))
+                    print_note(missing(listing, scope, tenant, where))
     sys.exit(1 if nothing else 0)
 
 
@@ -99,10 +100,11 @@ def _print(listing: Listing, found: Sequence[Shown], number: int, where: str) ->
     if not found:
         out.print(f"No counter is in {clean(where)}.", style="dim")
     else:
-        rows.print_counters(found[:number], out, time.time())
+        print_counters(found[:number], out, time.time())
     left_out = len(found) - number
     if left_out > 0 or listing.left_out:
-        say(f"{left_out:,} more are not shown; -n shows more." if left_out > 0 else f"At most {MOST_LISTED:,} counters are looked at.")
+        at_most = f"At most {MOST_LISTED:,} counters are looked at."
+        print_note(f"{left_out:,} more are not shown; -n shows more." if left_out > 0 else at_most)
 
 
 @ledger.command(short_help="Watch the counters that fill fastest.")
@@ -135,7 +137,7 @@ def top(*, scopes: tuple[str, ...], every: float, number: int, once: bool, as_js
             while True:
                 fastest = look()
                 with out.capture() as drawn:
-                    rows.print_rates(fastest, out)
+                    print_rates(fastest, out)
                 live.update(Text.from_ansi(drawn.get()), refresh=True)
 
 
@@ -145,7 +147,7 @@ def _write(look: Callable[[], list[Rate]], out: Console, *, once: bool, as_json:
         if as_json:
             click.echo(json.dumps([one.as_json() for one in fastest], allow_nan=False))
         else:
-            rows.print_rates(fastest, out)
+            print_rates(fastest, out)
         if once:
             return
 
@@ -178,7 +180,7 @@ def set_limit(*, scope: str, limit: str, audit: Path | None, as_json: bool, tena
     if audit is not None:
         _note(AuditLog(audit), those, [Shown(each) for each in changed])
     if as_json:
-        click.echo(json.dumps({"counters": [rows.fields(Shown(each)) for each in changed]}, indent=2, allow_nan=False))
+        click.echo(json.dumps({"counters": [fields(Shown(each)) for each in changed]}, indent=2, allow_nan=False))
     else:
         _print_set(those, [Shown(each) for each in changed])
 
@@ -198,7 +200,7 @@ def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:
     if len(changed) > _MOST_PRINTED:
         click.echo(f"And {_counters(len(changed) - _MOST_PRINTED)} more.")
     if any(each.named and each.named.part for each in changed):
-        say("Windows and users that come later begin with what programs state.")
+        print_note("Windows and users that come later begin with what programs state.")
 
 
 def _one_limit(limits: Sequence[Sequence[Shown]], found: Sequence[Shown], scope: str, limit: str) -> Sequence[Shown]:
@@ -206,7 +208,7 @@ def _one_limit(limits: Sequence[Sequence[Shown]], found: Sequence[Shown], scope:
         return limits[0]
     if limits:
         every = [each for one in limits for each in one]
-        rows.print_counters(every[:_MOST_PRINTED], console(sys.stderr), time.time())
+        print_counters(every[:_MOST_PRINTED], console(sys.stderr), time.time())
         raise ConfigurationError(
             f"{len(every)} counters of {checks.show(scope)} count that: name one of them by its id, such as {every[0].counter.id}, "
             "or write the limit as it stands here."
@@ -237,11 +239,11 @@ def close(*, scope: str, yes: bool, as_json: bool, tenant: str | None, url: str 
             raise ConfigurationError(
                 f"{checks.show(scope)} names {len(places)} scopes: {', '.join(places[:5])}. Name one, or its --tenant."
             )
-        opens = rows.opening_again(found, time.time())
+        opens = opening_again(found, time.time())
         if opens:
-            say(f"Closed is what is there now. {opens}")
+            print_note(f"Closed is what is there now. {opens}")
         if not yes:
-            rows.print_counters(found, console(), time.time())
+            print_counters(found, console(), time.time())
             click.confirm(f"Close {places[0]}, {_counters(len(found))}?", abort=True)
         closed = run_sync(store.close_scope([each.counter for each in found]))
     click.echo(json.dumps({"closed": closed}) if as_json else f"{places[0]} is closed: {_counters(closed)}.")
@@ -258,7 +260,7 @@ def accept_loss(*, yes: bool, tenant: str | None, url: str | None) -> None:
     """
     if tenant is not None:
         raise ConfigurationError("accept-loss is for the whole ledger: leave out --tenant.")
-    with opened(url, made=say) as (store, where):
+    with opened(url, made=print_note) as (store, where):
         if not yes:
             click.confirm(f"Count anew from nothing whatever {where} has forgotten?", abort=True)
         run_sync(store.accept_loss())
@@ -267,3 +269,290 @@ def accept_loss(*, yes: bool, tenant: str | None, url: str | None) -> None:
 
 def _counters(number: int) -> str:
     return "1 counter" if number == 1 else f"{number:,} counters"
+
+
+_ID: Final = re.compile(r"[0-9a-f]{4,12}")
+_SERVICE: Final = "service"
+_KINDS: Final = (*(each.value for each in ScopeKind), _SERVICE)
+_MOST_COMPARED: Final = 2_000
+_LEFT_TO_PROGRAMS: Final = {
+    "warn": "warn_at",
+    "admission": "admission",
+    "unpriced": "on_unpriced",
+    "unbounded": "on_unbounded",
+    "store": "on_store_failure",
+    "suspend": "suspend",
+}
+
+
+def chosen(counters: Sequence[Counter], scopes: Sequence[str], tenant: str | None, *, whole: bool = False) -> list[Shown]:
+    """Find the counters of the scopes, all of them where none is named.
+
+    The beginning of a name or an id will do where nothing is called just so, but not with `whole`: what is changed must be meant.
+    """
+    wanted = [_parted(scope) for scope in scopes]
+    every = [Shown(counter) for counter in counters]
+    every = [each for each in every if tenant is None or (each.named is not None and each.named.tenant == tenant)]
+    if not scopes:
+        return every
+    found = list[Shown]()
+    for kind, name in wanted:
+        exact = [each for each in every if _is_called(each, kind, name)]
+        found += exact or ([] if whole else [each for each in every if _begins(each, kind, name)])
+    return list({each.counter.key: each for each in found}.values())
+
+
+def _parted(scope: str) -> tuple[str, str]:
+    """Take a scope apart: its kind and its name, which are "" and an id for one counter, and `process` and "" for any process."""
+    kind, colon, name = scope.partition(":")
+    if not colon and _ID.fullmatch(scope):
+        return "", scope
+    if scope == ScopeKind.PROCESS:
+        return scope, ""
+    if colon and kind in _KINDS and name:
+        return (ScopeKind.PROCESS, f"{_SERVICE}:{name}") if kind == _SERVICE else (kind, name)
+    close = checks.nearest(kind, _KINDS) if colon else None
+    hint = f"; did you mean {close}:?" if close and close != kind else "."
+    raise ConfigurationError(
+        f"{checks.show(scope)} names no scope and no counter: write tenant:acme, session:ID, service:NAME (for the limits of a process) or "
+        f"the id of a counter{hint}"
+    )
+
+
+def _is_called(each: Shown, kind: str, name: str) -> bool:
+    if not kind:
+        return each.counter.id == name
+    if each.named is None or each.named.scope != kind:
+        return False
+    return each.named.name == name or (kind == ScopeKind.PROCESS and name in ("", each.named.name.removeprefix(f"{_SERVICE}:")))
+
+
+def _begins(each: Shown, kind: str, name: str) -> bool:
+    if not kind:
+        return each.counter.id.startswith(name)
+    return each.named is not None and each.named.scope == kind and each.named.name.startswith(name)
+
+
+def missing(listing: Listing, scope: str | None, tenant: str | None, where: str) -> str:
+    """Say that nothing is there of that name, in which ledger, and what may have been meant."""
+    what = " ".join(([f"of {scope}"] if scope else []) + ([f"of tenant {tenant}"] if tenant is not None else []))
+    tenants = [] if tenant is None else [each.named.tenant for each in map(Shown, listing.counters) if each.named and each.named.tenant]
+    close = checks.nearest(tenant, sorted(set(tenants))[:_MOST_COMPARED]) if tenants else None
+    if close is None or close == tenant:
+        close = None if scope is None else _meant(listing.counters, scope)
+    hint = f"; did you mean {close}?" if close else ". `ravi-otel ledger show` lists them."
+    looked = " among those that were looked at" if listing.left_out else ""
+    return clean(f"No counter {what} is in {where}{looked}{hint}", 1_000)
+
+
+def _meant(counters: Iterable[Counter], scope: str) -> str | None:
+    kind, name = _parted(scope)
+    if not kind:
+        return None
+    names = {each.named.name for each in map(Shown, counters) if each.named is not None and each.named.scope == kind} - {name}
+    beginning = sorted(each for each in names if each.startswith(name))
+    close = beginning[0] if beginning else checks.nearest(name, sorted(names)[:_MOST_COMPARED])
+    return None if close is None else f"{kind}:{close}"
+
+
+def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> None:
+    """Refuse a limit that says what set-limit does not set: it would be lost without a word. ConfigurationError."""
+    plain = Limit(kind=limit.kind, value=limit.value)
+    named = [word for word, field in _LEFT_TO_PROGRAMS.items() if getattr(limit, field) != getattr(plain, field)]
+    if limit.on_exceed not in (plain.on_exceed, Outcome.OBSERVE):
+        named.append("on")
+    if named:
+        raise ConfigurationError(
+            f"{checks.show(written)} states {', '.join(named)}, which only the program that declares the limit can: "
+            "write its kind and its value alone."
+        )
+    places = sorted({each.named.scope for each in found if each.named is not None})
+    if limit.scope_name is not None or (limit.scope is not None and limit.scope not in places):
+        raise ConfigurationError(
+            f"{checks.show(written)} names another scope than {checks.show(scope)}: write the limit without one, such as "
+            f"`set-limit tenant:acme cost=75usd`."
+        )
+
+
+def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
+    """Give the counters that count what the limit does, in a list each for each limit that has them.
+
+    A limit of the very words goes before one that says more: `requests` is the one without a window, where there is one.
+    """
+    loose = [each for each in found if _counts(each, limit)]
+    words = (same_window(limit.per), limit.by, limit.on_exceed is Outcome.OBSERVE)
+    exact = [each for each in loose if each.named and (each.named.per, each.named.by, each.named.observes) == words]
+    together = dict[object, list[Shown]]()
+    for each in exact or loose:
+        name = each.named
+        if name is not None:
+            limit_of = (name.scope, name.place, name.kind, name.detail, name.agent, name.count, name.per, name.tz, name.by, name.observes)
+            together.setdefault((limit_of, None if exact else each.counter.key), []).append(each)
+    return list(together.values())
+
+
+def _counts(each: Shown, limit: Limit) -> bool:
+    name = each.named
+    if name is None or (limit.per is not None and same_window(limit.per) != name.per) or (limit.by is not None and limit.by != name.by):
+        return False
+    if limit.tz not in ("UTC", name.tz):
+        return False
+    return (name.kind, name.detail, name.agent, name.count) == (limit.kind, limit.detail, limit.agent, limit.count)
+
+
+class Looks:
+    """Compare each listing with the one before."""
+
+    def __init__(self, scopes: Sequence[str], tenant: str | None) -> None:
+        self._scopes, self._tenant = scopes, tenant
+        self._before: dict[tuple[str, str | None], int] = {}
+        self._at_s = 0.0
+
+    def take(self, listing: Listing, now_s: float) -> list[Rate]:
+        """Give how fast each counter filled since the look before: by the share of its limit, the fastest first, then the fullest."""
+        found = chosen(listing.counters, self._scopes, self._tenant)
+        passed_s = now_s - self._at_s
+        rates = [self._rate(each, passed_s) for each in found]
+        self._before = {(each.counter.key, each.counter.epoch): each.counter.used for each in found}
+        self._at_s = now_s
+        return sorted(rates, key=lambda one: (one.per_s / max(1, one.shown.counter.value), one.shown.counter.ratio), reverse=True)
+
+    def _rate(self, each: Shown, passed_s: float) -> Rate:
+        counter = each.counter
+        grown = counter.used - self._before.get((counter.key, counter.epoch), counter.used)
+        per_s = max(0, grown) / passed_s if passed_s > 0 else 0.0
+        left = max(0, counter.value - counter.used)
+        return Rate(each, per_s, left / per_s if per_s else None)
+
+
+_NEAR: Final = 0.8
+_AGES: Final = ((86_400 * 2, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"), (0, 1, "s"))
+_UNKNOWN: Final = "?"
+_HEADS: Final = ("id", "scope", "limit", "state", "of", "used", "held", "left", "share", "denied", "last")
+_RATES: Final = ("id", "scope", "limit", "state", "of", "used", "a second", "share", "used up in", "denied")
+_DROPS: Final = ("left", "last", "denied", "held", "share")
+_KEPT: Final = ("id",)
+"""Never cut: it is what names the counter to `set-limit`."""
+_TEXTS: Final = 4
+_MOST_OPENING: Final = 5
+
+
+# -- for people ---------------------------------------------------------------------------------------------------
+
+
+def print_counters(found: Sequence[Shown], out: Console, now_s: float) -> None:
+    """Print counters, a row each."""
+    rows = [_cells(each, now_s) for each in found]
+    print_columns(out, _HEADS, rows, [_style(each) for each in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)
+
+
+def _cells(each: Shown, now_s: float) -> tuple[str, ...]:
+    counter = each.counter
+    left = max(0, counter.value - counter.used - counter.held)
+    amounts = [amount(each.kind, value) for value in (counter.value, counter.used, counter.held, left)]
+    return counter.id, each.where, each.label, each.state, *amounts, _share(counter), f"{counter.denied:,}", _age(counter, now_s)
+
+
+def _style(each: Shown) -> str:
+    counter = each.counter
+    if counter.exceeded or counter.draining:
+        return "red"
+    return "yellow" if counter.near or counter.ratio >= _NEAR else ""
+
+
+def _share(counter: Counter) -> str:
+    return "-" if math.isinf(counter.ratio) else percent(counter.ratio)
+
+
+def _age(counter: Counter, now_s: float) -> str:
+    if counter.used_s is None or not math.isfinite(counter.used_s):
+        return _UNKNOWN
+    ago = max(0.0, now_s - counter.used_s)
+    least, unit, letter = next(one for one in _AGES if ago >= one[0])
+    return f"{ago // unit:.0f}{letter} ago" if least or ago >= 1 else "now"
+
+
+def opening_again(found: Sequence[Shown], now_s: float) -> str:
+    """Say what of a scope that is closed begins open later: windows, and users and the like that were not there yet."""
+    said = dict[str, str]()
+    for each in found:
+        name = each.named
+        if name is not None and (name.by is not None or name.per in WINDOWS):
+            newly = f"for each {clean(name.by, MOST_NAME)} that was not there yet" if name.by is not None else ""
+            when = _next_window(name, now_s) if name.per in WINDOWS else ""
+            said[clean(name.label, MOST_NAME)] = " and ".join(word for word in (newly, when) if word)
+    return "".join(f"{label} is open {what}. " for label, what in list(said.items())[:_MOST_OPENING]).rstrip()
+
+
+def _next_window(name: Named, now_s: float) -> str:
+    try:
+        end = window_at(name.per or "", name.tz or "UTC", now_s).end
+    except (ValueError, KeyError, OSError):  # the zone is another machine's, or nobody's
+        return f"with the next {name.per}"
+    return f"from {datetime.fromtimestamp(end, UTC):%Y-%m-%d %H:%M} UTC on"
+
+
+# -- for programs -------------------------------------------------------------------------------------------------
+
+
+def _listing_as_json(listing: Listing, found: Sequence[Shown]) -> dict[str, Any]:
+    """Give a listing for programs; amounts in the kind's public unit, and as they are kept."""
+    return {
+        "counters": [fields(each) for each in found],
+        "processes": listing.processes,
+        "waiting": listing.waiting,
+        "left_out": listing.left_out,
+    }
+
+
+def fields(each: Shown) -> dict[str, Any]:
+    """Give one counter for programs; null is what is not known."""
+    counter, name = each.counter, each.named
+    public = {
+        key: public_amount(each.kind, value) for key, value in (("limit", counter.value), ("used", counter.used), ("held", counter.held))
+    }
+    return {
+        "id": counter.id,
+        "scope": None if name is None else str(name.scope),
+        "name": None if name is None else name.name,
+        "tenant": None if name is None else name.tenant,
+        "counts": None if name is None else name.label,
+        "per": None if name is None else name.per,
+        "tz": None if name is None else name.tz,
+        "by": None if name is None else name.by,
+        "part": None if name is None else list(name.part),
+        **public,
+        "declared": None if counter.declared is None else public_amount(each.kind, counter.declared),
+        "denied": counter.denied,
+        "ratio": None if math.isinf(counter.ratio) else counter.ratio,
+        "near": counter.near,
+        "exceeded": counter.exceeded,
+        "draining": counter.draining,
+        "used_s": counter.used_s,
+        "epoch": counter.epoch,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Show how fast a counter fills: inner units a second, and the seconds until it is used up, None: never at that rate."""
+
+    shown: Shown
+    per_s: float
+    left_s: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give it for programs."""
+        per_s = public_amount(self.shown.kind, 1) * self.per_s
+        return {**fields(self.shown), "per_s": per_s, "left_s": self.left_s}
+
+
+def print_rates(found: Sequence[Rate], out: Console) -> None:
+    """Print how fast counters fill, a row each."""
+    rows = list[tuple[str, ...]]()
+    for one in found:
+        each, counter = one.shown, one.shown.counter
+        until = "" if one.left_s is None else f"{one.left_s:,.0f} s"
+        amounts = [amount(each.kind, value) for value in (counter.value, counter.used, round(one.per_s))]
+        rows.append((counter.id, each.where, each.label, each.state, *amounts, _share(counter), until, f"{counter.denied:,}"))
+    print_columns(out, _RATES, rows, [_style(one.shown) for one in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)

@@ -19,8 +19,8 @@ from pydantic import Field
 
 from ravi_otel import __version__
 from ravi_otel._cli import mcp_answers as answers
+from ravi_otel._cli.frame import directory_of, lost_sentence, named, run_named, store_option, tag_of
 from ravi_otel._cli.mcp_answers import MOST_SENTENCE, MOST_WRITTEN, NOTE
-from ravi_otel._cli.stored import directory_of, lost_sentence, named, run_named, store_option, tag_of
 from ravi_otel._cli.ui import queue_at
 from ravi_otel._extras import load
 from ravi_otel._flow import run_sync

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from ravi_otel._cli.stored import amount_of_bytes, duration, found, say, store_option, tell
+from ravi_otel._cli.frame import find_store, print_line, print_note, read_duration, read_size, store_option
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Upkeep, Whose
 from ravi_otel.local._store import Store
@@ -21,8 +21,8 @@ _MOST_NAMED: Final = 5
 
 
 @click.command(short_help="Delete old runs from the store, or what is of one user.")
-@click.option("--older-than", callback=duration, metavar="DURATION", help="Delete runs begun before that.  [default: 30d]")
-@click.option("--keep-bytes", callback=amount_of_bytes, metavar="SIZE", help="Then the oldest, until so much is left.  [default: 2GiB]")
+@click.option("--older-than", callback=read_duration, metavar="DURATION", help="Delete runs begun before that.  [default: 30d]")
+@click.option("--keep-bytes", callback=read_size, metavar="SIZE", help="Then the oldest, until so much is left.  [default: 2GiB]")
 @click.option("--user", metavar="ID", help="Instead, erase all that is of this user.")
 @click.option("--tenant", metavar="ID", help="Instead, erase all that is of this tenant.")
 @click.option("--session", metavar="ID", help="Instead, erase all that is of this session.")
@@ -56,7 +56,7 @@ def prune(
     if not chosen:
         if histories:
             raise ConfigurationError("--history needs --user, --tenant or --session: whose turns are to be erased from it.")
-        _prune(found(place), older_than, keep_bytes, dry_run=dry_run)
+        _prune(find_store(place), older_than, keep_bytes, dry_run=dry_run)
         return
     if len(chosen) > 1 or older_than is not None or keep_bytes is not None:
         raise ConfigurationError("--user, --tenant and --session erase all of one. Give one, without --older-than and --keep-bytes.")
@@ -67,7 +67,7 @@ def prune(
     if missing:
         raise ConfigurationError(f"--history {clean(str(missing[0]), 200)!r} is no file. Name one of histories, or leave it out.")
     named = queue_place() if os.environ.get(QUEUE_VARIABLE) else None
-    with Upkeep(found(place), dry_run=dry_run) as upkeep:
+    with Upkeep(find_store(place), dry_run=dry_run) as upkeep:
         done = upkeep.erase(whose, value, approvals=named, histories=histories)
     _tell_erased(done, whose, value, dry_run=dry_run)
 
@@ -78,12 +78,12 @@ def _prune(store: Store, older_than: float | None, keep_bytes: int | None, *, dr
         done = upkeep.prune(max_age_s=age, max_bytes=size)
     outermost = [each for each in done.removed if each.parent is None]
     for each in outermost:
-        tell(f"{'would delete' if dry_run else 'deleted'} {clean(each.run)}  {clean(each.name, 40) or '(no name)'}  {each.why}")
-    tell(_summary(done, len(outermost), dry_run=dry_run))
+        print_line(f"{'would delete' if dry_run else 'deleted'} {clean(each.run)}  {clean(each.name, 40) or '(no name)'}  {each.why}")
+    print_line(_summary(done, len(outermost), dry_run=dry_run))
     if done.running:
         more = f" and {len(done.running) - _MOST_NAMED:,} more" if len(done.running) > _MOST_NAMED else ""
         named = ", ".join(clean(run, 40) for run in done.running[:_MOST_NAMED])
-        say(f"Left alone, still running or cut short less than a day ago: {named}{more}.")
+        print_note(f"Left alone, still running or cut short less than a day ago: {named}{more}.")
 
 
 def _summary(done: Pruned, runs: int, *, dry_run: bool) -> str:
@@ -96,9 +96,9 @@ def _tell_erased(done: Erased, whose: str, value: str, *, dry_run: bool) -> None
     parts = ((done.runs, "run"), (done.calls, "call"), (done.requests, "request for approval"), (done.turns, "turn of histories"))
     listed = ", ".join(_counted(number, what) for number, what in parts if number)
     if not listed:
-        tell(f"Nothing is of {whose} {clean(value, 60)}: nothing was erased.")
+        print_line(f"Nothing is of {whose} {clean(value, 60)}: nothing was erased.")
         return
-    tell(f"{'Would erase' if dry_run else 'Erased'} of {whose} {clean(value, 60)}: {listed}.")
+    print_line(f"{'Would erase' if dry_run else 'Erased'} of {whose} {clean(value, 60)}: {listed}.")
 
 
 def _counted(number: int, what: str) -> str:

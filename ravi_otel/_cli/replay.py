@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from ravi_otel._cli.stored import found, named, store_option
+from ravi_otel._cli.frame import find_store, named, store_option
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._otlp import SIGNALS, Signal
 from ravi_otel.local._queries import Queries
@@ -41,7 +41,7 @@ def replay(
     run when it is left out.
     """
     to = backend(endpoint, headers, protocol)
-    store = found(place)
+    store = find_store(place)
     with Queries(store) as queries:
         known = named(queries, run)
     run_id = known.id if known.kind in ("launch", "process") else known.run

@@ -1,26 +1,33 @@
-"""Run a program under observation and a hard budget, without a line changed in it."""
+"""Run a program under observation and a hard budget, and say on standard error what it did."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
 from ravi_otel._extras import load
 from ravi_otel._instrumentation.uncovered_hosts import is_allowed
-from ravi_otel._launch.launcher import UNKEPT, Launch, Result
+from ravi_otel._launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT, Launch, Result
+from ravi_otel._launch.plan import MOST_MESSAGES
 from ravi_otel._launch.target import NotFoundError
 from ravi_otel._runtime.config import effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
 from ravi_otel.local._store import Store
-from ravi_otel.local._wording import clean
+from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
+from ravi_otel.policy._limits import NANO
+
+if TYPE_CHECKING:
+    from ravi_otel.local._stored_tree import StoredRecord
 
 
 @click.command(
@@ -123,8 +130,7 @@ def _report(result: Result, *, quiet: bool, as_json: bool, place: Path | None) -
             _say(result.said)
         return
     try:
-        # What draws takes its time to import, and the program is waiting to be started before it.
-        load("ravi_otel._cli.ending").report(result, as_json=as_json, place=place)
+        _write_report(result, as_json=as_json, place=place)
     except Exception as error:  # noqa: BLE001 - the program's exit status is kept whatever we get wrong after it
         _say((*result.said, f"the report could not be written: {error!r}"))
 
@@ -142,3 +148,106 @@ def _leave(status: int) -> None:
     if -status not in (signal.SIGKILL, signal.SIGSTOP):  # these have no handler to reset
         signal.signal(-status, signal.SIG_DFL)
     os.kill(os.getpid(), -status)
+
+
+_OF_OUTCOME: Final = {"stopped": STOPPED, "store_failed": UNKEPT}
+
+
+def run_facts(store: Store, record: StoredRecord) -> dict[str, Any]:
+    """Return what is known of a run; null is not known.
+
+    `exit_status` is the one `ravi-otel run` ended with, `program_status` the program's own, negative for a signal. `directory` is where
+    the processes of a launch keep what they share.
+    """
+    run, launch = record.head, record.launch or {}
+    limits, observe = launch.get("limits"), bool(launch.get("observe"))
+    unheld = run.outcome in ("unattached", "uncovered") and bool(limits) and not observe
+    return {
+        "run_id": run.run,
+        "name": run.name,
+        "argv": launch.get("argv", []),
+        "outcome": run.outcome or run.status,
+        "exit_status": _OF_OUTCOME.get(run.outcome or "", NOT_IN_FORCE if unheld else run.exit_status),
+        "program_status": run.exit_status,
+        "started": run.began / NANO,
+        "ended": None if run.ended is None else run.ended / NANO,
+        "observe": observe,
+        "directory": str(store.launches / run.run) if record.launch is not None else None,
+        "uncovered": launch.get("uncovered", []),
+        "said": launch.get("notes", []),
+        "user": run.user,
+        "tenant": run.tenant,
+        "session": run.session,
+        "tags": dict(run.tags),
+        "trace_id": run.trace,
+    }
+
+
+_MOST: Final = 600
+
+
+def _write_report(result: Result, *, as_json: bool = False, place: Path | None = None) -> None:
+    """Write the report to standard error, or to the file `place`; raise OSError when it cannot be written."""
+    if place is None:
+        if sys.stderr is not None:  # closed before the start: the report is nobody's, and standard output is the program's
+            _write(result, sys.stderr, as_json=as_json)
+        return
+    with place.open("w", encoding="utf-8") as file:
+        _write(result, file, as_json=as_json)
+
+
+def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
+    if not (as_json or result.said or result.budgets or result.kept.has_processes() or to.isatty()):
+        to.write(f"\n{_headline(result)}\n")  # which needs neither the terminal's library nor what reads a run
+        return
+    kept, run = result.kept.store, result.kept.launch
+    with load("ravi_otel.local._queries").Queries(kept) as queries:
+        record = queries.record(run)
+    if as_json:
+        facts = _facts(result, run_facts(kept, record))
+        to.write(json.dumps({**facts, **record.as_json()}, allow_nan=False) + "\n")
+        return
+    drawing = load("ravi_otel.local._render")
+    out = drawing.console(to)
+    out.print()
+    out.print(_headline(result), style="bold", soft_wrap=True)
+    if record.roots and (len(record) > 1 or result.budgets):
+        drawing.render(record, out)
+    for sentence in result.said:
+        out.print(clean(sentence, _MOST), style="red")
+
+
+def _headline(result: Result) -> str:
+    """Name the run, and say how it ended and how to see it again."""
+    ended = result.ended
+    parts = [f"ravi-otel: {clean(result.name, 60)}", _ending(result)]
+    if result.observe:
+        parts.append("only observed, nothing was refused")
+    if ended.refusals:
+        parts.append(f"{'≥' if ended.refusals >= MOST_MESSAGES else ''}{count(ended.refusals)} refused")
+    parts.append(f"ravi-otel show {result.kept.launch}")
+    return " · ".join(parts)
+
+
+def _ending(result: Result) -> str:
+    if result.ended.status < 0:
+        return (
+            f"ended by signal {-result.ended.status}, exit status {result.status}"
+            if result.status >= 0
+            else f"ended by signal {-result.status}"
+        )
+    if result.status != result.ended.status:
+        return f"exit status {result.status} (its own was {result.ended.status})"
+    return f"exit status {result.status}"
+
+
+def _facts(result: Result, known: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **known,
+        "outcome": result.outcome,
+        "exit_status": result.status,
+        "program_status": result.ended.status,
+        "refusals": result.ended.refusals,
+        "processes": len(result.ended.working),
+        "said": list(result.said),
+    }

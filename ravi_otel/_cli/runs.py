@@ -10,8 +10,18 @@ from typing import Any, Final, get_args
 import click
 from rich.console import Console
 
-from ravi_otel._cli.columns import print_columns
-from ravi_otel._cli.stored import asking, between_options, explain, lost, run_named, say, store_option, tag_of, whose_options
+from ravi_otel._cli.frame import (
+    between_options,
+    open_queries,
+    print_columns,
+    print_legend,
+    print_lost,
+    print_note,
+    run_named,
+    store_option,
+    tag_of,
+    whose_options,
+)
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import RunFilter, RunRow
 from ravi_otel.local._queries import Ordering
@@ -81,13 +91,13 @@ def runs(
     """
     if chosen["text"] is not None and not chosen["text"].strip():
         raise ConfigurationError("--text is empty. Write the words to look for, or leave it out.")
-    with asking(place) as queries:
+    with open_queries(place) as queries:
         around = None if inside is None else run_named(queries, "--inside", inside)
         where = RunFilter(status=status, tag=tag_of("--tag", tag), inside=around, **chosen)
         page = queries.runs(where, most=number, order=sort, every=every)
-    lost(page.rows)
+    print_lost(page.rows)
     if queries.store.former:
-        say(queries.store.former.strip())
+        print_note(queries.store.former.strip())
     if as_json:
         click.echo(json.dumps([fields_of(row) for row in page.rows], indent=2, allow_nan=False))
     elif not page.rows:
@@ -113,7 +123,7 @@ def _print(rows: tuple[RunRow, ...], out: Console) -> None:
         heads, cells = _without_end(heads), [_without_end(row) for row in cells]
     styles = [_STYLES.get(row.outcome or row.status, "") for row in rows]
     print_columns(out, heads, cells, styles, left=len(heads) - len(_FIGURES), name="name", drops=_DROPS)
-    explain([cell for row in cells for cell in row[-len(_FIGURES) :]])
+    print_legend([cell for row in cells for cell in row[-len(_FIGURES) :]])
 
 
 def shorten_id(row: RunRow) -> str:

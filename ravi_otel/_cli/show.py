@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import click
 
-from ravi_otel._cli.facts import run_facts
+from ravi_otel._cli.frame import NO_CONTENT, named, open_queries, print_legend, print_line, print_lost, print_note, store_option
+from ravi_otel._cli.run import run_facts
 from ravi_otel._cli.runs import outcome
-from ravi_otel._cli.stored import NO_CONTENT, asking, explain, lost, named, say, store_option, tell
 from ravi_otel.local._answers import CallView, Json, RunRow, objects_of
 from ravi_otel.local._queries import Queries
 from ravi_otel.local._render import console, render
@@ -35,7 +35,7 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
     ID is any that an error, a log line, a span or the page shows: of a run, an agent, a call, a tool call, a trace or a span, whole or its
     first 4 characters or more (of what was launched also its last). The latest run when it is left out.
     """
-    with asking(place) as queries:
+    with open_queries(place) as queries:
         found = named(queries, id_)
         if found.kind in ("call", "tool"):
             _show_call(queries.call(found.id), content=content, json_too=json_too)
@@ -49,7 +49,7 @@ def show(*, id_: str | None, content: bool, json_too: bool, place: Path | None) 
 
 def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, json_too: bool) -> None:
     record = queries.record(run, scope=scope)
-    lost([record.head])
+    print_lost([record.head])
     calls = [node.id for node, _ in record.walk() if isinstance(node, Leaf)] if content else []
     said = {call: view for call in calls[:_MOST_CALLS] if (view := queries.call(call)).captured}
     if json_too:
@@ -60,30 +60,30 @@ def _show_run(queries: Queries, run: str, scope: str | None, *, content: bool, j
     _head(record.head, record.launch)
     render(record, console())
     for view in said.values():
-        tell("")
-        tell(_title(view), "bold")
+        print_line("")
+        print_line(_title(view), "bold")
         _conversation(view)
     if content and not said:
-        say(NO_CONTENT)
+        print_note(NO_CONTENT)
     elif len(calls) > _MOST_CALLS:
-        say(f"Of {len(calls):,} calls the first {_MOST_CALLS} are looked at. `ravi-otel show CALL --content` shows any other.")
+        print_note(f"Of {len(calls):,} calls the first {_MOST_CALLS} are looked at. `ravi-otel show CALL --content` shows any other.")
 
 
 def _head(run: RunRow, launch: Json | None) -> None:
     if launch is None:
-        tell(f"{clean(run.run, 200)}  {clean(run.name)}  {_ended(run)}", "bold", wrap=True)
+        print_line(f"{clean(run.run, 200)}  {clean(run.name)}  {_ended(run)}", "bold", wrap=True)
         told = [("user", run.user), ("tenant", run.tenant), ("session", run.session), ("trace", run.trace), *run.tags.items()]
         words = [f"{clean(name, 40)} {clean(value, 60)}" for name, value in told if value]
         if words:
-            tell(" · ".join(words), "dim", wrap=True)
-        tell("")
+            print_line(" · ".join(words), "dim", wrap=True)
+        print_line("")
         return
     status = "" if run.exit_status is None else f", exit status {run.exit_status}"
     observed = ", only observed: nothing was refused" if launch.get("observe") else ""
-    tell(f"{clean(run.run, 200)}  {clean(run.name)}  {clean(run.outcome, 20)}{status}{observed}", "bold", wrap=True)
+    print_line(f"{clean(run.run, 200)}  {clean(run.name)}  {clean(run.outcome, 20)}{status}{observed}", "bold", wrap=True)
     for note in launch.get("notes", [])[:_MOST_NOTES]:
-        tell(clean(str(note), 400), "yellow", wrap=True)
-    tell("")
+        print_line(clean(str(note), 400), "yellow", wrap=True)
+    print_line("")
 
 
 def _ended(run: RunRow) -> str:
@@ -102,18 +102,18 @@ def _show_call(view: CallView, *, content: bool, json_too: bool) -> None:
                 document.pop(name)
         click.echo(json.dumps(document, indent=2, allow_nan=False))
         return
-    tell(_title(view), "bold")
+    print_line(_title(view), "bold")
     lines = list(_lines(view))
     for line in lines:
-        tell(line)
-    explain(lines[1:2])
+        print_line(line)
+    print_legend(lines[1:2])
     if content and view.captured:
-        tell("")
+        print_line("")
         _conversation(view)
     elif content:
-        say(NO_CONTENT)
+        print_note(NO_CONTENT)
     elif view.captured:
-        tell("What was said was kept: --content shows it.", "dim")
+        print_line("What was said was kept: --content shows it.", "dim")
 
 
 def _title(view: CallView) -> str:
@@ -203,6 +203,6 @@ def _tell_said(role: str, text: str) -> None:
     """Print what somebody said, line by line, with nothing in it that moves a cursor."""
     lines = text[:_MOST_TEXT].splitlines() or [""]
     for at, line in enumerate(lines):
-        tell(f"{role + ':' if at == 0 else '':<11}{clean(line, _MOST_TEXT)}")
+        print_line(f"{role + ':' if at == 0 else '':<11}{clean(line, _MOST_TEXT)}")
     if len(text) > _MOST_TEXT:
-        tell(f"{'':<11}… {len(text) - _MOST_TEXT:,} more characters; --json has them all.", "dim")
+        print_line(f"{'':<11}… {len(text) - _MOST_TEXT:,} more characters; --json has them all.", "dim")

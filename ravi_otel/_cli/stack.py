@@ -14,9 +14,8 @@ from typing import Any, Final, TypeVar
 import click
 from rich.console import Console
 
-from ravi_otel._cli.columns import print_columns
 from ravi_otel._cli.doctor import doctor
-from ravi_otel._cli.stored import say
+from ravi_otel._cli.frame import print_columns, print_note
 from ravi_otel._stack import files, servers
 from ravi_otel._stack.servers import HOST, OVERLAYS, PROFILES, Answer, Plan, port
 from ravi_otel.local._render import console
@@ -127,9 +126,9 @@ def status(*, one: bool, profiles: tuple[str, ...], as_json: bool, place: Path |
             _print(answers)
             for answer in answers:
                 if answer.state in ("stranger", "starting"):  # its own words, which a narrow table cuts
-                    say(f"{answer.server.name}: {answer.said}")
+                    print_note(f"{answer.server.name}: {answer.said}")
             if all(answer.state == "silent" for answer in answers):
-                say("Nothing of it runs here. `ravi-otel stack up` starts it.")
+                print_note("Nothing of it runs here. `ravi-otel stack up` starts it.")
     sys.exit(0 if all(answer.ready for answer in answers) else 1)
 
 

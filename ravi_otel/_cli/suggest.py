@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from ravi_otel._cli.stored import asking, between_options, say, store_option
+from ravi_otel._cli.frame import between_options, open_queries, print_note, store_option
 from ravi_otel.errors import ConfigurationError, RaviError
 from ravi_otel.local._answers import Worked, quantile, rounded_up
 from ravi_otel.local._wording import amount, clean
@@ -48,7 +48,7 @@ def suggest(*, since: int | None, until: int | None, agent: str | None, name: st
     Each line says p50, p95, max, and of how many; the latest 2,000 runs are looked at. Redirect it into a file, check it with
     `ravi-otel limits --policy FILE`, and use it with `ravi-otel run --policy FILE`.
     """
-    with asking(place) as queries:
+    with open_queries(place) as queries:
         all_runs, all_agents = queries.worked(since=since, until=until)
     runs = [each for each in all_runs if each.status not in _UNENDED and name in (None, each.name)]
     if name is not None and not any(each.name == name for each in all_runs):
@@ -66,7 +66,7 @@ def suggest(*, since: int | None, until: int | None, agent: str | None, name: st
     body = ["limits = [", *(f"  {line}" for line in lines), "]"] if found_any else lines
     click.echo("\n".join([*_heading(runs, headroom), *body]).encode())
     if not found_any:
-        say(f"No limit is suggested: each needs {LEAST} times to learn from, of which all that was used is known.")
+        print_note(f"No limit is suggested: each needs {LEAST} times to learn from, of which all that was used is known.")
 
 
 def _heading(runs: Sequence[Worked], headroom: int) -> Iterator[str]:

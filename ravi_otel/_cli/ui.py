@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from ravi_otel._cli.stored import directory_of, is_there, path_of, store_option
+from ravi_otel._cli.frame import directory_of, is_there, path_of, store_option
 from ravi_otel._extras import load
 from ravi_otel.errors import ConfigurationError, MissingExtraError
 from ravi_otel.local._store import Store

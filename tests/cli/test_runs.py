@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from ravi_otel._cli.entry import commands
-from ravi_otel._cli.stored import seconds, size
+from ravi_otel._cli.frame import parse_duration, parse_size
 from ravi_otel.errors import ConfigurationError
 
 
@@ -110,26 +110,26 @@ def test_an_output_of_ascii_is_enough(shelf):
     ("written", "found"), [("7d", 604_800), ("24h", 86_400), ("90m", 5_400), ("30s", 30), ("1.5h", 5_400), ("2w", 1_209_600)]
 )
 def test_a_duration_is_a_number_and_its_unit(written, found):
-    assert seconds("--since", written) == found
+    assert parse_duration("--since", written) == found
 
 
 @pytest.mark.parametrize("written", ["", "7", "d", "-1d", "7 days", "1e3d", "nan", "∞d", "٣d", "9" * 20 + "d"])
 def test_what_is_no_duration_is_a_sentence_naming_the_option(written):
     with pytest.raises(ConfigurationError, match=r"^--since .* is no duration\. Write a number with s, m, h, d or w"):
-        seconds("--since", written)
+        parse_duration("--since", written)
 
 
 @pytest.mark.parametrize(
     ("written", "found"), [("4096", 4_096), ("1KiB", 1_024), ("256MiB", 2**28), ("1.5GB", 1_500_000_000), ("2 gib", 2**31), ("3b", 3)]
 )
 def test_an_amount_of_storage_is_a_number_and_its_unit(written, found):
-    assert size("--keep-bytes", written) == found
+    assert parse_size("--keep-bytes", written) == found
 
 
 @pytest.mark.parametrize("written", ["", "MiB", "-1", "1 elephant", "1e9", "nan"])
 def test_what_is_no_amount_of_storage_is_a_sentence_naming_the_option(written):
     with pytest.raises(ConfigurationError, match=r"^--keep-bytes .* is no amount of storage\. Write"):
-        size("--keep-bytes", written)
+        parse_size("--keep-bytes", written)
 
 
 def test_eighty_columns_are_enough_for_every_figure_and_a_name_for_show(shelf):

@@ -14,7 +14,7 @@ import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel._cli.entry import commands
-from ravi_otel._cli.top_screen.screen import TopScreen
+from ravi_otel._cli.top_screen import TopScreen
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "top.md").read_text(encoding="utf-8")

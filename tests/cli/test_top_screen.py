@@ -13,7 +13,7 @@ from live_actors import limit, run, scope
 from textual.color import Color
 from top_seats import actors, seated, tree
 
-from ravi_otel._cli.top_screen.tree import Tree
+from ravi_otel._cli.top_screen import Tree
 from ravi_otel.local._store import Store
 
 pytestmark = pytest.mark.anyio

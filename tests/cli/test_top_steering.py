@@ -8,7 +8,7 @@ import pytest
 from live_actors import limit, run, scope
 from top_seats import actors, seated, tree
 
-from ravi_otel._cli.top_screen.dialogs import Confirm, RaiseLimit
+from ravi_otel._cli.top_screen import Confirm, RaiseLimit
 from ravi_otel.local._store import Store
 
 pytestmark = pytest.mark.anyio

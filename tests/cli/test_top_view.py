@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from live_actors import limit, run, scope
 
-from ravi_otel._cli.top_view.drawing import Layout
+from ravi_otel._cli.top import Layout
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local import _wording as wording
 from ravi_otel.local.live._client import Session, Watched, rows

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from played import SCENES, playing
 
-from ravi_otel._cli.top_screen.screen import TopScreen
+from ravi_otel._cli.top_screen import TopScreen
 from ravi_otel.local.live._client import Watch, rows
 
 ROOT = Path(__file__).parents[3]

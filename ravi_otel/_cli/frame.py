@@ -1,4 +1,4 @@
-"""Give the commands that read the store what they share: where it is, between which times, and how an answer is printed."""
+"""What commands share: their options, how a store and what is in it are found, and how an answer is printed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 import click
+from rich import box
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._answers import Found, RunFilter, RunRow
@@ -38,7 +43,7 @@ NO_CONTENT: Final = "No prompts were kept here. `ravi-otel run --content -- ...`
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def seconds(option: str, written: str) -> float:
+def parse_duration(option: str, written: str) -> float:
     """Read a duration such as 7d, 24h, 90m or 30s as seconds."""
     found = _DURATION.fullmatch(written.strip())
     if found is None:
@@ -80,12 +85,12 @@ def _moment(context: click.Context, option: click.Parameter, written: str | None
     return cast("int", known[str(option.name)])
 
 
-def duration(_: click.Context, option: click.Parameter, written: str | None) -> float | None:
+def read_duration(_: click.Context, option: click.Parameter, written: str | None) -> float | None:
     """Read an option's duration for click."""
-    return None if written is None else seconds(option.opts[-1], written)
+    return None if written is None else parse_duration(option.opts[-1], written)
 
 
-def size(option: str, written: str) -> int:
+def parse_size(option: str, written: str) -> int:
     """Read an amount of storage such as 256MiB, 1.5GB or 4096 as bytes."""
     found = _AMOUNT.fullmatch(written.strip())
     unit = None if found is None else _BYTES.get(found[2].lower())
@@ -97,9 +102,9 @@ def size(option: str, written: str) -> int:
     return int(float(found[1]) * unit)
 
 
-def amount_of_bytes(_: click.Context, option: click.Parameter, written: str | None) -> int | None:
+def read_size(_: click.Context, option: click.Parameter, written: str | None) -> int | None:
     """Read an option's amount of storage for click."""
-    return None if written is None else size(option.opts[-1], written)
+    return None if written is None else parse_size(option.opts[-1], written)
 
 
 def tag_of(option: str, written: str | None) -> tuple[str, str | None] | None:
@@ -112,8 +117,8 @@ def tag_of(option: str, written: str | None) -> tuple[str, str | None] | None:
     return key.strip(), value if equals else None
 
 
-def found(place: Path | None) -> Store:
-    """Look at the store that is there."""
+def find_store(place: Path | None) -> Store:
+    """Return the store that is there; raise ConfigurationError where there is none."""
     if place is None:
         return Store.find()
     shown = repr(clean(str(place), 200))
@@ -137,7 +142,7 @@ def directory_of(option: str, given: Path) -> Path:
 
 
 def path_of(option: str, given: Path) -> Path:
-    """Return a whole path, whose directory must be there; ConfigurationError where it is not."""
+    """Return a whole path, whose directory must be there; raise ConfigurationError where it is not."""
     shown = f"{option} {checks.show(str(given))}"
     try:
         path = given.expanduser().absolute()
@@ -157,14 +162,14 @@ def is_there(path: Path) -> bool:
 
 
 @contextmanager
-def asking(place: Path | None) -> Generator[Queries]:
-    """Ask the store that is there."""
-    with Queries(found(place)) as queries:
+def open_queries(place: Path | None) -> Generator[Queries]:
+    """Open the store that is there, to ask it."""
+    with Queries(find_store(place)) as queries:
         yield queries
 
 
 def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found:
-    """Give what an id names, the latest run for None; ConfigurationError where that is nothing, or several things."""
+    """Return what an id names, the latest run for None; raise ConfigurationError where that is nothing, or several things."""
     if written is None:
         latest = queries.runs(most=1).rows
         if not latest:
@@ -192,40 +197,91 @@ def named(queries: Queries, written: str | None, parameter: str = "ID") -> Found
 
 
 def run_named(queries: Queries, parameter: str, written: str) -> str:
-    """Give the run that an id names, or the one that it is in; ConfigurationError where there is none."""
+    """Return the run that an id names, or the one that it is in; raise ConfigurationError where there is none."""
     found_one = named(queries, written, parameter)
     if found_one.run is None:
         raise ConfigurationError(f"{parameter}={checks.show(written)} names no run. `ravi-otel runs` lists them.")
     return found_one.run
 
 
-def say(sentence: str) -> None:
-    """Tell something beside the answer, on standard error."""
+def print_note(sentence: str) -> None:
+    """Print a sentence beside the answer, on standard error."""
     click.echo(clean(sentence, 1_000), err=True)
 
 
-def tell(line: str, style: str | None = None, *, wrap: bool = False) -> None:
+def print_line(line: str, style: str | None = None, *, wrap: bool = False) -> None:
     """Print one line of the answer, however long or with `wrap` as wide as the output, in what that can carry."""
     out = console()
     out.print(plain(line) if out.options.ascii_only else line, style=style, soft_wrap=not wrap)
 
 
-def explain(figures: Sequence[str]) -> None:
+def print_legend(figures: Sequence[str]) -> None:
     """Print what the marks in these figures mean, if there are any."""
     legend = explained("".join(figures))
     if legend:
-        tell(legend, "dim")
+        print_line(legend, "dim")
 
 
-def lost(rows: Sequence[RunRow]) -> None:
-    """Say how much of these runs could not be written."""
+def print_lost(rows: Sequence[RunRow]) -> None:
+    """Print how much of these runs could not be written."""
     sentence = lost_sentence(rows)
     if sentence:
-        say(sentence)
+        print_note(sentence)
 
 
 def lost_sentence(rows: Sequence[RunRow]) -> str:
-    """Write how much of these runs could not be written, "" where all was."""
+    """Return how much of these runs could not be written, "" where all was."""
     records = sum(row.lost_records for row in rows)
     what = "record" if records == 1 else "records"
     return f"{records:,} {what} of these runs could not be written, so every figure is at least so much." if records else ""
+
+
+_LEAST_NAME = 8
+_GAP = 2
+
+
+def print_columns(
+    out: Console,
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str],
+    *,
+    left: int,
+    name: str,
+    drops: Sequence[str],
+    keeps: Sequence[str] = (),
+) -> None:
+    """Print a table; the first `left` columns are texts, the others figures.
+
+    Where there is no room, the column `name` is shortened, and where that is not enough, the columns `drops` go, one after the other;
+    `name`, when it is among them, is shortened rather than left out. The columns `keeps` stay on one line even then.
+    """
+    ascii_only = out.options.ascii_only
+    columns = {head: [plain(row[at]) if ascii_only else row[at] for row in rows] for at, head in enumerate(heads)}
+    _fit(columns, out.width, name, drops)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    texts = heads[:left]
+    for head in columns:
+        # What still has no room, such as a long id, is folded and not cut.
+        table.add_column(
+            plain(head) if ascii_only else head, justify="left" if head in texts else "right", overflow="fold", no_wrap=head in keeps
+        )
+    for cells, style in zip(zip(*columns.values(), strict=True), styles, strict=True):
+        table.add_row(*(Text(cell, style) for cell in cells))
+    out.print(table)
+
+
+def _fit(columns: dict[str, list[str]], width: int, name: str, drops: Sequence[str]) -> None:
+    for head in (None, *drops):
+        widths = {each: max(map(cell_len, (each, *cells))) for each, cells in columns.items()}
+        over = sum(widths.values()) + _GAP * len(widths) - 1 - width
+        if over <= 0:
+            return
+        if head in (None, name) and name in columns and (room := widths[name] - over) >= max(_LEAST_NAME, cell_len(name)):
+            columns[name] = [_cut(cell, room) for cell in columns[name]]
+        elif head is not None:
+            columns.pop(head, None)
+
+
+def _cut(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else f"{set_cell_size(text, width - 1)}…"

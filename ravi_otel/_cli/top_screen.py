@@ -1,4 +1,4 @@
-"""Put the screen together: the tree, what is selected in whole words, and the keys; it asks the processes off its own thread."""
+"""The screen of `ravi-otel top`: the tree, what is selected in whole words, the keys, and what they ask before they act."""
 
 from __future__ import annotations
 
@@ -11,23 +11,309 @@ from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from textwrap import wrap
 from typing import ClassVar, Final
 
+from rich.segment import Segment
+from rich.style import Style
 from rich.text import Text
 from textual import work
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 from textual.events import Resize
-from textual.widgets import Static
+from textual.geometry import Size
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
 
-from ravi_otel._cli.top_screen.dialogs import Confirm, Help, RaiseLimit
-from ravi_otel._cli.top_screen.tree import Tree
-from ravi_otel._cli.top_view.drawing import Layout, details, process_facts, process_title, scope_title
-from ravi_otel._cli.top_view.steering import lets_go_on, raised
+from ravi_otel._cli.top import Layout, details, process_facts, process_title, scope_title
+from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._render import console
 from ravi_otel.local._wording import clean, plain
 from ravi_otel.local.live._client import Row, Session, Watch, Watched, rows
 from ravi_otel.local.live._protocol import LimitState, LiveError, ScopeState
+from ravi_otel.policy._runs import Priority
+
+
+def raised(priority: str | None, by: int) -> str | None:
+    """Give the next priority above (1) or below (-1), None where there is none; a thing without one counts as normal."""
+    ranks = [rank.name.lower() for rank in sorted(Priority)]
+    now = ranks.index(priority) if priority in ranks else ranks.index(Priority.NORMAL.name.lower())
+    return ranks[now + by] if 0 <= now + by < len(ranks) else None
+
+
+def lets_go_on(status: str, priority: str) -> bool:
+    """Tell whether another priority lets a paused agent go on, also one that was paused by hand."""
+    return status == "paused" and Priority[priority.upper()] >= Priority.NORMAL
+
+
+_MARK: Final = 2
+_SELECTED: Final = Style(reverse=True)
+_NOTHING: Final = "Nobody listens here yet. What keeps its runs in this store appears by itself."
+
+
+class Tree(ScrollView, can_focus=True):
+    """Hold the rows; the first line in view is the heads of the columns.
+
+    The selected row is kept by its key. What ends while it is selected stays, marked, until another row is selected: a key must never
+    reach a scope that was not chosen.
+    """
+
+    DEFAULT_CSS = "Tree { overflow-x: hidden; scrollbar-size: 0 0; }"  # the rows are as wide as the screen, and keys scroll
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", show=False),
+        Binding("down,j", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "move(-1000000)", show=False),
+        Binding("end", "move(1000000)", show=False),
+    ]
+
+    class Selected(Message):
+        """Tell that another row is selected, or that it changed."""
+
+    def __init__(self, *, ascii_only: bool = False) -> None:
+        super().__init__()
+        self._ascii_only = ascii_only
+        self._layout_of_rows = Layout(80, ascii_only=ascii_only)
+        self._drawn_on = console()
+        self._rows: Sequence[Row] = ()
+        self._at = 0
+
+    @property
+    def selected(self) -> Row | None:
+        """Give the row that is selected, None where there is none."""
+        return self._rows[self._at] if self._rows else None
+
+    def put(self, rows: Sequence[Row]) -> None:
+        """Show these rows from now on."""
+        selected, places = self.selected, {row.key: at for at, row in enumerate(rows)}
+        if selected is None:
+            self._at = 0
+        elif selected.key in places:
+            self._at = places[selected.key]
+        else:
+            above = (places[row.key] + 1 for row in reversed(self._rows[: self._at]) if row.key in places)
+            self._at = next(above, 0)
+            rows = [*rows[: self._at], replace(selected, ended=True), *rows[self._at :]]
+        self._rows = rows
+        self._changed()
+
+    def _changed(self) -> None:
+        self.virtual_size = Size(self.size.width, len(self._rows) + 1)
+        self._in_view()
+        self.refresh()
+        self.post_message(self.Selected())
+
+    def on_resize(self, event: Resize) -> None:
+        """Choose the columns anew."""
+        self._layout_of_rows = Layout(max(1, event.size.width - _MARK), ascii_only=self._ascii_only)
+        self.virtual_size = Size(event.size.width, len(self._rows) + 1)
+        self._in_view()
+        self.refresh()
+
+    def action_move(self, by: int) -> None:
+        """Select the row so many below."""
+        left = self.selected
+        self._at = max(0, min(self._at + by, len(self._rows) - 1))
+        if left is not None and left.ended and self.selected is not left:
+            self._at -= list(self._rows).index(left) < self._at
+            self._rows = [row for row in self._rows if row is not left]
+        self._changed()
+
+    def action_page(self, by: int) -> None:
+        """Select the row a page below, or above."""
+        self.action_move(by * max(1, self.size.height - 2))
+
+    def _in_view(self) -> None:
+        """Scroll so far that the selected row is below the heads and above the end; the first row leaves nothing above it."""
+        height = self.size.height - 1
+        first = round(self.scroll_offset.y)
+        if self._at < first:
+            first = self._at
+        elif self._at >= first + height > 0:
+            first = self._at - height + 1
+        self.scroll_to(y=first, animate=False, force=True)
+
+    def render_line(self, y: int) -> Strip:
+        """Draw one line of what is in view."""
+        at = round(self.scroll_offset.y) + y - 1
+        if y == 0:
+            return self._strip("  ", self._layout_of_rows.heads())
+        if at >= len(self._rows):
+            return self._strip("  ", Text(self._empty(at - len(self._rows)), end=""))
+        drawn = self._layout_of_rows.line(self._rows[at])
+        return self._strip("> ", drawn).apply_style(_SELECTED) if at == self._at else self._strip("  ", drawn)
+
+    def _empty(self, at: int) -> str:
+        """Give the line so many below the last row: of the sentence that nothing runs, where nothing does."""
+        if at < 1 or not all(row.ended for row in self._rows):
+            return ""
+        lines = wrap(_NOTHING, max(1, self.size.width - _MARK))
+        return lines[at - 1] if at <= len(lines) else ""
+
+    def _strip(self, mark: str, drawn: Text) -> Strip:
+        segments = [Segment(mark), *drawn.render(self._drawn_on)]
+        # each with a style, without which Textual cannot take the colours away
+        return Strip(Segment.apply_style(segments, self.rich_style)).adjust_cell_length(self.size.width, self.rich_style)
+
+
+_BOX: Final = """
+    align: center middle;
+    background: transparent;
+    Vertical { width: 90%; max-width: 86; height: auto; max-height: 90%; border: solid $warning; background: $background; padding: 0 1; }
+    Static { height: auto; }
+"""
+_LIST_CELLS: Final = 76
+_FRAME_CELLS: Final = 12
+_LEAST_CELLS: Final = 8
+
+HELP: Final = """\
+up down      select a row; also k and j, page up, page down, home, end
+p            pause an agent, or let a paused one go on: what it does next ends it, with what it has
++  -         give an agent the next higher or lower priority; normal or above lets a paused one go on
+c            cancel: a run or an agent ends with all that is in it; anything else is closed. Asks first
+l            raise a limit: type its new value; up and down choose another limit
+?            this help
+q            leave; the programs go on
+
+state        open, paused, waiting (for a slot or a declared wait); paused above: an agent around it is, which stops it too;
+             cancelled, closed: told to end, and going on still; ended: not there any more, and still selected
+in, out      tokens; of an agent its own, of a run everybody's in it
+tok/s        tokens of answers a second, over the last ten seconds
+!  !!        from 80 % of a limit on; at 100 % and above
+-  ?         has none; nobody knows
+7:           what stands so deep that there is no room for its lines gives its depth
+"""
+
+
+class Confirm(ModalScreen[bool]):
+    """Ask a question, and take only `y` for yes."""
+
+    DEFAULT_CSS = f"Confirm {{{_BOX}}}"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", show=False),
+        Binding("n,q,escape", "answer(False)", show=False),
+    ]
+
+    def __init__(self, question: str) -> None:
+        super().__init__()
+        self._question = question
+
+    def compose(self) -> ComposeResult:
+        """Show the question and its keys."""
+        yield Vertical(Static(Text(self._question)), Static(Text("\ny yes   n no", "bold")))
+
+    def action_answer(self, yes: bool) -> None:
+        """End with the answer."""
+        self.dismiss(yes)
+
+
+class Help(ModalScreen[None]):
+    """Explain the keys and the columns."""
+
+    DEFAULT_CSS = f"Help {{{_BOX}}}"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,enter,question_mark,space", "leave", show=False)]
+
+    def compose(self) -> ComposeResult:
+        """Show the text."""
+        yield Vertical(Static(Text(HELP)), Static(Text("Esc closes this.", "bold")))
+
+    def action_leave(self) -> None:
+        """End."""
+        self.dismiss(None)
+
+
+class RaiseLimit(ModalScreen[tuple[LimitState, float] | None]):
+    """Ask for the new value of a limit of a scope, and for which with up and down; a value below the one that counts is asked for twice."""
+
+    DEFAULT_CSS = f"RaiseLimit {{{_BOX} OptionList {{ height: auto; max-height: 10; }} Input {{ height: 3; }} }}"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", show=False),
+        Binding("up", "choose(-1)", show=False),
+        Binding("down", "choose(1)", show=False),
+    ]
+
+    def __init__(
+        self, title: str, limits: Sequence[LimitState], now: Callable[[], Sequence[LimitState]], width: int, *, ascii_only: bool = False
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._limits = sorted(limits, key=attrgetter("urgency"), reverse=True)
+        self._now = now
+        self._at = 0
+        cells = max(_LEAST_CELLS, min(_LIST_CELLS, width * 9 // 10 - _FRAME_CELLS))
+        self._layout_of_limits = Layout(cells, ascii_only=ascii_only)
+        self._lowering: float | None = None
+
+    def compose(self) -> ComposeResult:
+        """Show the limits, where there are several, and what to type into."""
+        layout = self._layout_of_limits
+        listed = OptionList(*(Option(Text("\n").join(layout.limit(limit, layout.width))) for limit in self._limits))
+        listed.can_focus = False  # what is typed is the value, always
+        several = len(self._limits) > 1
+        with Vertical():
+            yield Static(Text(f"Raise which limit of {self._title}?" if several else f"Raise the limit of {self._title}:"))
+            yield listed
+            yield Input(self._chosen.value, select_on_focus=True)
+            yield Static("", id="flaw")
+            yield Static(Text(f"{'up down choose   ' if several else ''}type its value   Enter sets it   Esc leaves it", "bold"))
+
+    def on_mount(self) -> None:
+        """Begin with the value of the fullest limit."""
+        self.query_one(OptionList).highlighted = 0
+        self.query_one(Input).focus()
+
+    @property
+    def _chosen(self) -> LimitState:
+        return self._limits[self._at]
+
+    def action_choose(self, by: int) -> None:
+        """Go to another limit, with the value that counts now to type over."""
+        at = max(0, min(self._at + by, len(self._limits) - 1))
+        if at == self._at:
+            return
+        self._at = self.query_one(OptionList).highlighted = at
+        self._lowering = None
+        self._say("")
+        value = self.query_one(Input)
+        value.value = self._chosen.value
+        value.select_all()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """End with what was typed, or say what is wrong with it."""
+        limit = next((each for each in self._now() if each.kind == self._chosen.kind), self._chosen)
+        try:
+            value = limit.read_amount(event.value)
+        except ConfigurationError as error:
+            self._say(str(error))
+            return
+        if value < limit.limit and self._lowering != value:
+            self._lowering = value
+            self._say(_lowered(limit, value))
+            return
+        self.dismiss((limit, value))
+
+    def _say(self, sentence: str) -> None:
+        self.query_one("#flaw", Static).update(Text(sentence, "yellow"))
+
+    def action_leave(self) -> None:
+        """End without a value."""
+        self.dismiss(None)
+
+
+def _lowered(limit: LimitState, value: float) -> str:
+    kind, used = clean(limit.kind, 40), limit.amount(limit.used)
+    if value < limit.used:
+        return (
+            f"{used} of it are used already: with less, all that counts as {kind} is refused at once. Enter again lowers it all the same."
+        )
+    return f"That is less than the {limit.amount(limit.limit)} of now. Enter again lowers {kind}."
+
 
 EVERY_S: Final = 0.5
 PATIENCE_S: Final = 0.4

@@ -1,1 +1,0 @@
-"""Be the screen of `ravi-otel top`. The only room that knows Textual; imported when the screen is shown, and not before."""
