@@ -13,7 +13,7 @@ import pytest
 import warm_starts
 
 from ravi_otel._cli.entry import COMMANDS
-from ravi_otel._cli.support_desk.model import answer
+from ravi_otel._cli.support_desk import answer
 from ravi_otel._launch import attach, plan, process
 from ravi_otel._runtime.policy_file import PolicyFile
 from ravi_otel.policy import parse_limit

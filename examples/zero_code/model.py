@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 
-from ravi_otel._cli.support_desk.model import answer
+from ravi_otel._cli.support_desk import answer
 from ravi_otel.testing import ScriptedLLM
 
 

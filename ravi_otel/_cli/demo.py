@@ -16,10 +16,9 @@ import openai  # noqa: TID253 - the demo is an application
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, SpawnBudget
+from ravi_otel._cli import support_desk
 from ravi_otel._cli.incident_desk import model as incident_model
 from ravi_otel._cli.incident_desk.desk import ALERT, Desk
-from ravi_otel._cli.support_desk import agents
-from ravi_otel._cli.support_desk import model as support_model
 from ravi_otel._telemetry.content import CAPTURE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._queries import Queries
@@ -101,7 +100,7 @@ def _kept() -> Generator[None]:
 
 def answer(request: Request) -> Answer:
     """Play the model of both stories."""
-    return incident_model.answer(request) if incident_model.is_of_the_desk(request) else support_model.answer(request)
+    return incident_model.answer(request) if incident_model.is_of_the_desk(request) else support_desk.answer(request)
 
 
 def _scripted(pace: float) -> None:
@@ -145,11 +144,11 @@ def _show(begun: Sequence[str], out: Console, draw: Callable[[RunRecord, Console
 
 def _work(run: ravi_otel.Run, client: openai.OpenAI, model: str, say: Callable[..., None]) -> None:
     say("refund-clerk: a customer wants a refund", "bold")
-    text = agents.answer_refund(client, model, agents.MAIL, _indented(say))
+    text = support_desk.answer_refund(client, model, support_desk.MAIL, _indented(say))
     say(f"  answer: {clean(text, 300)}\n")
     say("parcel-chaser: loops, and swallows every exception", "bold")
     before = run.stats()
-    failures = agents.chase_parcel(client, model, _indented(say))
+    failures = support_desk.chase_parcel(client, model, _indented(say))
     after = run.stats()
     sent, refused = after.requests - before.requests, after.refused - before.refused
     say(f"  {sent} requests were sent, {failures} calls failed, {refused} of them refused before they were sent\n")

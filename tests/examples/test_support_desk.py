@@ -6,7 +6,7 @@ from pathlib import Path
 
 import warm_starts
 
-from ravi_otel._cli.support_desk.model import answer
+from ravi_otel._cli.support_desk import answer
 from ravi_otel.testing import ScriptedLLM
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "support_desk.py"

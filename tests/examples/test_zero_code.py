@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import warm_starts
 
-from ravi_otel._cli.support_desk.model import answer
+from ravi_otel._cli.support_desk import answer
 from ravi_otel.testing import ScriptedLLM
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ import openai  # noqa: TID253 - this is an application's code
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, ExecutionBudget, Priority, SpawnDeniedError
-from ravi_otel._cli.support_desk.agents import describe
+from ravi_otel._cli.support_desk import describe
 
 Say = Callable[[str], None]
 

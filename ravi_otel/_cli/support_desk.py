@@ -1,19 +1,20 @@
-"""Be a small support desk, written the way an application is: the plain `openai` client, tools, two agents.
+"""A small support desk, written the way an application is: the plain `openai` client, tools, two agents; and the script of a model for it.
 
-Everything of ravi-otel in here is `@ravi_otel.tool`, `ravi_otel.agent(...)` and a budget. `examples/support_desk.py`
-runs it from the outside.
+Everything of ravi-otel in the agents is `@ravi_otel.tool`, `ravi_otel.agent(...)` and a budget. `examples/support_desk.py` runs them from
+outside.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import openai  # noqa: TID253 - this is an application's code
 
 import ravi_otel
 from ravi_otel import ExecutionBudget
+from ravi_otel.testing import Answer, Request, Text, ToolCalls
 
 Say = Callable[[str], None]
 Message = dict[str, Any]
@@ -105,7 +106,7 @@ def use_tool(call: Any, say: Say) -> dict[str, Any]:
 
 
 def stream_answer(client: openai.OpenAI, model: str, messages: Any) -> str:
-    """Stream a text and give it whole."""
+    """Stream a text and return it whole."""
     stream = client.chat.completions.create(
         model=model, messages=messages, stream=True, stream_options={"include_usage": True}, max_completion_tokens=200
     )
@@ -117,7 +118,7 @@ def stream_answer(client: openai.OpenAI, model: str, messages: Any) -> str:
 
 @ravi_otel.agent("parcel-chaser", budget=ExecutionBudget(max_tokens=1_000))
 def chase_parcel(client: openai.OpenAI, model: str, say: Say = print) -> int:
-    """Ask where a parcel is, again and again, and give how many calls failed in the end.
+    """Ask where a parcel is, again and again, and return how many calls failed in the end.
 
     The bug is a common one: no answer is ever good enough, and every exception is swallowed and tried again.
     """
@@ -139,3 +140,23 @@ def chase_parcel(client: openai.OpenAI, model: str, say: Say = print) -> int:
 def is_exact(text: str | None) -> bool:
     """Ask for more than any answer can give."""
     return text is not None and text.endswith("Street 1, second floor, left door")
+
+
+# -- the model, when it is not the real one ---------------------------------------------------------------------------
+
+_CLERK = (
+    ToolCalls([("look_up_customer", {"email": "ada@example.com"}), ("look_up_order", {"order_id": "A-1007"})], think_s=0.03),
+    ToolCalls([("issue_refund", {"order_id": "A-1007", "amount_usd": 39.9})], think_s=0.03),
+    Text("DONE", think_s=0.02),
+    Text("Hello Ada, we are sorry about the kettle. Your 39.90 USD are on their way back to you.", think_s=0.02, chunk_s=0.002),
+)
+_LAST_SEEN = "The parcel P-33 was last seen in the sorting centre of the west harbor, from where it goes to its next stop."
+
+
+def answer(request: Request) -> Answer:
+    """Answer the clerk by how far its work is, and the chaser with ever the same."""
+    if "tools" not in request.body and not request.streamed:
+        return Text(_LAST_SEEN, think_s=0.01)
+    messages = cast("list[dict[str, Any]]", request.body.get("messages", []))
+    turn = sum(1 for message in messages if message.get("role") == "assistant")
+    return _CLERK[min(turn, len(_CLERK) - 1)]

@@ -1,1 +1,0 @@
-"""Hold the demo's story: two agents as a user would write them, and the script of a model for them."""
