@@ -4,7 +4,7 @@
 
 The orchestrator asks for more than there is room for: the model hears of the denied ones as of any tool's error, and goes
 on. `urgent` work takes the slot of a sub-agent that can wait. `docs/agents.md` explains each of these words, and
-`ravi-otel demo` plays a larger one with a scripted model, no key needed.
+`examples/ten_slots` is a larger one with a scripted model, no key needed.
 """
 
 import asyncio

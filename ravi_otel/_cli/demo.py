@@ -1,13 +1,11 @@
-"""Show in a few seconds what the package does: a support desk held to its budgets, and an incident desk to its ten slots."""
+"""Show in a few seconds what the package does: a support desk whose agents are held to their budgets."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-import textwrap
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +13,15 @@ import click
 import openai  # noqa: TID253 - the demo is an application
 
 import ravi_otel
-from ravi_otel import HookEvent, HookManager, SpawnBudget
 from ravi_otel._cli import support_desk
-from ravi_otel._cli.incident_desk import model as incident_model
-from ravi_otel._cli.incident_desk.desk import ALERT, Desk
 from ravi_otel._telemetry.content import CAPTURE
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.local._queries import Queries
-from ravi_otel.local._render import console, render, render_scopes
+from ravi_otel.local._render import console, render
 from ravi_otel.local._store import VARIABLE as STORE
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import amount, clean, percent
-from ravi_otel.testing import Answer, Request, ScriptedLLM
+from ravi_otel.testing import ScriptedLLM
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +39,7 @@ _LIMITS = (ravi_otel.cost_limit(0.05, on_unpriced="warn"), ravi_otel.time_limit(
 Say = Callable[[str], None]
 
 
-@click.command(short_help="Watch a runaway agent be stopped, and ten share a run.")
+@click.command(short_help="Watch a runaway agent be stopped at its budget.")
 @click.option("--live", is_flag=True, help="Call the real API with OPENAI_API_KEY, and OPENAI_MODEL (gpt-4.1-mini unless set).")
 @click.option(
     "--pace",
@@ -54,17 +49,14 @@ Say = Callable[[str], None]
     help="Wait so long before each call of the support desk, to watch it with `ravi-otel ui` or `ravi-otel top`.",
 )
 def demo(*, live: bool, pace: float) -> None:
-    """Run two stories. At a support desk one agent works inside its budget, another runs away and is stopped.
+    """Run a support desk: one agent works inside its budget, another runs away and is stopped.
 
-    At an incident desk an orchestrator has ten slots for its workers: urgent work takes the slots of what can wait, one spawn
-    is denied, and one branch is cancelled.
-
-    Without options everything stays on this machine: the model is a scripted HTTP server on 127.0.0.1. Both runs are kept in the local
+    Without options everything stays on this machine: the model is a scripted HTTP server on 127.0.0.1. The run is kept in the local
     store, with what was said.
     """
     with _kept():
         _tell(live=live, pace=pace)
-    console().print("\nBoth runs are kept, with what was said: look at them with `ravi-otel ui`.", style="dim")
+    console().print("\nThe run is kept, with what was said: look at it with `ravi-otel ui`.", style="dim")
 
 
 def _tell(*, live: bool, pace: float) -> None:
@@ -79,7 +71,6 @@ def _tell(*, live: bool, pace: float) -> None:
     try:
         with openai.OpenAI(api_key=key, timeout=30, max_retries=1) as client:
             _support_desk(client, model, where, None, pace)
-        asyncio.run(_incident_desk(openai.AsyncOpenAI(api_key=key, timeout=30, max_retries=1), model, where))
     except openai.OpenAIError as error:
         msg = f"the call to the API failed with {type(error).__name__}: {clean(str(error), 300)}"
         raise click.ClickException(msg) from error
@@ -98,24 +89,14 @@ def _kept() -> Generator[None]:
             os.environ.pop(name, None)
 
 
-def answer(request: Request) -> Answer:
-    """Play the model of both stories."""
-    return incident_model.answer(request) if incident_model.is_of_the_desk(request) else support_desk.answer(request)
-
-
 def _scripted(pace: float) -> None:
     where = "a scripted model on this machine"
     waits: dict[str, list[Callable[[Any], None]]] = {"request": [lambda _: time.sleep(pace)]}
     direct = openai.DefaultHttpxClient(trust_env=False, event_hooks=waits)  # a proxy named in the environment cannot reach this process
-    held = openai.DefaultAsyncHttpxClient(trust_env=False, event_hooks=incident_model.Stage().hooks)
-    with ScriptedLLM(answer) as server:
+    with ScriptedLLM(support_desk.answer) as server:
         told: dict[str, Any] = {"base_url": server.base_url, "api_key": "any", "max_retries": 0}
         with openai.OpenAI(**told, http_client=direct) as client:
             _support_desk(client, _SCRIPTED_MODEL, where, lambda: len(server.requests), pace)
-        asyncio.run(_incident_desk(openai.AsyncOpenAI(**told, http_client=held), _SCRIPTED_MODEL, where))
-
-
-# -- the support desk -----------------------------------------------------------------------------------------------
 
 
 def _support_desk(client: openai.OpenAI, model: str, where: str, arrived: Callable[[], int] | None, pace: float) -> None:
@@ -152,57 +133,6 @@ def _work(run: ravi_otel.Run, client: openai.OpenAI, model: str, say: Callable[.
     after = run.stats()
     sent, refused = after.requests - before.requests, after.refused - before.refused
     say(f"  {sent} requests were sent, {failures} calls failed, {refused} of them refused before they were sent\n")
-
-
-# -- the incident desk ----------------------------------------------------------------------------------------------
-
-
-async def _incident_desk(client: openai.AsyncOpenAI, model: str, where: str) -> None:
-    out, begun = console(), list[str]()
-    say, tell = _printing(out), _wrapping(out)
-    say(f"\nAn incident desk with {where}\n", "bold")
-    tell("lead: has ten slots, its own included, and an alert", "bold")
-    desk = Desk(client, model, tell)
-    try:
-        async with client:
-            with ravi_otel.instrument(), _LimitLines(tell, None).attached():
-                slots = SpawnBudget(max_agents=10)
-                with ravi_otel.run("incident-desk", limits=_LIMITS, spawn_budget=slots, hooks=_spawn_lines(tell)) as run:
-                    begun.append(str(run.id))
-                    text = await desk.lead(ALERT)
-        for name, worker in desk.at_work.items():
-            tell(f"{name}, {worker.agent.status}: {' '.join(worker.found) or worker.why or 'nothing'}")
-        tell(f"answer: {text}")
-    finally:
-        out.print()
-        _show(begun, out, render_scopes)
-
-
-def _spawn_lines(tell: Callable[..., None]) -> HookManager:
-    hooks = HookManager()
-
-    @hooks.on(HookEvent.PREEMPTED)
-    def paused(event: Mapping[str, Any]) -> None:
-        tell(f"! {event['agent_id']} ({event['priority']}) is paused: its slot goes to more urgent work", "yellow")
-
-    @hooks.on(HookEvent.RESUMED)
-    def resumed(event: Mapping[str, Any]) -> None:
-        tell(f"{event['agent_id']} goes on: a slot is free")
-
-    @hooks.on(HookEvent.SPAWN_DENIED)
-    def denied(event: Mapping[str, Any]) -> None:
-        tell(f"x {event['agent_id']} is denied: all ten slots are taken", "red")
-
-    return hooks
-
-
-def _wrapping(out: Console) -> Callable[..., None]:
-    """Print lines from outside, cleaned, and wrapped to the width with what goes on further in."""
-
-    def tell(line: str, style: str | None = None) -> None:
-        out.print(textwrap.fill(clean(line, 300), max(40, out.width - 2), initial_indent="  ", subsequent_indent="      "), style=style)
-
-    return tell
 
 
 def _printing(out: Console, pace: float = 0.0) -> Callable[..., None]:

@@ -35,7 +35,7 @@ COMMANDS: Final = {
     "audit": "Read audit logs, and check that they are as they were written.",
     "stack": "Start and stop collector, stores and dashboards.",
     "doctor": "Say what is not well, and what to do.",
-    "demo": "Watch a runaway agent be stopped, and ten share a run.",
+    "demo": "Watch a runaway agent be stopped at its budget.",
     "completion": "Print the completion script of a shell.",
 }
 """Each command with its line of help, in the order of `--help`; `NAME` of module `ravi_otel._cli.NAME`."""

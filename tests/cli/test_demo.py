@@ -8,8 +8,7 @@ import sys
 import pytest
 import warm_starts
 
-from ravi_otel._cli.demo import answer
-from ravi_otel._cli.incident_desk.model import is_of_the_desk
+from ravi_otel._cli.support_desk import answer
 from ravi_otel.local._queries import Queries
 from ravi_otel.local._store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
@@ -23,10 +22,6 @@ def run(*arguments, program=("-m", "ravi_otel"), columns=100, **environment):
     return warm_starts.run(
         [sys.executable, *program, *arguments], capture_output=True, text=True, encoding="utf-8", timeout=60, env=given, check=False
     )
-
-
-def squeezed(text):
-    return " ".join(text.split())
 
 
 @pytest.fixture(autouse=True)
@@ -50,24 +45,14 @@ def again(kept):
     return run("demo", RAVI_STORE=str(kept), HTTP_PROXY="http://127.0.0.1:9", ALL_PROXY="http://127.0.0.1:9")
 
 
-@pytest.fixture(scope="module")
-def support(demo):
-    return demo.stdout.partition("An incident desk")[0]
-
-
-@pytest.fixture(scope="module")
-def incident(demo):
-    return demo.stdout.partition("An incident desk")[2]
-
-
 def test_the_demo_ends_well_and_says_nothing_on_standard_error(demo):
     assert (demo.returncode, demo.stderr) == (0, "")
 
 
-def test_both_runs_are_kept_with_what_was_said(demo, kept):
-    assert demo.stdout.rstrip().endswith("Both runs are kept, with what was said: look at them with `ravi-otel ui`.")
+def test_the_run_is_kept_with_what_was_said(demo, kept):
+    assert demo.stdout.rstrip().endswith("The run is kept, with what was said: look at it with `ravi-otel ui`.")
     with Queries(Store.find(kept)) as ask:
-        assert {row.name for row in ask.runs().rows} >= {"support-desk", "incident-desk"}
+        assert {row.name for row in ask.runs().rows} >= {"support-desk"}
         assert ask.search("kettle")
 
 
@@ -93,8 +78,8 @@ def test_nothing_of_the_runaway_reaches_the_server_after_the_refusal(demo):
     assert "The model server received 23 requests, 0 of them after the refusal." in demo.stdout
 
 
-def test_the_tree_shows_calls_tools_figures_and_the_reason_of_the_refusal(support):
-    tree = support[support.index("run support-desk") :]
+def test_the_tree_shows_calls_tools_figures_and_the_reason_of_the_refusal(demo):
+    tree = demo.stdout[demo.stdout.index("run support-desk") :]
     for words in ("agent refund-clerk", "tool issue_refund", "chat gpt-4.1-mini, streamed", "… 12 more chat", "… 24 more refused"):
         assert words in tree
     assert re.search(r"chat gpt-4.1-mini +\d+ +25 +27 +~\$0\.000053", tree)
@@ -110,51 +95,6 @@ def test_the_budget_table_has_the_runaway_first(demo):
         "tokens",
         "cost",
     ]  # how much of its time it took depends on the machine
-
-
-def test_a_denied_spawn_goes_to_the_model_which_answers_without_it(incident):
-    told = squeezed(incident)
-    assert "x query-plans is denied: all ten slots are taken database is told so, and goes on" in told
-    assert "database, ok: Nobody was free for the query plans." in told
-
-
-def test_critical_work_takes_the_slots_of_background_work_one_of_which_ends_with_what_it_has(incident):
-    told = squeezed(incident)
-    assert "rollback is critical work ! digest (background) is paused: its slot goes to more urgent work" in told
-    assert "digest, paused: Twenty customers saw the basket turn and turn. Twenty more gave up at the payment." in told
-    assert "rollback, ok: Release 811 of checkout is live again." in told
-
-
-def test_the_other_one_waits_in_line_and_goes_on_when_a_slot_is_free(incident):
-    steps = ["! timeline (background) is paused", "timeline must finish, and waits in line", "timeline goes on: a slot is free"]
-    places = [incident.index(step) for step in steps]
-    assert places == sorted(places)
-    assert "timeline, ok: 14:02 first alert. 14:05 the desk begins. 14:09 release 812 is rolled back." in squeezed(incident)
-
-
-def test_one_branch_is_cancelled_alone(incident):
-    told = squeezed(incident)
-    assert "network is called off, with all that work for it: it was release 812" in told
-    assert "network, cancelled: " in told
-    assert "traceroute, cancelled: " in told
-    assert "releases, ok: Yes: release 812." in told
-    assert "answer: Release 812 asked the database once for each item" in told
-
-
-def test_the_tree_of_agents_has_each_with_its_place_its_state_and_its_spend(incident):
-    tree = incident[incident.index("run incident-desk") :]
-    line = r"^([ │├└─]*)agent ([\w-]+)(?:  ([a-z][a-z0-9, ]*?))? +[\d,]+ +[≥~]*[\d,]+ +[\d?]+ +[≥~]*\$0\.\d+$"
-    found = re.findall(line, tree, re.MULTILINE)
-    assert [(len(guide) // 3, name, remark) for guide, name, remark in found] == [
-        (1, "lead", ""),
-        (2, "timeline", "background, 1 refused"),
-        (2, "digest", "background, paused, 1 refused"),
-        *[(2, name, "") for name in ("database", "cache", "payments", "search", "releases")],
-        (3, "rollback", "critical"),
-        (3, "status-page", "critical"),
-        (2, "network", "cancelled, 1 refused"),
-        (3, "traceroute", "cancelled"),
-    ]
 
 
 def test_two_demos_differ_in_milliseconds_only(demo, again):
@@ -177,7 +117,6 @@ def test_an_output_of_ascii_and_80_columns_is_enough():
     done = run("demo", columns=80, PYTHONIOENCODING="ascii")
     assert done.returncode == 0
     assert "`- ... 24 more refused" in done.stdout
-    assert [line for line in done.stdout.partition("An incident desk")[2].splitlines() if len(line) > 80] == []
 
 
 def test_a_reader_who_leaves_early_sees_no_traceback():
@@ -211,8 +150,7 @@ def test_live_talks_to_the_api_that_the_environment_names():
     assert (done.returncode, done.stderr) == (0, "")
     assert {request.model for request in server.requests} == {"gpt-4o-mini"}
     assert "x refused: parcel-chaser" in done.stdout
-    assert len([request for request in server.requests if not is_of_the_desk(request)]) == 23
-    assert "answer: Release 812 asked the database" in squeezed(done.stdout)
+    assert len(server.requests) == 23
 
 
 def test_live_with_a_refused_key_fails_in_one_sentence_below_the_tree():

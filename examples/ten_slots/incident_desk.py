@@ -1,4 +1,4 @@
-"""Be an incident desk, written the way an application is: one agent leads, its model assigns work to others, who may do the same.
+"""An incident desk: one agent leads, its model assigns work to others, who may do the same.
 
 Everything of ravi-otel in here is `@ravi_otel.tool`, `ravi_otel.agent(...)` and what a paused, cancelled or denied agent comes to.
 `examples/orchestrator.py` is a smaller one, to begin with.
@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import openai  # noqa: TID253 - this is an application's code
+import openai
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, ExecutionBudget, Priority, SpawnDeniedError
-from ravi_otel._cli.support_desk import describe
 
 Say = Callable[[str], None]
 
@@ -29,6 +28,14 @@ SIGHTS: dict[str, str] = {
     "tickets": "forty of them, all since 14:02, all about checkout",
 }
 BUDGET = ExecutionBudget(max_tokens=4_000, max_turns=6)
+
+
+def describe(name, about, **types):
+    """Describe a tool to the model."""
+    properties = {field: {"type": kind} for field, kind in types.items()}
+    schema = {"type": "object", "properties": properties, "required": list(types), "additionalProperties": False}
+    return {"type": "function", "function": {"name": name, "description": about, "parameters": schema}}
+
 
 TOOLS: Any = [
     describe("look_at", f"Look at one of {', '.join(SIGHTS)}.", sight="string"),
@@ -44,7 +51,7 @@ TOOLS: Any = [
 
 @dataclass(eq=False)
 class Worker:
-    """Be one agent at work: `found` are the texts it wrote so far, kept also when it is stopped on the way, and `why` is why."""
+    """One agent at work: `found` are the texts it wrote so far, kept also when it is stopped on the way, and `why` is why."""
 
     agent: ravi_otel.Agent
     must_finish: bool = False

@@ -1,6 +1,6 @@
-"""Play the model that the incident desk talks to, when it is not the real one: what each agent says, and what it waits for.
+"""Play the model that the incident desk talks to: what each agent says, and what it waits for.
 
-Agents work side by side, and a demo should come out the same each time. So an answer may be held back until others have come
+Agents work side by side, and this program should come out the same each time. So an answer may be held back until others have come
 to where the story needs them: `Stage.hold` does it in the HTTP client, after the server has answered.
 """
 
@@ -24,7 +24,7 @@ _LOOK_EVERY_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Be one answer; it comes once all of `after` have asked: `"rollback 1"` is the first request of that agent."""
+    """One answer; it comes once all of `after` have asked: `"rollback 1"` is the first request of that agent."""
 
     answer: Answer
     after: tuple[str, ...] = ()
@@ -92,11 +92,6 @@ SCRIPT: Final[dict[str, tuple[Turn, ...]]] = {
 def answer(request: Request) -> Answer:
     """Answer an agent by its name and by how far it is."""
     return _turn(request.body).answer
-
-
-def is_of_the_desk(request: Request) -> bool:
-    """Tell whether one of the desk's agents asks."""
-    return _who(request.body) in SCRIPT
 
 
 class Stage:
