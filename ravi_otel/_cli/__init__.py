@@ -1,4 +1,4 @@
-"""Be the command line; imported by the `ravi-otel` script and `python -m ravi_otel` only."""
+"""The command line; imported by the `ravi-otel` script and `python -m ravi_otel` only."""
 
 import sys
 from typing import Final

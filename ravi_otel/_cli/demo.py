@@ -177,7 +177,7 @@ class _LimitLines(logging.Handler):
 
     @contextmanager
     def attached(self) -> Generator[None]:
-        """Take the lines, and let nobody else print them meanwhile."""
+        """Print the lines, and let nobody else print them meanwhile."""
         logger = logging.getLogger("ravi_otel.limits")
         propagated, logger.propagate = logger.propagate, False
         logger.addHandler(self)

@@ -66,7 +66,7 @@ def _document(found: Comparison) -> dict[str, object]:
 
 
 def _public(row: Difference, value: int | None) -> float | None:
-    """Give money in USD, and a duration in seconds."""
+    """Return money in USD, and a duration in seconds."""
     if value is None:
         return None
     return value / NANO if row.what == "duration" or row.what.endswith("cost") else value

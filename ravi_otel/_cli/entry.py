@@ -1,4 +1,4 @@
-"""Be the command line: one group, one file a command, each imported when it is called; errors as one sentence."""
+"""The command line: one group, one file a command, each imported when it is called; errors as one sentence."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class _Loaded(Commands):
     """Import a command when it is called, and none for the list of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Give the names in the order of the help."""
+        """Return the names in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _let_go() -> None:
-    """Give up what the output did not take, such as a full device, so that Python does not complain of it at its very end."""
+    """Discard what the output did not take, such as a full device, so that Python does not complain of it at its very end."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

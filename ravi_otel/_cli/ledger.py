@@ -303,7 +303,7 @@ def chosen(counters: Sequence[Counter], scopes: Sequence[str], tenant: str | Non
 
 
 def _parted(scope: str) -> tuple[str, str]:
-    """Take a scope apart: its kind and its name, which are "" and an id for one counter, and `process` and "" for any process."""
+    """Return the kind and the name of a scope, which are "" and an id for one counter, and `process` and "" for any process."""
     kind, colon, name = scope.partition(":")
     if not colon and _ID.fullmatch(scope):
         return "", scope
@@ -375,7 +375,7 @@ def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> 
 
 
 def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
-    """Give the counters that count what the limit does, in a list each for each limit that has them.
+    """Return the counters that count what the limit does, in a list each for each limit that has them.
 
     A limit of the very words goes before one that says more: `requests` is the one without a window, where there is one.
     """
@@ -409,7 +409,7 @@ class Looks:
         self._at_s = 0.0
 
     def take(self, listing: Listing, now_s: float) -> list[Rate]:
-        """Give how fast each counter filled since the look before: by the share of its limit, the fastest first, then the fullest."""
+        """Return how fast each counter filled since the look before: by the share of its limit, the fastest first, then the fullest."""
         found = chosen(listing.counters, self._scopes, self._tenant)
         passed_s = now_s - self._at_s
         rates = [self._rate(each, passed_s) for each in found]
@@ -496,7 +496,7 @@ def _next_window(name: Named, now_s: float) -> str:
 
 
 def _listing_as_json(listing: Listing, found: Sequence[Shown]) -> dict[str, Any]:
-    """Give a listing for programs; amounts in the kind's public unit, and as they are kept."""
+    """Return a listing for programs; amounts in the kind's public unit, and as they are kept."""
     return {
         "counters": [fields(each) for each in found],
         "processes": listing.processes,
@@ -506,7 +506,7 @@ def _listing_as_json(listing: Listing, found: Sequence[Shown]) -> dict[str, Any]
 
 
 def fields(each: Shown) -> dict[str, Any]:
-    """Give one counter for programs; null is what is not known."""
+    """Return one counter for programs; null is what is not known."""
     counter, name = each.counter, each.named
     public = {
         key: public_amount(each.kind, value) for key, value in (("limit", counter.value), ("used", counter.used), ("held", counter.held))
@@ -542,7 +542,7 @@ class Rate:
     left_s: float | None
 
     def as_json(self) -> dict[str, Any]:
-        """Give it for programs."""
+        """Return it for programs."""
         per_s = public_amount(self.shown.kind, 1) * self.per_s
         return {**fields(self.shown), "per_s": per_s, "left_s": self.left_s}
 

@@ -101,7 +101,7 @@ def _warn_at(policy: Policy, each: Sourced) -> float:
 
 
 def _width() -> int | None:
-    """Give the columns there are; None where nobody says, such as in a pipe."""
+    """Return the columns there are; None where nobody says, such as in a pipe."""
     stated = os.environ.get("COLUMNS", "")
     if stated.isascii() and stated.isdigit() and int(stated):
         return int(stated)

@@ -30,7 +30,7 @@ _CUT: Final = frozenset({"stopped", "paused"})
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Be one run or one agent's turn: what it used in inner units, None where that is not known; `cut` when a limit ended it."""
+    """One run or one agent's turn: what it used in inner units, None where that is not known; `cut` when a limit ended it."""
 
     used: dict[str, int | None]
     cut: bool

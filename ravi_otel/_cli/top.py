@@ -106,7 +106,7 @@ def _print(seen: Sequence[Watched]) -> None:
 
 
 def _fields(watched: Watched) -> dict[str, Any]:
-    """Give what a process said as it said it; null is what is not known, and all of a process that never answered."""
+    """Return what a process said as it said it; null is what is not known, and all of a process that never answered."""
     known = {} if watched.process is None else as_fields(watched.process)
     unknown = {"pid": watched.session.pid, "program": None, "started_unix_s": None, "runs": None, "left_out": None}
     return {**unknown, **known, "answers": watched.trouble is None, "error": watched.trouble}
@@ -126,7 +126,7 @@ _PART_OF_A_NUMBER: Final = re.compile(r"[$~\d.,]+\Z")
 
 
 class _Column(NamedTuple):
-    """Be one column: its head, its width in cells, and whether it is a figure, which stands at the right."""
+    """One column: its head, its width in cells, and whether it is a figure, which stands at the right."""
 
     head: str
     width: int
@@ -156,7 +156,7 @@ _TONES: Final = {"": "", "!": "yellow", "!!": "bold red"}
 
 
 class Layout:
-    """Know which columns fit into so many cells, and draw rows in them; `ascii_only` for an output that carries no more."""
+    """Which columns fit into so many cells, and how rows are drawn in them; `ascii_only` for an output that carries no more."""
 
     def __init__(self, width: int, *, ascii_only: bool = False) -> None:
         self.width = width
@@ -236,7 +236,7 @@ class Layout:
         return lines
 
     def sentence(self, words: str, room: int | None = None) -> str:
-        """Give as many whole words of a sentence as there is room for."""
+        """Return as many whole words of a sentence as there is room for."""
         most = self.width if room is None else room
         shown = self._carried(words)
         if cell_len(shown) <= most:

@@ -40,14 +40,14 @@ from ravi_otel.policy._runs import Priority
 
 
 def raised(priority: str | None, by: int) -> str | None:
-    """Give the next priority above (1) or below (-1), None where there is none; a thing without one counts as normal."""
+    """Return the next priority above (1) or below (-1), None where there is none; a thing without one counts as normal."""
     ranks = [rank.name.lower() for rank in sorted(Priority)]
     now = ranks.index(priority) if priority in ranks else ranks.index(Priority.NORMAL.name.lower())
     return ranks[now + by] if 0 <= now + by < len(ranks) else None
 
 
 def lets_go_on(status: str, priority: str) -> bool:
-    """Tell whether another priority lets a paused agent go on, also one that was paused by hand."""
+    """Whether another priority lets a paused agent go on, also one that was paused by hand."""
     return status == "paused" and Priority[priority.upper()] >= Priority.NORMAL
 
 
@@ -57,7 +57,7 @@ _NOTHING: Final = "Nobody listens here yet. What keeps its runs in this store ap
 
 
 class Tree(ScrollView, can_focus=True):
-    """Hold the rows; the first line in view is the heads of the columns.
+    """The rows; the first line in view is the heads of the columns.
 
     The selected row is kept by its key. What ends while it is selected stays, marked, until another row is selected: a key must never
     reach a scope that was not chosen.
@@ -74,7 +74,7 @@ class Tree(ScrollView, can_focus=True):
     ]
 
     class Selected(Message):
-        """Tell that another row is selected, or that it changed."""
+        """Another row is selected, or the selected one changed."""
 
     def __init__(self, *, ascii_only: bool = False) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Tree(ScrollView, can_focus=True):
 
     @property
     def selected(self) -> Row | None:
-        """Give the row that is selected, None where there is none."""
+        """Return the row that is selected, None where there is none."""
         return self._rows[self._at] if self._rows else None
 
     def put(self, rows: Sequence[Row]) -> None:
@@ -150,7 +150,7 @@ class Tree(ScrollView, can_focus=True):
         return self._strip("> ", drawn).apply_style(_SELECTED) if at == self._at else self._strip("  ", drawn)
 
     def _empty(self, at: int) -> str:
-        """Give the line so many below the last row: of the sentence that nothing runs, where nothing does."""
+        """Return the line so many below the last row: of the sentence that nothing runs, where nothing does."""
         if at < 1 or not all(row.ended for row in self._rows):
             return ""
         lines = wrap(_NOTHING, max(1, self.size.width - _MARK))
@@ -407,7 +407,7 @@ class TopScreen(App[None]):
 
     @property
     def _is_up(self) -> bool:
-        """Tell whether there is something to write on still: what was asked may be answered after the screen was left."""
+        """Whether there is something to write on still: what was asked may be answered after the screen was left."""
         return bool(self.screen_stack) and bool(self.screen_stack[0].query(Tree))
 
     @property
@@ -469,7 +469,7 @@ class TopScreen(App[None]):
             self._do(row, lambda session: session.command("pause", scope.scope_id), f"{scope_title(scope)} is paused.")
 
     def action_rank(self, by: int) -> None:
-        """Give an agent the next priority."""
+        """Set an agent's priority one step higher or lower."""
         row, scope = self._chosen()
         if row is None or scope is None:
             return
@@ -511,7 +511,7 @@ class TopScreen(App[None]):
         self.push_screen(dialog, partial(self._limit, row, scope))
 
     def _limits_now(self, row: Row) -> Sequence[LimitState]:
-        """Give the limits of a row as its process told them last."""
+        """Return the limits of a row as its process told them last."""
         latest = self._tree.selected
         now = latest if latest is not None and latest.key == row.key else row
         return () if now.scope is None else now.scope.limits
@@ -556,7 +556,7 @@ class TopScreen(App[None]):
             self._root("#message").update(Text("\n").join(self._text(line, style) for line in self._lines(clean(sentence, _MOST_SENTENCE))))
 
     def _lines(self, sentence: str) -> list[str]:
-        """Give as much of a sentence as there is room for, in whole words."""
+        """Return as much of a sentence as there is room for, in whole words."""
         width = max(1, self.size.width)
         lines = [line.plain for line in Text(sentence).wrap(self.console, width)]
         if len(lines) <= _MESSAGE_LINES:

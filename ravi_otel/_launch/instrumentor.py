@@ -1,4 +1,4 @@
-"""Be found by `opentelemetry-instrument`: the entry points it loads before and among its instrumentations."""
+"""What `opentelemetry-instrument` finds: the entry points it loads before and among its instrumentations."""
 
 from __future__ import annotations
 

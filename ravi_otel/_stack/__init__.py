@@ -1,1 +1,1 @@
-"""Be the stack that takes our telemetry: its shipped files, the engine that runs it, and what its servers say of themselves."""
+"""The stack that takes our telemetry: its files, its servers, and the doctor that examines them and what leads to them."""

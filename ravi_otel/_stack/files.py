@@ -26,7 +26,7 @@ _BEGINNINGS: Final = ("RAVI_PORT_", "RAVI_MEMORY_", "RAVI_GOMEMLIMIT_", "RAVI_OV
 
 
 def shipped() -> Path:
-    """Give the folder that holds `collector` and `dashboards`."""
+    """Return the folder that holds `collector` and `dashboards`."""
     inside, checkout = Path(__file__).parent / "files", Path(__file__).parents[2]
     for place in (inside, checkout):
         if (place / "collector" / "compose.yaml").is_file():
@@ -35,7 +35,7 @@ def shipped() -> Path:
 
 
 def listed(place: Path) -> Iterator[Path]:
-    """Give every file of the stack below `place`, relative to it, in order."""
+    """Return every file of the stack below `place`, relative to it, in order."""
     for part in PARTS:
         for path in sorted((place / part).rglob("*")):
             relative = path.relative_to(place)
@@ -90,7 +90,7 @@ def _check_place(to: Path) -> None:
 
 
 def digest(place: Path) -> str:
-    """Give a hash over all files: what an engine sees change, so that it makes the containers again."""
+    """Return a hash over all files: what an engine sees change, so that it makes the containers again."""
     whole = hashlib.sha256()
     for relative in listed(place):
         whole.update(f"{relative.as_posix()}\0".encode())
@@ -99,14 +99,14 @@ def digest(place: Path) -> str:
 
 
 def usual_place(environ: Mapping[str, str] = os.environ) -> Path:
-    """Give where the copy lives when nobody names a place: in the user's folder for state."""
+    """Return where the copy lives when nobody names a place: in the user's folder for state."""
     state = environ.get("XDG_STATE_HOME", "")
     base = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     return base / "ravi-otel" / "stack"
 
 
 def settings(place: Path, beside: Path | None = None, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Give every variable of `.env`; a file `beside` it is stronger, and the environment stronger still.
+    """Return every variable of `.env`; a file `beside` it is stronger, and the environment stronger still.
 
     What is set to nothing counts as not set. The file `beside` may set variables that `.env` does not know.
     """

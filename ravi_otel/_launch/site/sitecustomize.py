@@ -85,7 +85,7 @@ class _Doors:
         os.register_at_fork(after_in_child=self._renew)
 
     def acts(self, limited):
-        """Give what is done when a module was imported; where the program is `limited`, what no limit covers is noticed, too."""
+        """Return what is done when a module was imported; where the program is `limited`, what no limit covers is noticed, too."""
         below = {
             "http.client": lambda module: self._close(module.HTTPConnection, "endheaders", self._by_http_client),
             "httpcore": self._close_httpcore,
