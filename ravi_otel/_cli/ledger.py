@@ -95,7 +95,7 @@ def show(*, scopes: tuple[str, ...], number: int, as_json: bool, tenant: str | N
     sys.exit(1 if nothing else 0)
 
 
-def _print(listing: Listing, found: Sequence[Shown], number: int, where: str) -> None:
+def _print(listing: Listing, found: Sequence[SharedBudget], number: int, where: str) -> None:
     out = console()
     if not found:
         out.print(f"No counter is in {clean(where)}.", style="dim")
@@ -122,7 +122,7 @@ def top(*, scopes: tuple[str, ...], every: float, number: int, once: bool, as_js
         raise ConfigurationError(f"--every nan is no number of seconds: give {_LEAST_EVERY_S} to {_MOST_EVERY_S:.0f}.")
     if not (once or as_json or sys.stdout.isatty()):
         raise ConfigurationError("ravi-otel ledger top needs a terminal. Use --once or --json where there is none.")
-    out, looks = console(), Looks(scopes, tenant)
+    out, looks = console(), Rates(scopes, tenant)
     with opened(url) as (store, _):
         looks.take(run_sync(store.list_accounts()), time.monotonic())
 
@@ -178,21 +178,21 @@ def set_limit(*, scope: str, limit: str, audit: Path | None, as_json: bool, tena
     if not changed:
         raise click.ClickException("The counter is gone: nobody has used it for long, or the store was emptied.")
     if audit is not None:
-        _note(AuditLog(audit), those, [Shown(each) for each in changed])
+        _note(AuditLog(audit), those, [SharedBudget(each) for each in changed])
     if as_json:
-        click.echo(json.dumps({"counters": [fields(Shown(each)) for each in changed]}, indent=2, allow_nan=False))
+        click.echo(json.dumps({"counters": [SharedBudget(each).fields() for each in changed]}, indent=2, allow_nan=False))
     else:
-        _print_set(those, [Shown(each) for each in changed])
+        _print_set(those, [SharedBudget(each) for each in changed])
 
 
-def _note(log: AuditLog, those: Sequence[Shown], changed: Sequence[Shown]) -> None:
+def _note(log: AuditLog, those: Sequence[SharedBudget], changed: Sequence[SharedBudget]) -> None:
     before = {each.counter.key: each.counter.value for each in those}
     for each in changed:
         was, now = (public_amount(each.kind, value) for value in (before[each.counter.key], each.counter.value))
         each.note(log, was, now, current_login())
 
 
-def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:
+def _print_set(those: Sequence[SharedBudget], changed: Sequence[SharedBudget]) -> None:
     before = {each.counter.key: each.counter.value for each in those}
     for each in changed[:_MOST_PRINTED]:
         was, now, used = (amount(each.kind, value) for value in (before[each.counter.key], each.counter.value, each.counter.used))
@@ -203,7 +203,7 @@ def _print_set(those: Sequence[Shown], changed: Sequence[Shown]) -> None:
         print_note("Windows and users that come later begin with what programs state.")
 
 
-def _one_limit(limits: Sequence[Sequence[Shown]], found: Sequence[Shown], scope: str, limit: str) -> Sequence[Shown]:
+def _one_limit(limits: Sequence[Sequence[SharedBudget]], found: Sequence[SharedBudget], scope: str, limit: str) -> Sequence[SharedBudget]:
     if len(limits) == 1:
         return limits[0]
     if limits:
@@ -285,20 +285,108 @@ _LEFT_TO_PROGRAMS: Final = {
 }
 
 
-def chosen(counters: Sequence[Counter], scopes: Sequence[str], tenant: str | None, *, whole: bool = False) -> list[Shown]:
+_NEAR: Final = 0.8
+_AGES: Final = ((86_400 * 2, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"), (0, 1, "s"))
+_UNKNOWN: Final = "?"
+
+
+class SharedBudget(Shown):
+    """One counter of the ledger, as an operator names it and sees it."""
+
+    __slots__ = ()
+
+    def is_called(self, kind: str, name: str) -> bool:
+        """Whether it is of the scope, or has the id, of just that name."""
+        if not kind:
+            return self.counter.id == name
+        if self.named is None or self.named.scope != kind:
+            return False
+        return self.named.name == name or (kind == ScopeKind.PROCESS and name in ("", self.named.name.removeprefix(f"{_SERVICE}:")))
+
+    def begins(self, kind: str, name: str) -> bool:
+        """Whether the name of its scope, or its id, begins so."""
+        if not kind:
+            return self.counter.id.startswith(name)
+        return self.named is not None and self.named.scope == kind and self.named.name.startswith(name)
+
+    def counts(self, limit: Limit) -> bool:
+        """Whether it counts what a limit does."""
+        name = self.named
+        if name is None or (limit.per is not None and same_window(limit.per) != name.per) or (limit.by is not None and limit.by != name.by):
+            return False
+        if limit.tz not in ("UTC", name.tz):
+            return False
+        return (name.kind, name.detail, name.agent, name.count) == (limit.kind, limit.detail, limit.agent, limit.count)
+
+    def cells(self, now_s: float) -> tuple[str, ...]:
+        """Return its row."""
+        counter = self.counter
+        left = max(0, counter.value - counter.used - counter.held)
+        amounts = [amount(self.kind, value) for value in (counter.value, counter.used, counter.held, left)]
+        return counter.id, self.where, self.label, self.state, *amounts, self.share(), f"{counter.denied:,}", self._age(now_s)
+
+    def style(self) -> str:
+        """Return the colour of its row."""
+        counter = self.counter
+        if counter.exceeded or counter.draining:
+            return "red"
+        return "yellow" if counter.near or counter.ratio >= _NEAR else ""
+
+    def share(self) -> str:
+        """Return how full it is."""
+        return "-" if math.isinf(self.counter.ratio) else percent(self.counter.ratio)
+
+    def _age(self, now_s: float) -> str:
+        """Return when it was last used."""
+        if self.counter.used_s is None or not math.isfinite(self.counter.used_s):
+            return _UNKNOWN
+        ago = max(0.0, now_s - self.counter.used_s)
+        least, unit, letter = next(one for one in _AGES if ago >= one[0])
+        return f"{ago // unit:.0f}{letter} ago" if least or ago >= 1 else "now"
+
+    def fields(self) -> dict[str, Any]:
+        """Return it for programs; null is what is not known."""
+        counter, name = self.counter, self.named
+        public = {
+            key: public_amount(self.kind, value)
+            for key, value in (("limit", counter.value), ("used", counter.used), ("held", counter.held))
+        }
+        return {
+            "id": counter.id,
+            "scope": None if name is None else str(name.scope),
+            "name": None if name is None else name.name,
+            "tenant": None if name is None else name.tenant,
+            "counts": None if name is None else name.label,
+            "per": None if name is None else name.per,
+            "tz": None if name is None else name.tz,
+            "by": None if name is None else name.by,
+            "part": None if name is None else list(name.part),
+            **public,
+            "declared": None if counter.declared is None else public_amount(self.kind, counter.declared),
+            "denied": counter.denied,
+            "ratio": None if math.isinf(counter.ratio) else counter.ratio,
+            "near": counter.near,
+            "exceeded": counter.exceeded,
+            "draining": counter.draining,
+            "used_s": counter.used_s,
+            "epoch": counter.epoch,
+        }
+
+
+def chosen(counters: Sequence[Counter], scopes: Sequence[str], tenant: str | None, *, whole: bool = False) -> list[SharedBudget]:
     """Find the counters of the scopes, all of them where none is named.
 
     The beginning of a name or an id will do where nothing is called just so, but not with `whole`: what is changed must be meant.
     """
     wanted = [_parted(scope) for scope in scopes]
-    every = [Shown(counter) for counter in counters]
+    every = [SharedBudget(counter) for counter in counters]
     every = [each for each in every if tenant is None or (each.named is not None and each.named.tenant == tenant)]
     if not scopes:
         return every
-    found = list[Shown]()
+    found = list[SharedBudget]()
     for kind, name in wanted:
-        exact = [each for each in every if _is_called(each, kind, name)]
-        found += exact or ([] if whole else [each for each in every if _begins(each, kind, name)])
+        exact = [each for each in every if each.is_called(kind, name)]
+        found += exact or ([] if whole else [each for each in every if each.begins(kind, name)])
     return list({each.counter.key: each for each in found}.values())
 
 
@@ -319,24 +407,12 @@ def _parted(scope: str) -> tuple[str, str]:
     )
 
 
-def _is_called(each: Shown, kind: str, name: str) -> bool:
-    if not kind:
-        return each.counter.id == name
-    if each.named is None or each.named.scope != kind:
-        return False
-    return each.named.name == name or (kind == ScopeKind.PROCESS and name in ("", each.named.name.removeprefix(f"{_SERVICE}:")))
-
-
-def _begins(each: Shown, kind: str, name: str) -> bool:
-    if not kind:
-        return each.counter.id.startswith(name)
-    return each.named is not None and each.named.scope == kind and each.named.name.startswith(name)
-
-
 def missing(listing: Listing, scope: str | None, tenant: str | None, where: str) -> str:
     """Say that nothing is there of that name, in which ledger, and what may have been meant."""
     what = " ".join(([f"of {scope}"] if scope else []) + ([f"of tenant {tenant}"] if tenant is not None else []))
-    tenants = [] if tenant is None else [each.named.tenant for each in map(Shown, listing.counters) if each.named and each.named.tenant]
+    tenants = (
+        [] if tenant is None else [each.named.tenant for each in map(SharedBudget, listing.counters) if each.named and each.named.tenant]
+    )
     close = checks.nearest(tenant, sorted(set(tenants))[:_MOST_COMPARED]) if tenants else None
     if close is None or close == tenant:
         close = None if scope is None else _meant(listing.counters, scope)
@@ -349,13 +425,13 @@ def _meant(counters: Iterable[Counter], scope: str) -> str | None:
     kind, name = _parted(scope)
     if not kind:
         return None
-    names = {each.named.name for each in map(Shown, counters) if each.named is not None and each.named.scope == kind} - {name}
+    names = {each.named.name for each in map(SharedBudget, counters) if each.named is not None and each.named.scope == kind} - {name}
     beginning = sorted(each for each in names if each.startswith(name))
     close = beginning[0] if beginning else checks.nearest(name, sorted(names)[:_MOST_COMPARED])
     return None if close is None else f"{kind}:{close}"
 
 
-def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> None:
+def settable(found: Sequence[SharedBudget], limit: Limit, scope: str, written: str) -> None:
     """Refuse a limit that says what set-limit does not set: it would be lost without a word. ConfigurationError."""
     plain = Limit(kind=limit.kind, value=limit.value)
     named = [word for word, field in _LEFT_TO_PROGRAMS.items() if getattr(limit, field) != getattr(plain, field)]
@@ -374,15 +450,15 @@ def settable(found: Sequence[Shown], limit: Limit, scope: str, written: str) -> 
         )
 
 
-def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
+def matching(found: Sequence[SharedBudget], limit: Limit) -> list[list[SharedBudget]]:
     """Return the counters that count what the limit does, in a list each for each limit that has them.
 
     A limit of the very words goes before one that says more: `requests` is the one without a window, where there is one.
     """
-    loose = [each for each in found if _counts(each, limit)]
+    loose = [each for each in found if each.counts(limit)]
     words = (same_window(limit.per), limit.by, limit.on_exceed is Outcome.OBSERVE)
     exact = [each for each in loose if each.named and (each.named.per, each.named.by, each.named.observes) == words]
-    together = dict[object, list[Shown]]()
+    together = dict[object, list[SharedBudget]]()
     for each in exact or loose:
         name = each.named
         if name is not None:
@@ -391,16 +467,7 @@ def matching(found: Sequence[Shown], limit: Limit) -> list[list[Shown]]:
     return list(together.values())
 
 
-def _counts(each: Shown, limit: Limit) -> bool:
-    name = each.named
-    if name is None or (limit.per is not None and same_window(limit.per) != name.per) or (limit.by is not None and limit.by != name.by):
-        return False
-    if limit.tz not in ("UTC", name.tz):
-        return False
-    return (name.kind, name.detail, name.agent, name.count) == (limit.kind, limit.detail, limit.agent, limit.count)
-
-
-class Looks:
+class Rates:
     """Compare each listing with the one before."""
 
     def __init__(self, scopes: Sequence[str], tenant: str | None) -> None:
@@ -417,7 +484,7 @@ class Looks:
         self._at_s = now_s
         return sorted(rates, key=lambda one: (one.per_s / max(1, one.shown.counter.value), one.shown.counter.ratio), reverse=True)
 
-    def _rate(self, each: Shown, passed_s: float) -> Rate:
+    def _rate(self, each: SharedBudget, passed_s: float) -> Rate:
         counter = each.counter
         grown = counter.used - self._before.get((counter.key, counter.epoch), counter.used)
         per_s = max(0, grown) / passed_s if passed_s > 0 else 0.0
@@ -425,9 +492,6 @@ class Looks:
         return Rate(each, per_s, left / per_s if per_s else None)
 
 
-_NEAR: Final = 0.8
-_AGES: Final = ((86_400 * 2, 86_400, "d"), (7_200, 3_600, "h"), (120, 60, "m"), (0, 1, "s"))
-_UNKNOWN: Final = "?"
 _HEADS: Final = ("id", "scope", "limit", "state", "of", "used", "held", "left", "share", "denied", "last")
 _RATES: Final = ("id", "scope", "limit", "state", "of", "used", "a second", "share", "used up in", "denied")
 _DROPS: Final = ("left", "last", "denied", "held", "share")
@@ -440,39 +504,13 @@ _MOST_OPENING: Final = 5
 # -- for people ---------------------------------------------------------------------------------------------------
 
 
-def print_counters(found: Sequence[Shown], out: Console, now_s: float) -> None:
+def print_counters(found: Sequence[SharedBudget], out: Console, now_s: float) -> None:
     """Print counters, a row each."""
-    rows = [_cells(each, now_s) for each in found]
-    print_columns(out, _HEADS, rows, [_style(each) for each in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)
+    rows = [each.cells(now_s) for each in found]
+    print_columns(out, _HEADS, rows, [each.style() for each in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)
 
 
-def _cells(each: Shown, now_s: float) -> tuple[str, ...]:
-    counter = each.counter
-    left = max(0, counter.value - counter.used - counter.held)
-    amounts = [amount(each.kind, value) for value in (counter.value, counter.used, counter.held, left)]
-    return counter.id, each.where, each.label, each.state, *amounts, _share(counter), f"{counter.denied:,}", _age(counter, now_s)
-
-
-def _style(each: Shown) -> str:
-    counter = each.counter
-    if counter.exceeded or counter.draining:
-        return "red"
-    return "yellow" if counter.near or counter.ratio >= _NEAR else ""
-
-
-def _share(counter: Counter) -> str:
-    return "-" if math.isinf(counter.ratio) else percent(counter.ratio)
-
-
-def _age(counter: Counter, now_s: float) -> str:
-    if counter.used_s is None or not math.isfinite(counter.used_s):
-        return _UNKNOWN
-    ago = max(0.0, now_s - counter.used_s)
-    least, unit, letter = next(one for one in _AGES if ago >= one[0])
-    return f"{ago // unit:.0f}{letter} ago" if least or ago >= 1 else "now"
-
-
-def opening_again(found: Sequence[Shown], now_s: float) -> str:
+def opening_again(found: Sequence[SharedBudget], now_s: float) -> str:
     """Say what of a scope that is closed begins open later: windows, and users and the like that were not there yet."""
     said = dict[str, str]()
     for each in found:
@@ -495,56 +533,28 @@ def _next_window(name: Named, now_s: float) -> str:
 # -- for programs -------------------------------------------------------------------------------------------------
 
 
-def _listing_as_json(listing: Listing, found: Sequence[Shown]) -> dict[str, Any]:
+def _listing_as_json(listing: Listing, found: Sequence[SharedBudget]) -> dict[str, Any]:
     """Return a listing for programs; amounts in the kind's public unit, and as they are kept."""
     return {
-        "counters": [fields(each) for each in found],
+        "counters": [each.fields() for each in found],
         "processes": listing.processes,
         "waiting": listing.waiting,
         "left_out": listing.left_out,
     }
 
 
-def fields(each: Shown) -> dict[str, Any]:
-    """Return one counter for programs; null is what is not known."""
-    counter, name = each.counter, each.named
-    public = {
-        key: public_amount(each.kind, value) for key, value in (("limit", counter.value), ("used", counter.used), ("held", counter.held))
-    }
-    return {
-        "id": counter.id,
-        "scope": None if name is None else str(name.scope),
-        "name": None if name is None else name.name,
-        "tenant": None if name is None else name.tenant,
-        "counts": None if name is None else name.label,
-        "per": None if name is None else name.per,
-        "tz": None if name is None else name.tz,
-        "by": None if name is None else name.by,
-        "part": None if name is None else list(name.part),
-        **public,
-        "declared": None if counter.declared is None else public_amount(each.kind, counter.declared),
-        "denied": counter.denied,
-        "ratio": None if math.isinf(counter.ratio) else counter.ratio,
-        "near": counter.near,
-        "exceeded": counter.exceeded,
-        "draining": counter.draining,
-        "used_s": counter.used_s,
-        "epoch": counter.epoch,
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Show how fast a counter fills: inner units a second, and the seconds until it is used up, None: never at that rate."""
+    """How fast a counter fills: inner units a second, and the seconds until it is used up, None: never at that rate."""
 
-    shown: Shown
+    shown: SharedBudget
     per_s: float
     left_s: float | None
 
     def as_json(self) -> dict[str, Any]:
         """Return it for programs."""
         per_s = public_amount(self.shown.kind, 1) * self.per_s
-        return {**fields(self.shown), "per_s": per_s, "left_s": self.left_s}
+        return {**self.shown.fields(), "per_s": per_s, "left_s": self.left_s}
 
 
 def print_rates(found: Sequence[Rate], out: Console) -> None:
@@ -554,5 +564,5 @@ def print_rates(found: Sequence[Rate], out: Console) -> None:
         each, counter = one.shown, one.shown.counter
         until = "" if one.left_s is None else f"{one.left_s:,.0f} s"
         amounts = [amount(each.kind, value) for value in (counter.value, counter.used, round(one.per_s))]
-        rows.append((counter.id, each.where, each.label, each.state, *amounts, _share(counter), until, f"{counter.denied:,}"))
-    print_columns(out, _RATES, rows, [_style(one.shown) for one in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)
+        rows.append((counter.id, each.where, each.label, each.state, *amounts, each.share(), until, f"{counter.denied:,}"))
+    print_columns(out, _RATES, rows, [one.shown.style() for one in found], left=_TEXTS, name="scope", drops=_DROPS, keeps=_KEPT)
