@@ -769,6 +769,7 @@ def _stand(told: Mapping[str, Any], account: Any, used: int, held: int, denied: 
         "written": place_of(account.origin),
         "declared": None if account.value == limit.value else public_amount(kind, limit.value),
         "set_by": _text(account.setter),
+        "warn_at": account.warn_at,
         "refused": itself,
     }
 

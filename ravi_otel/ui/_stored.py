@@ -55,6 +55,9 @@ _CHOSEN: Final = ("status", "user", "tenant", "session", "stop_reason", "agent",
 _CALLED: Final = {"launch": "program", "refused": "refused call", "said in": "said"}
 """What is found that the list of runs is narrowed down by."""
 _RUNS: Final = ("run", "launch", "process")
+_LIVE_COUNTS: Final = ("agents", "fan_out", "depth")
+"""Kinds of limits that may well be full: what they count is given back."""
+
 _NEVER: Final = {"call": "not sent", "tool": "not run"}
 """What became of a call that was refused."""
 
@@ -485,7 +488,7 @@ def _curve(curve: answers.Curve, began: int) -> api.Curve:
 def _link(link: Mapping[str, Any]) -> api.Link:
     kind, refused = str(link.get("kind")), bool(link.get("refused"))
     used, held, value = (link.get(name) or 0 for name in ("used", "held", "value"))
-    declared, by = link.get("declared"), link.get("set_by")
+    declared, by, warn = link.get("declared"), link.get("set_by"), link.get("warn_at")
     limit = LimitState(
         str(link.get("limit")),
         used,
@@ -495,8 +498,10 @@ def _link(link: Mapping[str, Any]) -> api.Link:
         UNITS.get(kind, "1"),
         declared=declared if isinstance(declared, (int, float)) else None,
         set_by=by if isinstance(by, str) else None,
+        warn_at=warn if isinstance(warn, float) and kind not in _LIVE_COUNTS else None,
     )
-    bar = api.Bar.of(limit, tone="refused" if refused else "ok")
+    is_near = limit.warn_at is not None and (limit.ratio or 0.0) >= limit.warn_at
+    bar = api.Bar.of(limit, tone="refused" if refused else "near" if is_near else "ok")
     written = link.get("written") or link.get("origin")
     return api.Link(
         id=str(link.get("scope_id")),

@@ -82,6 +82,7 @@ def test_a_refused_call_tells_which_limit_of_the_chain_said_no_and_what_was_left
     assert refusal["sentence"].startswith("2 of 2 requests used in agent 'clerk'")
     stands = [(each["scope"], each["limit"], each["remaining"] > 0, each["refused"]) for each in refusal["chain"]]
     assert stands == [("run", "cost", True, False), ("agent", "requests", False, True)]
+    assert [each["warn_at"] for each in refusal["chain"]] == [0.8, 0.8]
 
 
 def test_a_call_or_tool_refused_by_time_tells_how_much_of_that_had_passed(tmp_path):

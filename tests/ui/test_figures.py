@@ -127,6 +127,21 @@ def test_a_refused_call_and_tool_were_not_sent_or_run_and_what_the_same_limit_re
     assert [row[10] for row in rows[:4]] == ["No more requests.", "the same limit", "No more tokens.", "the same limit"]
 
 
+def test_the_limits_around_a_refused_call_are_marked_where_they_warn(inside, served):
+    shelf = Shelf(served.store)
+    at = {"scope": "run", "scope_id": "r", "name": "r", "held": 0, "refused": False, "warn_at": 0.8}
+    chain = [
+        {**at, "limit": "cost", "kind": "cost", "used": 0.41, "value": 0.5},
+        {**at, "limit": "tokens", "kind": "tokens", "used": 10, "value": 100},
+        {**at, "limit": "agents", "kind": "agents", "used": 10, "value": 10},
+        {**at, "limit": "turns", "kind": "turns", "used": 20, "value": 20, "refused": True},
+    ]
+    shelf.run("r")
+    call = shelf.call("r", None, None, status="refused", refusal={"sentence": "No more turns.", "chain": chain})
+    bars = [link["bar"] for link in json.loads(inside(f"/api/calls/{call}")[2])["chain"]]
+    assert [(bar["tone"], bar["warn"]) for bar in bars] == [("near", 80.0), ("ok", 80.0), ("ok", None), ("refused", 80.0)]
+
+
 @pytest.mark.parametrize(("status", "ended_s", "longest"), [("open", None, 70_000), ("ok", 2, 2_000)])
 def test_the_time_of_a_run_that_is_open_reaches_until_now(inside, served, status, ended_s, longest):
     shelf = Shelf(served.store)
