@@ -9,9 +9,7 @@ from typing import Any
 from refund_tools import RefundTools
 
 from ravi_otel import StopRun
-from ravi_otel.supervisor import ApprovalAnswer, Budget, CallbackApprover, Decision, DecisionKind
-from ravi_otel.supervisor._arguments import ToolSignature
-from ravi_otel.supervisor._decisions import InvalidAction, read_action
+from ravi_otel.supervisor import ApprovalAnswer, Budget, CallbackApprover, Decision, DecisionKind, InvalidAction, ToolSignature, read_action
 
 HUMAN_APPROVAL_CAP_USD = 800.0
 REASON = "Asked for by the customer, within the refund policy"

@@ -33,10 +33,22 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, Generation, LLMClient
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._runs import ExecutionBudget, Phase, StopReason
-from ravi_otel.supervisor import Action, Approver, Budget, Decision, GateState, RunState, Supervisor, ToolGateway
-from ravi_otel.supervisor._decisions import AuditSink, InvalidAction, read_action
+from ravi_otel.supervisor import (
+    Action,
+    Approver,
+    Budget,
+    Decision,
+    GateCall,
+    GateState,
+    InvalidAction,
+    RunState,
+    Supervisor,
+    ToolGateway,
+    read_action,
+)
+from ravi_otel.supervisor._decisions import AuditSink
 from ravi_otel.supervisor._json import args_hash
-from ravi_otel.supervisor._pending_call import FINAL_ANSWER, GateCall
+from ravi_otel.supervisor._pending_call import FINAL_ANSWER
 
 _CEILING: Final = 2
 _PROTOCOL: Final = """\

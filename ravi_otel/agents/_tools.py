@@ -44,13 +44,13 @@ from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import ChatMessage, JsonObject, ToolGate
 from ravi_otel.policy._limits import Kind, Limit, Outcome
 from ravi_otel.policy._runs import StopReason
-from ravi_otel.supervisor import Gate
-from ravi_otel.supervisor._arguments import BadArguments, ToolSignature
+from ravi_otel.supervisor import Gate, ToolSignature
+from ravi_otel.supervisor._arguments import BadArguments
 from ravi_otel.supervisor._json import NotJsonError, args_hash, read_json
 from ravi_otel.supervisor._run_state import SAME_ERROR
 
 if TYPE_CHECKING:
-    from ravi_otel.supervisor._pending_call import GateCall
+    from ravi_otel.supervisor import GateCall
 
 _log = logging.getLogger("ravi_otel")
 

@@ -14,12 +14,15 @@ import typing as _typing
 from ravi_otel._lazy import lazy_names as _lazy_names
 
 if _typing.TYPE_CHECKING:
-    from ravi_otel.supervisor._audit import AuditLog
-    from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, GateState, Supervisor
+    from ravi_otel.supervisor._arguments import ToolSignature
+    from ravi_otel.supervisor._audit import AuditError, AuditLog
+    from ravi_otel.supervisor._decisions import Action, Decision, DecisionKind, GateState, InvalidAction, Supervisor, read_action
     from ravi_otel.supervisor._gate import Gate, gate_for
     from ravi_otel.supervisor._gateway import Budget, ToolGateway
-    from ravi_otel.supervisor._run_state import RunState
+    from ravi_otel.supervisor._pending_call import GateCall
+    from ravi_otel.supervisor._run_state import RunState, StatedCall
     from ravi_otel.supervisor.approval._approvers import ApprovalQueue, CallbackApprover, TerminalApprover
+    from ravi_otel.supervisor.approval._queue import QueueError
     from ravi_otel.supervisor.approval._request import ApprovalAnswer, ApprovalRequest, Approver
     from ravi_otel.supervisor.rules._rules import Rules
 
@@ -29,28 +32,38 @@ __all__ = [
     "ApprovalQueue",
     "ApprovalRequest",
     "Approver",
+    "AuditError",
     "AuditLog",
     "Budget",
     "CallbackApprover",
     "Decision",
     "DecisionKind",
     "Gate",
+    "GateCall",
     "GateState",
+    "InvalidAction",
+    "QueueError",
     "Rules",
     "RunState",
+    "StatedCall",
     "Supervisor",
     "TerminalApprover",
     "ToolGateway",
+    "ToolSignature",
     "gate_for",
+    "read_action",
 ]
 
 _HOMES = {
-    "_audit": ("AuditLog",),
-    "_decisions": ("Action", "Decision", "DecisionKind", "GateState", "Supervisor"),
+    "_arguments": ("ToolSignature",),
+    "_audit": ("AuditError", "AuditLog"),
+    "_decisions": ("Action", "Decision", "DecisionKind", "GateState", "InvalidAction", "Supervisor", "read_action"),
     "_gate": ("Gate", "gate_for"),
     "_gateway": ("Budget", "ToolGateway"),
-    "_run_state": ("RunState",),
+    "_pending_call": ("GateCall",),
+    "_run_state": ("RunState", "StatedCall"),
     "approval._approvers": ("ApprovalQueue", "CallbackApprover", "TerminalApprover"),
+    "approval._queue": ("QueueError",),
     "approval._request": ("ApprovalAnswer", "ApprovalRequest", "Approver"),
     "rules._rules": ("Rules",),
 }

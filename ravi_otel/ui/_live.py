@@ -24,8 +24,7 @@ from ravi_otel.local.live._client import Row, Watch, Watched, rows
 from ravi_otel.local.live._protocol import MOST_REFUSALS, LimitState, LiveError, LiveEvent, ProcessState, RunState, ScopeState
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
-from ravi_otel.supervisor import AuditLog
-from ravi_otel.supervisor.approval._queue import QueueError
+from ravi_otel.supervisor import AuditLog, QueueError
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox
 

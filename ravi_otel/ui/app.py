@@ -31,8 +31,7 @@ from ravi_otel.local._answers import Comparison
 from ravi_otel.local._store import Store
 from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
-from ravi_otel.supervisor import ApprovalAnswer
-from ravi_otel.supervisor.approval._queue import QueueError
+from ravi_otel.supervisor import ApprovalAnswer, QueueError
 from ravi_otel.supervisor.approval._request import LINK, LINK_HOLDER, login_identity, sign_in_identity
 from ravi_otel.ui import _api as api
 from ravi_otel.ui._decisions import Inbox, audit

@@ -9,8 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from ravi_otel.supervisor._arguments import ToolSignature
-from ravi_otel.supervisor._decisions import InvalidAction, read_action
+from ravi_otel.supervisor import InvalidAction, ToolSignature, read_action
 
 
 def issue_refund(user_id: int, amount_usd: float, reason: str):

@@ -13,9 +13,9 @@ from refund_gate import ESCALATE, LARGE, NO, SMALL, YES, Person, Till, desk_gate
 
 import ravi_otel
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, Rules, ToolGateway
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, QueueError, Rules, ToolGateway
 from ravi_otel.supervisor._audit import read_entry, read_lines
-from ravi_otel.supervisor.approval._queue import NotAnApproverError, QueueError, seal_of
+from ravi_otel.supervisor.approval._queue import NotAnApproverError, seal_of
 from ravi_otel.supervisor.approval._request import LINK, Approvers, answer_refusal, login_identity, sign_in_identity
 from ravi_otel.supervisor.rules import EscalateAbove
 

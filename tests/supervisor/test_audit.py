@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor import AuditLog
-from ravi_otel.supervisor._audit import AuditError, hash_of, head_path, line_of, verify, verify_all
+from ravi_otel.supervisor import AuditError, AuditLog
+from ravi_otel.supervisor._audit import hash_of, head_path, line_of, verify, verify_all
 from ravi_otel.supervisor._audit import read_entries as shown_entries
 from ravi_otel.supervisor._json import args_sha256
 

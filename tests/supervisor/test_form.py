@@ -10,7 +10,7 @@ import pytest
 from approval_desk import requested
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor._arguments import ToolSignature
+from ravi_otel.supervisor import ToolSignature
 from ravi_otel.supervisor.approval._request import check_edit, form_fields, schema_flaw
 
 

@@ -20,9 +20,9 @@ from ravi_otel._runtime.scopes import current_scope
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import RaviError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Gate, RunState, _sync_async
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Gate, QueueError, RunState, _sync_async
 from ravi_otel.supervisor._json import canonical
-from ravi_otel.supervisor.approval._queue import QueueError, QueueFile
+from ravi_otel.supervisor.approval._queue import QueueFile
 from ravi_otel.testing import ManualClock
 
 LONG = int(os.environ.get("RAVI_LONG") or 0)

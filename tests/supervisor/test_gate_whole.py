@@ -11,9 +11,9 @@ from refund_gate import Desk, Policy, Till, through
 import ravi_otel
 from ravi_otel._runtime.tool_call import ToolCall
 from ravi_otel.errors import StopRun, ToolDeniedError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, _sync_async
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, AuditLog, Gate, QueueError, _sync_async
 from ravi_otel.supervisor._audit import verify_all
-from ravi_otel.supervisor.approval._queue import QueueBusy, QueueError, QueueFile
+from ravi_otel.supervisor.approval._queue import QueueBusy, QueueFile
 
 LARGE = {"user_id": 42, "amount": 1200.0, "reason": "late"}
 YES = ApprovalAnswer(approved=True, who="ann")

@@ -15,9 +15,9 @@ from refund_gate import LARGE, Person, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import CancellationError, DeadlineExceededError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Approver
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, Approver, QueueError
 from ravi_otel.supervisor._json import fingerprint
-from ravi_otel.supervisor.approval._queue import QueueError, seal_of
+from ravi_otel.supervisor.approval._queue import seal_of
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from approval_desk import NOW, Asked, Clock, answered, desk, pending, requested, until
 
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, QueueError
 from ravi_otel.supervisor.approval import _queue
-from ravi_otel.supervisor.approval._queue import QueueError, QueueFile, connect, queue_place, seal_of
+from ravi_otel.supervisor.approval._queue import QueueFile, connect, queue_place, seal_of
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from refund_gate import LARGE, Till, desk_gate, through
 
 import ravi_otel
 from ravi_otel import ConfigurationError
-from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue
+from ravi_otel.supervisor import ApprovalAnswer, ApprovalQueue, QueueError
 from ravi_otel.supervisor._json import fingerprint
-from ravi_otel.supervisor.approval._queue import QueueError, seal_of
+from ravi_otel.supervisor.approval._queue import seal_of
 from ravi_otel.supervisor.approval._redis_store import RedisStore
 
 YES = ApprovalAnswer(approved=True, who="anna")

@@ -11,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor import DecisionKind, Rules, RunState, Supervisor
-from ravi_otel.supervisor._arguments import ToolSignature
-from ravi_otel.supervisor._decisions import read_action
-from ravi_otel.supervisor._run_state import StatedCall
+from ravi_otel.supervisor import DecisionKind, Rules, RunState, StatedCall, Supervisor, ToolSignature, read_action
 from ravi_otel.supervisor.rules import (
     Allow,
     BlockTools,

@@ -7,10 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ravi_otel.supervisor import DecisionKind, Rules, RunState
-from ravi_otel.supervisor._arguments import BadArguments, ToolSignature
-from ravi_otel.supervisor._decisions import read_action
-from ravi_otel.supervisor._run_state import StatedCall
+from ravi_otel.supervisor import DecisionKind, Rules, RunState, StatedCall, ToolSignature, read_action
+from ravi_otel.supervisor._arguments import BadArguments
 from ravi_otel.supervisor.rules._kinds import RULE_KINDS
 
 PAGE = (Path(__file__).parents[2] / "docs" / "rules.md").read_text(encoding="utf-8")

@@ -18,7 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.supervisor._arguments import BadArguments, BadResult, ToolSignature, UnfitError
+from ravi_otel.supervisor import ToolSignature
+from ravi_otel.supervisor._arguments import BadArguments, BadResult, UnfitError
 from ravi_otel.supervisor._json import MOST_CHARS, NotPlainError, canonical
 
 

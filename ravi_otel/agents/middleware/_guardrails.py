@@ -22,8 +22,8 @@ from ravi_otel.hooks._events import GuardrailEvent
 from ravi_otel.hooks._manager import hear
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import CallNext, ChatMessage, JsonObject
-from ravi_otel.supervisor import AuditLog
-from ravi_otel.supervisor._audit import LIMIT_CHANGES, AuditError
+from ravi_otel.supervisor import AuditError, AuditLog
+from ravi_otel.supervisor._audit import LIMIT_CHANGES
 
 Check: TypeAlias = str | re.Pattern[str] | Callable[[str], Awaitable[str | None] | str | None]
 """A regular expression that must not be found, or a function of the text, sync or async: the reason to stop, or None."""

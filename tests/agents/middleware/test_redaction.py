@@ -14,8 +14,7 @@ from ravi_otel import errors
 from ravi_otel.agents._model import ResponseMessage, to_responses
 from ravi_otel.agents.middleware import AuditTrail, MiddlewarePipeline, Redaction, tool_middleware
 from ravi_otel.policy._contracts import ChatMessage
-from ravi_otel.supervisor import AuditLog
-from ravi_otel.supervisor._audit import AuditError
+from ravi_otel.supervisor import AuditError, AuditLog
 
 pytestmark = pytest.mark.anyio
 MAIL = "bob@example.com"
