@@ -351,8 +351,8 @@ class Queries:
         for start, end in [(since, until)] if first > last else [(since, first), (last, until)]:
             if start is not None and end is not None and start < end:
                 sources += _as_hours(f"began >= {start} AND began < {end}")
-        split = f"SELECT DISTINCT hour FROM hourly WHERE hour >= {first} AND hour < {last} AND {_SPLIT}"
-        cut = [row["hour"] for row in self._rows(split)] if _DAYS & set(by) else []
+        hours = f"SELECT DISTINCT hour FROM hourly WHERE hour >= {first} AND hour < {last} LIMIT -1"  # so that each is judged once
+        cut = [row["hour"] for row in self._rows(f"SELECT hour FROM ({hours}) WHERE {_SPLIT}")] if _DAYS & set(by) else []
         if cut:
             sources[0] += " AND hour NOT IN (SELECT value FROM json_each(:cut))"
             sources += _as_hours(_IN_HOURS)
@@ -382,13 +382,16 @@ class Queries:
         keys: list[str] = []
         for at, each in enumerate(by):
             values[f"tag{at}"] = each.removeprefix(_TAG)
-            tag = f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at})"
-            keys.append(f"nullif({tag if each.startswith(_TAG) else _TIMES.get(each, each)}, '') AS key{at}")
-        statement = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS spent_ns, {ADDED} FROM {source}"
-        if keys:
-            statement += f" GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}"
+            of_run = f"(SELECT value FROM json_each({_SOUND_TAGS}) WHERE key = :tag{at})" if each.startswith(_TAG) else each
+            key = each if each in _ROLLED else f"coalesce({of_run}, '')"
+            keys.append("hour" if each in _TIMES else f"{key} AS key{at}")
+        statement = _grouped(list(dict.fromkeys(keys)), source)
+        if "hour" in keys:  # added up by UTC first, since local time is dear
+            named = [f"{_TIMES[each]} AS key{at}" if each in _TIMES else f"key{at}" for at, each in enumerate(by)]
+            statement = _grouped(named, f"({statement})")
         rows = self._rows(statement, values)
-        return {row[: len(by)]: (row["calls"], row["spent_ns"] or 0, sums_in(row)) for row in rows if row["calls"] is not None}
+        found = ((tuple(key or None for key in row[: len(by)]), row) for row in rows if row["calls"] is not None)
+        return {key: (row["calls"], row["duration"] or 0, sums_in(row)) for key, row in found}
 
     # -- refusals, ids and words ----------------------------------------------------------------------------------
 
@@ -819,6 +822,12 @@ def _cursor(after: str) -> tuple[int, str]:
 
 
 # -- figures ------------------------------------------------------------------------------------------------------
+
+
+def _grouped(keys: Sequence[str], source: str) -> str:
+    """Write what adds up the rows of a source by keys."""
+    whole = f"SELECT {', '.join([*keys, ''])}sum(calls) AS calls, sum(duration) AS duration, {ADDED} FROM {source}"
+    return f"{whole} GROUP BY {', '.join(str(at + 1) for at in range(len(keys)))}" if keys else whole
 
 
 def _as_hours(where: str, more: str = "") -> list[str]:
