@@ -14,7 +14,6 @@ import decimal
 import fractions
 import functools
 import inspect
-import operator
 import pathlib
 import sys
 import types
@@ -538,7 +537,7 @@ def _known_to_pydantic(hint: Any) -> Any:
     if origin is typing.Annotated:
         return typing.Annotated[(known[0], *args[1:])]
     if origin is types.UnionType or known == args:
-        return hint if known == args else functools.reduce(cast("Any", operator.or_), known)
+        return hint if known == args else cast("Any", typing.Union)[known]
     return origin[known]
 
 
