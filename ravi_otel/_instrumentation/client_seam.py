@@ -39,6 +39,7 @@ from ravi_otel._instrumentation.http_library import (
     failure_of,
     headers_of_error,
     is_timeout,
+    may_share_connection,
     outcome_of,
     read_headers,
     shut_down_request,
@@ -72,6 +73,7 @@ _ON_OWN_DATA: Final = "data_sources"
 """Azure's searches over one's own data refuse `stream_options`."""
 
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
+_BEFORE_SENDING: Final = ("connect", "pool")
 _PACKAGES: Final = frozenset({"openai", "anthropic", "groq"})
 _SUCCESS: Final = range(200, 300)
 """Statuses of success. The response's own `is_success` says the same, and costs two calls."""
@@ -533,11 +535,11 @@ class ClientCall(LibraryCall):
             return True
         return goes.output_cap is not None and goes.output_cap * goes.choices <= cap * call.choices
 
-    def shorten_timeouts(self, built: Any, left_s: float) -> bool:
-        """Let no part of an attempt wait longer than `left_s`; whether that is less than the caller's own time-out."""
-        shorter = shorter_timeouts(built.extensions, left_s)
+    def shorten_timeouts(self, request: Any, left_s: float) -> bool:
+        """See `LibraryCall.shorten_timeouts`."""
+        shorter = shorter_timeouts(request, get(self._client, "_client"), left_s)
         if shorter is not None:
-            built.extensions = shorter
+            request.extensions = shorter
         return shorter is not None
 
     # -- sending ------------------------------------------------------------------------------------------------------
@@ -738,22 +740,23 @@ def _returns_bytes(options: Any) -> bool:
     return callable(keys) and any(str(name).lower() == _RAW for name in list[Any](options.headers))
 
 
-def shorter_timeouts(extensions: Mapping[str, Any], left_s: float) -> dict[str, Any] | None:
+def shorter_timeouts(request: Any, http_client: Any, left_s: float) -> dict[str, Any] | None:
     """Return the extensions of a request with none of its time-outs longer than `left_s`; None where all of them are shorter.
 
-    A request without time-outs of its own, made by no client that we know, stays as it is.
+    A request without time-outs of its own, made by no client that we know, stays as it is. On a connection that it may share one that
+    waits too long for its answer ends all of the others: there only the waits before it are shorter.
     """
-    own = extensions.get(TIMEOUT)
+    own = request.extensions.get(TIMEOUT)
     if not isinstance(own, dict):
         return None
     parts = cast("dict[str, Any]", own)
-    known = {part: parts.get(part) for part in _TIMEOUT_PARTS}
+    known = {part: parts.get(part) for part in (_BEFORE_SENDING if may_share_connection(http_client, request) else _TIMEOUT_PARTS)}
     if not all(found is None or isinstance(found, (int, float)) for found in known.values()):
         return None  # text, perhaps: what becomes of it is between the caller and the HTTP library
     if all(found is not None and found <= left_s for found in known.values()):
         return None
     shorter = {part: left_s if found is None else min(found, left_s) for part, found in known.items()}
-    return {**extensions, TIMEOUT: {**parts, **shorter}}
+    return {**request.extensions, TIMEOUT: {**parts, **shorter}}
 
 
 def shortest_pause(wait_s: Any, scope: Scope) -> Any:

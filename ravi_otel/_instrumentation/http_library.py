@@ -341,6 +341,12 @@ def shut_down_response(response: Any) -> bool:
     return False
 
 
+def may_share_connection(client: Any, request: Any) -> bool:
+    """Whether other requests may be on the connection that carries `request` for an HTTP library's client, as over HTTP/2."""
+    choose: Any = get(client, "_transport_for_url")
+    return callable(choose) and get(get(choose(request.url), "_pool"), "_http2") is True
+
+
 def shut_down_request(client: Any, request: Any) -> bool:
     """Shut down the connection that carries `request` for `client`; False when it cannot be found.
 

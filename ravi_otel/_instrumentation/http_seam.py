@@ -184,7 +184,7 @@ class HttpCall(LibraryCall):
         self.connection: Any = None  # that carries its request, where the library tells
         body = out.body()
         self.written: Any = None  # the content that is sent in the place of the program's
-        self.unwritable = "a request that is signed" if out.is_signed else "a request that is no JSON" if body is None else None
+        self.unwritable: str | None = "a request that is signed" if out.is_signed else "a request that is no JSON" if body is None else None
         """Why nobody may write to its body."""
         self.request = Request(out.method, out.target, body or {}, out.to.host, stream=False)
         self.format: WireFormat = UNREAD

@@ -68,7 +68,7 @@ class HttpxCall(HttpCall):
 
     def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - the base's
         """See `LibraryCall.shorten_timeouts`."""
-        shorter = shorter_timeouts(self._goes.extensions, left_s)
+        shorter = shorter_timeouts(self._goes, self._client, left_s)
         if shorter is not None:
             self._extensions, self._goes.extensions = self._goes.extensions, shorter
         return shorter is not None

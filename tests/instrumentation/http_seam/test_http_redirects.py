@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import aiohttp
@@ -85,7 +85,7 @@ def test_a_stream_behind_a_redirect_is_cut_where_its_limit_is_used_up(model: Any
         async with aiohttp.ClientSession() as session, session.post(url, json=STREAM) as found:
             await found.read()
 
-    readers = {
+    readers: dict[str, Callable[[str], None]] = {
         "httpx": read,
         "httpx async": lambda url: asyncio.run(read_async(url)),
         "aiohttp": lambda url: asyncio.run(read_aiohttp(url)),
