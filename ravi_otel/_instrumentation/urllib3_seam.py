@@ -105,7 +105,8 @@ class FollowedResponse(TappedBody):
         data = self._next(partial(wrapped, *args, **kwargs))
         amount = args[0] if args else kwargs.get("amt")
         everything = not at_once and (amount is None or amount < 0)
-        ends = everything or (amount != 0 and not data) or _is_drained(response)
+        # Of what is decoded nothing may come of some bytes: urllib3 1 returns that.
+        ends = everything or (amount != 0 and not data and not self._encoded) or _is_drained(response)
         if data:
             self.came(data, decoded=self._is_decoded(args, kwargs, response.decode_content), is_rest=ends)
         if self.cut is None and ends:

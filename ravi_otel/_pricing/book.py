@@ -260,12 +260,15 @@ TABLE: Final = Table()
 MAX_CARDS: Final = 2_000
 """Names come from servers: a book never keeps more, the oldest goes first."""
 
-CostSource = Literal["response_model", "request_model", "override", "assumed", "own_machine"]
+CostSource = Literal["response_model", "request_model", "override", "assumed", "own_machine", "told"]
 
 Cost = tuple[int | None, CostSource | None, str | None]
 """What a call costs in nano-USD, whose price that is, and how old the price table is."""
 
 UNKNOWN: Final[Cost] = (None, None, None)
+_TELL_COSTS: Final = frozenset({"openrouter"})
+"""Who sells at what their answers say, whatever a list says: OpenRouter routes one model to vendors with prices of their own."""
+
 _RESPONSE: CostSource = "response_model"
 _REQUEST: CostSource = "request_model"
 
@@ -333,8 +336,8 @@ class PriceBook:
         """Return a call's price in nano-USD, whose price it is, and the table's date; None is unknown.
 
         The user's own price for either model goes first; then the table's for the model that answered, then for the
-        one that was asked. A tier without a price of its own has the standard one, which is then "assumed". An override has
-        no date.
+        one that was asked. A tier without a price of its own has the standard one, which is then "assumed". What a seller says
+        itself in the answer ("told") goes before the table's. An override has no date.
         """
         if usage is None:
             return UNKNOWN
@@ -343,6 +346,8 @@ class PriceBook:
             asked = self.card(provider, request_model, tier)
             if asked is not None and (card is None or asked.source == "override"):
                 card, source = asked, _REQUEST
+        if usage.told_nano and provider in _TELL_COSTS and (card is None or card.source != "override"):
+            return usage.told_nano, "told", None
         nano = None if card is None else card.cost_nano(usage)
         if card is None or nano is None:
             return UNKNOWN

@@ -40,7 +40,7 @@ class Usage:
     `cache_write_1h_tokens` are part of
     `cache_write_tokens`, `cached_image_tokens` of the cached and of the image ones, `rejected_prediction_tokens` of the
     output. `audio_ms` is sound that was sent, `characters` text to be spoken, `searches` the web searches a provider made:
-    what is billed by another measure than tokens.
+    what is billed by another measure than tokens. `told_nano` is what the answer says that it cost, in nano-USD, 0 where it says nothing.
     """
 
     input_tokens: int = 0
@@ -60,6 +60,7 @@ class Usage:
     audio_ms: int = 0
     characters: int = 0
     searches: int = 0
+    told_nano: int = 0
 
     def __post_init__(self) -> None:
         """Fill in the total."""

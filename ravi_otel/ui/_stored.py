@@ -519,6 +519,7 @@ _SOURCES: Final = {
     "assumed": "the table, of a provider that is only assumed",
     "override": "the program's own prices",
     "own_machine": "nothing, as it runs on the program's own machine",
+    "told": "the answer, in which the provider says what it cost",
 }
 
 

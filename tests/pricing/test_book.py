@@ -423,6 +423,15 @@ def test_what_names_no_creator_has_no_price_at_a_gateway(prices, model):
     assert prices.cost("vercel", model, model, USAGE) == (None, None, None)
 
 
+def test_what_openrouter_says_in_its_answer_goes_before_its_list_and_after_ones_own_price(prices):
+    told = Usage(1_000, 100, told_nano=4_321)
+    assert prices.cost("openrouter", "openai/gpt-4o", "openai/gpt-4o", told) == (4_321, "told", None)
+    assert prices.cost("openrouter", "nobody/knows-this", None, told) == (4_321, "told", None)
+    assert prices.cost("openai", "gpt-4o", "gpt-4o", told)[1] == "response_model"
+    own = PriceBook({"openai/gpt-4o": {"input": 1, "output": 1}})
+    assert own.cost("openrouter", "openai/gpt-4o", "openai/gpt-4o", told) == (1_100_000, "override", None)
+
+
 def test_openrouter_has_a_list_of_its_own(prices):
     nano, source, _ = prices.cost("openrouter", "openai/gpt-4o", "openai/gpt-4o", USAGE)
     assert nano > 0

@@ -31,7 +31,9 @@ _CACHED = ("prompt_cache_hit_tokens", "cached_tokens", "cache_read_input_tokens"
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 """What hosts with an API of this shape call it, in the details or beside them."""
 
-_BESIDE = frozenset({*_CACHED, *_WRITTEN, "reasoning_tokens"})
+_BESIDE = frozenset({*_CACHED, *_WRITTEN, "reasoning_tokens", "cost"})
+
+_MOST_USD = 1_000_000
 
 _OF_INPUT = (("cached_input_tokens", "cached_tokens"), ("audio_input_tokens", "audio_tokens"), ("image_input_tokens", "image_tokens"))
 _OF_OUTPUT = (
@@ -162,7 +164,17 @@ def usage_of(usage: Any, inputs: str, outputs: str | None, input_details: str, o
     cached = found["cached_input_tokens"] = found.get("cached_input_tokens") or _first(told, _CACHED, given)
     written = _first(of_input, _WRITTEN, given) or _first(told, _WRITTEN, given)
     found["reasoning_tokens"] = found.get("reasoning_tokens") or _first(told, ("reasoning_tokens",), made)
-    return Usage(input_tokens=given, output_tokens=made, cache_write_tokens=min(written, given - cached), **found)
+    cost = _told_nano(told)
+    return Usage(input_tokens=given, output_tokens=made, cache_write_tokens=min(written, given - cached), told_nano=cost, **found)
+
+
+def _told_nano(told: Mapping[str, Any]) -> int:
+    """Return what a usage object says that it cost, in nano-USD: OpenRouter's `cost`, with the vendor's own where the key is one's own."""
+    parts = [told.get("cost")]
+    if told.get("is_byok") is True:
+        parts.append(get(told.get("cost_details"), "upstream_inference_cost"))
+    known = [part for part in parts if isinstance(part, (int, float)) and not isinstance(part, bool) and 0 <= part <= _MOST_USD]
+    return round(sum(known) * 1_000_000_000) if len(known) == len(parts) else 0
 
 
 def _details(of_input: Mapping[str, Any], given: int, of_output: Mapping[str, Any], made: int) -> dict[str, int]:

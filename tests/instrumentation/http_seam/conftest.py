@@ -109,16 +109,25 @@ def _requests() -> Stack:
     return Stack(ask, pieces)
 
 
+def _posted(pool: urllib3.PoolManager, url: str, body: Any, **more: Any) -> Any:
+    """Post as urllib3 1 can, too."""
+    headers = {"content-type": "application/json", **more.pop("headers", {})}
+    return pool.request("POST", url, body=json.dumps(body).encode(), headers=headers, **more)
+
+
 def _urllib3() -> Stack:
     def ask(url: str, body: Any, **more: Any) -> tuple[int, bytes]:
         with urllib3.PoolManager() as pool:
-            found = pool.request("POST", url, json=body, **more)
+            found = _posted(pool, url, body, **more)
             return found.status, found.data
 
     def pieces(url: str, body: Any) -> Iterator[bytes]:
         with urllib3.PoolManager() as pool:
-            found = pool.request("POST", url, json=body, preload_content=False)
+            found = _posted(pool, url, body, preload_content=False)
             try:
+                if not hasattr(found, "read1"):  # urllib3 1 has none
+                    yield from found.stream()
+                    return
                 while piece := found.read1():
                     yield piece
             finally:

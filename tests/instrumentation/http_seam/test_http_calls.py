@@ -208,6 +208,26 @@ def test_a_body_that_nobody_can_look_at_is_refused_by_a_strict_limit_and_counted
             assert run.stats().requests == 1
 
 
+@pytest.mark.parametrize(
+    ("said", "cost"),
+    [
+        ({"cost": 0.00014}, 0.00014),
+        ({"cost": 0.000001, "is_byok": True, "cost_details": {"upstream_inference_cost": 0.00002}}, 0.000021),
+    ],
+    ids=["the router's key", "the program's key"],
+)
+def test_a_cost_that_openrouter_tells_is_the_calls(model: Any, stack: Any, said: Any, cost: float) -> None:
+    used = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20, **said}
+    told = {"id": "g", "model": "nobody/knows-this", "choices": [], "usage": used}
+    with model(Raw(json.dumps(told).encode())) as asked:
+        asked.instrument(providers={asked.host: "openrouter"}, detail="full")
+        with ravi_otel.run("nightly") as run:
+            stack.ask(asked.url)
+        assert run.cost_usd == pytest.approx(cost)
+        (span,) = asked.spans()
+        assert span.attributes["ravi.usage.cost.source"] == "told"
+
+
 def test_a_signed_body_is_never_written_to(model: Any, stack: Any) -> None:
     with model(ANSWER) as asked:
         asked.instrument()
@@ -262,7 +282,7 @@ def test_a_retry_that_is_refused_ends_with_our_error(model: Any) -> None:
             urllib3.PoolManager(retries=retry) as pool,
             pytest.raises(BudgetExhaustedError),
         ):
-            pool.request("POST", asked.url, json={"model": "gpt-4o-mini", "messages": STREAM["messages"]})
+            pool.request("POST", asked.url, body=json.dumps({"model": "gpt-4o-mini", "messages": STREAM["messages"]}).encode())
         assert len(asked.server.requests) == 2
 
 

@@ -154,12 +154,16 @@ def test_a_deadline_ends_a_stream_with_our_error_whichever_library_reads_it(mode
 @pytest.mark.parametrize("library", [httpx, httpx2, requests, urllib3], ids=lambda library: library.__name__)
 def test_a_deadline_ends_the_attempt_to_connect(unreachable: str, library: Any) -> None:
     ravi_otel.instrument(formats={unreachable: "openai"})
-    more: dict[str, Any] = {"retries": False} if library is urllib3 else {}
-    post = library.request if library is urllib3 else library.post
-    args = ("POST",) if library is urllib3 else ()
+
+    def post(url: str) -> None:
+        if library is urllib3:
+            urllib3.PoolManager().request("POST", url, body=json.dumps(BODY).encode(), timeout=60, retries=False)
+        else:
+            library.post(url, json=BODY, timeout=60)
+
     began = time.monotonic()
     with ravi_otel.run("nightly", limits=["time=0.5s"]) as run, pytest.raises(ravi_otel.DeadlineExceededError):
-        post(*args, f"http://{unreachable}/v1/chat/completions", json=BODY, timeout=60, **more)
+        post(f"http://{unreachable}/v1/chat/completions")
     assert time.monotonic() - began < 20
     assert (run.stats().requests, run.stats().input_tokens) == (0, 0)
 
