@@ -215,20 +215,22 @@ class AiohttpSeam:
             swallow("prepare", bug)
             return None
 
-    async def _send(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> Any:
-        call = HTTP_CALL.get() if self._active else None
+    def _send(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> Any:
+        if not self._active:
+            return wrapped(*args, **kwargs)
+        call = HTTP_CALL.get()
         if call is not None and call.sends and isinstance(call, AiohttpCall):
             call.pass_down(_REQUEST)
-        elif self._active and not _PASSING.get() and (redirected := self._begin_redirected(wrapped, request, args, kwargs)) is not None:
-            return await send_call_async(redirected.call, redirected)
-        return await wrapped(*args, **kwargs)
+        elif (redirected := self._begin_redirected(wrapped, request, args, kwargs)) is not None:
+            return named_like(send_call_async(redirected.call, redirected), wrapped)
+        return wrapped(*args, **kwargs)
 
     def _begin_redirected(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> HttpCall | None:
         """Return the call that a request is which a host has redirected to a model; None for any other."""
         try:
             url = request.url
             to = MODEL_HOSTS.at(url.host, url.port)
-            if to is None:
+            if to is None or _PASSING.get():
                 return None
             headers, body = request.headers, get(request, "body")
             content = body if isinstance(body, (bytes, bytearray)) else get(body, "_value")

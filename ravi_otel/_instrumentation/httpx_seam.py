@@ -187,7 +187,7 @@ class HttpxSeam:
         url = getattr(request, "url", None)
         if url is None:  # what is no request is the library's to refuse
             return None
-        if _REDIRECTED:
+        if _REDIRECTED.data:  # which costs a third of asking the set itself
             _REDIRECTED.discard(request)
         try:
             to = MODEL_HOSTS.at(url.host, url.port or _PORTS.get(url.scheme))
@@ -212,10 +212,14 @@ class HttpxSeam:
         return request
 
     def _send_single(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+        if HTTP_CALL.get() is None and not _REDIRECTED.data:
+            return wrapped(*args, **kwargs)
         block, call = self._around_single(self._send_single, wrapped, client, args, kwargs)
         return called_in(block, wrapped, args, kwargs) if call is None else send_call(call.call, call)
 
     def _send_single_awaited(self, wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any) -> Any:
+        if HTTP_CALL.get() is None and not _REDIRECTED.data:
+            return wrapped(*args, **kwargs)
         block, call = self._around_single(self._send_single_awaited, wrapped, client, args, kwargs)
         awaited = awaited_in(block, wrapped, args, kwargs) if call is None else send_call_async(call.call, call)
         return named_like(awaited, wrapped)
@@ -228,7 +232,7 @@ class HttpxSeam:
         call = self._call_of(client, request)
         if call is not None:
             return call.around_request(client, request), None
-        if not _REDIRECTED or request not in _REDIRECTED:
+        if request not in _REDIRECTED:
             return None, None
         return None, self._begin(lambda *given, **named: send(wrapped, client, given, named), client, args, kwargs)
 

@@ -16,5 +16,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("")
     for line in lines[len(lines) == 1 :]:
         terminalreporter.write_line(line)
-    if os.environ.get("RAVI_WRITE"):
+    if os.environ.get("NEWEST"):
+        TABLE.write_newest(CASES, sum(len(terminalreporter.getreports(kind)) for kind in ("failed", "error")))
+    elif os.environ.get("RAVI_WRITE"):
         TABLE.write(CASES)

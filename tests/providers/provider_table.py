@@ -6,9 +6,20 @@ from importlib.metadata import version
 from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "http-clients.md"
-BLOCK = re.compile(r"(?<=<!-- printed: providers -->\n).*?(?=<!-- /printed: providers -->)", re.DOTALL)
+
 
 HEADINGS = ("library", "version", "endpoint", "colour", "stream", "seen", "counted", "priced", "cut", "launched", "a refusal is raised as")
+
+
+def today():
+    """Give the day as the page writes it."""
+    return time.strftime("%-d %B %Y")
+
+
+def print_on_page(block, told):
+    """Put something between the marks of a block of the page."""
+    between = re.compile(rf"(?<=<!-- printed: {block} -->\n).*?(?=<!-- /printed: {block} -->)", re.DOTALL)
+    PAGE.write_text(between.sub(lambda _: f"{told}\n", PAGE.read_text()))
 
 
 class Table:
@@ -30,8 +41,13 @@ class Table:
     def write(self, cases):
         """Write the table into its page, with the day."""
         rows = [HEADINGS, ("---",) * len(HEADINGS), *(self._row(case) for case in cases)]
-        told = "\n".join([time.strftime("%-d %B %Y"), "", *(f"| {' | '.join(row)} |" for row in rows), ""])
-        PAGE.write_text(BLOCK.sub(lambda _: told, PAGE.read_text()))
+        print_on_page("providers", "\n".join([today(), "", *(f"| {' | '.join(row)} |" for row in rows)]))
+
+    def write_newest(self, cases, failed):
+        """Write which releases were the newest on this day, and how many of its tests failed."""
+        libraries = dict.fromkeys(case.library for case in cases)
+        versions = ", ".join(f"{name} {version(name)}" for name in libraries)
+        print_on_page("newest", f"{today()}: {versions}; {failed or 'none'} of its tests failed.")
 
     def _row(self, case):
         shown = self._rows[case]
