@@ -31,7 +31,7 @@ from ravi_otel._runtime.scopes import agent as open_agent
 from ravi_otel._runtime.scopes import run as open_run
 from ravi_otel._runtime.state import STATE
 from ravi_otel.agents._cancellation import AwaitedCancelledError, ScopeGuard, agent_task, only_requested, open_tasks
-from ravi_otel.agents._model import Api, OpenAIModel, generate, model_name, shared_client, takes_model, to_chat
+from ravi_otel.agents._model import Api, OpenAIModel, generate, model_name, shared_client, takes_model, write_messages
 from ravi_otel.agents._results import AgentResult, AgentStatus
 from ravi_otel.agents._spawned import SpawnedAgent
 from ravi_otel.agents._tools import ToolLike, ToolOutcome, ToolRunner, read_tools, warn_of_misspelt
@@ -155,7 +155,7 @@ class ReActAgent:
         of the run, the gate and the model's failures end it with a `status`, a `stop_reason` and what there is (`partial`). Raises
         ConfigurationError, and what the program's own middleware raises.
         """
-        return await ReActRun(self, input, session_id).execute()
+        return await ReActRun(self, self._new_loop, input, session_id).execute()
 
     def run_blocking(self, input: Input, *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
         """Run like `run`, from a thread without an event loop; raise ConfigurationError where one runs."""
@@ -163,27 +163,9 @@ class ReActAgent:
             raise ConfigurationError("run_blocking() would stop the event loop that runs here: write `await agent.run(...)`.")
         return anyio.run(partial(self.run, input, session_id=session_id))
 
-    def new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
+    def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
         """Return the loop of a run: `before` is the session so far, `asked` what it is asked now."""
         return Loop(ctx, before, asked)
-
-    def find(self, agent_id: str) -> ReActAgent:
-        """Return the agent of an id: the very one whose `agent.id` it is; of mere text one it may delegate to, then any other.
-
-        Raises ConfigurationError for an id that none has, or several.
-        """
-        if isinstance(agent_id, _OwnId):
-            return agent_id.agent
-        team: list[Any] = [each.agent for each in getattr(self, "sub_agents", ())]
-        for among in (team, list(_LIVING)):
-            found = [each for each in among if getattr(each, "id", None) == agent_id]
-            if len(found) > 1:
-                raise ConfigurationError(f"spawn({checks.show(agent_id)}): {len(found)} agents have this id. Give each a name of its own.")
-            if found:
-                return cast("ReActAgent", found[0])
-        raise ConfigurationError(
-            f"spawn({checks.show(agent_id)}): no agent has this id. Give agent.id of an agent that the program has made."
-        )
 
 
 class _OwnId(AgentId):
@@ -199,6 +181,25 @@ class _OwnId(AgentId):
         own = cls(agent.name)
         own.agent = agent
         return own
+
+    @classmethod
+    def agent_of(cls, agent_id: str, asking: ReActAgent) -> ReActAgent:
+        """Return the agent of an id: the very one whose `agent.id` it is; of mere text one that `asking` may delegate to, then any other.
+
+        Raises ConfigurationError for an id that none has, or several.
+        """
+        if isinstance(agent_id, cls):
+            return agent_id.agent
+        team: list[Any] = [each.agent for each in getattr(asking, "sub_agents", ())]
+        for among in (team, list(_LIVING)):
+            found = [each for each in among if getattr(each, "id", None) == agent_id]
+            if len(found) > 1:
+                raise ConfigurationError(f"spawn({checks.show(agent_id)}): {len(found)} agents have this id. Give each a name of its own.")
+            if found:
+                return cast("ReActAgent", found[0])
+        raise ConfigurationError(
+            f"spawn({checks.show(agent_id)}): no agent has this id. Give agent.id of an agent that the program has made."
+        )
 
 
 def _on_event_loop() -> bool:
@@ -297,7 +298,7 @@ class AgentContext:
         """
         group = self._at_work("spawn()")
         spawned = SpawnedAgent(
-            self.agent.find(agent_id), None if priority is None else checks.member("spawn(priority)", priority, Priority)
+            _OwnId.agent_of(agent_id, self.agent), None if priority is None else checks.member("spawn(priority)", priority, Priority)
         )
         await spawned.start(group, boot)
         return spawned
@@ -501,8 +502,7 @@ class _FinalCall:
         """Return the bytes of a request, which has no more tokens than that."""
         model, instructions = self._ctx.agent.model, self._ctx.system_instructions
         first = [] if instructions is None else [ChatMessage("system", instructions)]
-        write = model.write if isinstance(model, OpenAIModel) else to_chat
-        body = {"model": model_name(model), "messages": write([*first, *messages])}
+        body = {"model": model_name(model), "messages": write_messages(model, [*first, *messages])}
         return len(json.dumps(body, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8", "surrogatepass")) + _AROUND
 
 
@@ -543,6 +543,9 @@ def _cut(message: ChatMessage, most: int) -> ChatMessage:
 # -- one run ----------------------------------------------------------------------------------------------------------
 
 
+NewLoop = Callable[[AgentContext, Sequence[ChatMessage], Sequence[ChatMessage]], Loop]
+
+
 class ReActRun:
     """One run of an agent, in the run around or one of its own, with its session's history: a result of whatever ends it."""
 
@@ -550,10 +553,11 @@ class ReActRun:
     _seen: AgentRun
     """The run as the agent's middleware sees it."""
 
-    def __init__(self, agent: ReActAgent, asked: Input, session_id: str | None) -> None:
+    def __init__(self, agent: ReActAgent, new_loop: NewLoop, asked: Input, session_id: str | None) -> None:
         _messages(asked)
         scope_name("run(session_id)", session_id)
         self._agent = agent
+        self._new_loop = new_loop
         self._asked = asked
         self._session_id = session_id
         self._error: Exception | None = None
@@ -660,7 +664,7 @@ class ReActRun:
         async def work() -> Ending:
             memory = self._agent.memory
             before = () if memory is None else await memory.get_prompt_window(seen.session_id)
-            loop = self._loop = self._agent.new_loop(ctx, before, _messages(seen.input))
+            loop = self._loop = self._new_loop(ctx, before, _messages(seen.input))
             self._loops.append(loop)
             with ctx.entered():
                 return await loop.run()

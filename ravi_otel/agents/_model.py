@@ -98,10 +98,6 @@ class OpenAIModel:
         offered = {"tools": tools_of_responses(tools)} if tools else {}
         return from_responses(await client.responses.create(model=name, input=to_responses(messages), **offered, **options))
 
-    def write(self, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-        """Return the messages as its endpoint takes them."""
-        return to_responses(messages) if self.api == "responses" else to_chat(messages)
-
 
 def _seconds(given: float | None) -> float:
     parameter, value = "OpenAIModel(timeout_s)", given
@@ -187,6 +183,11 @@ async def generate(
     if not isinstance(answer, Generation):
         raise ConfigurationError(f"{type(client).__name__}.generate() gave {checks.show(answer)}, and must give a Generation.")
     return answer
+
+
+def write_messages(client: LLMClient, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Return the messages as a client's endpoint takes them, in chat's shape where nobody knows."""
+    return to_responses(messages) if isinstance(client, OpenAIModel) and client.api == "responses" else to_chat(messages)
 
 
 def model_name(client: LLMClient) -> str | None:

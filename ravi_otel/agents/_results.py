@@ -11,7 +11,7 @@ from ravi_otel._enforcement.ending import Ending
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.hooks._events import Spend
 from ravi_otel.policy import _checks as checks
-from ravi_otel.policy._runs import Phase, StopReason
+from ravi_otel.policy._runs import Phase
 
 AgentStatus = Literal["ok", "stopped", "paused", "error"]
 
@@ -49,12 +49,6 @@ class AgentResult:
         """Return the result of a run that ended so."""
         status = cast("AgentStatus", ending.status)
         return cls(agent_name=agent_name, run_id=run_id, status=status, stop_reason=ending.stop_reason, phase=ending.phase, **more)
-
-    @classmethod
-    def crashed(cls, agent_name: str, run_id: str, error: Exception) -> Self:
-        """Return the result of a run that raised `error`: of our own errors it says what they mean."""
-        ending = Ending.known(error) or Ending("error", StopReason.ERROR)
-        return cls.ended(agent_name, run_id, ending, error=error, partial=getattr(error, "partial", None))
 
     @property
     def ok(self) -> bool:

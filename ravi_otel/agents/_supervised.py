@@ -136,7 +136,7 @@ class SupervisedAgent(ReActAgent):
         self._terms: dict[str, Any] = {**judging, **calling, **reading}
         self._open(state)  # what cannot be used is said now, and not in the first run
 
-    def new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
+    def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
         """Return a loop behind a gateway of its own."""
         gateway = self._open(self._states.of(ctx.scope))
         return SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops, wrap_up=self.wrap_up)

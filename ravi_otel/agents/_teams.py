@@ -129,7 +129,8 @@ class _Delegation:
             except SpawnDeniedError:
                 raise  # the tool's own refusal: the model is told there is no room
             except Exception as error:  # noqa: BLE001 - whatever a sub-agent dies of is its parent's to know, and nobody's end but its own
-                result = AgentResult.crashed(agent.name, "", error)  # of our own errors whose end they are shows at its parent's next step
+                ending = Ending.known(error) or Ending("error", StopReason.ERROR)  # whose end it is shows at its parent's next step
+                result = AgentResult.ended(agent.name, "", ending, error=error, partial=getattr(error, "partial", None))
         if result is not None:  # also when the time was up just then: a finished result wins
             return _report(result)
         message = f"Agent {agent.name!r} did not answer within {self._ask_timeout:g} s, and was stopped."
@@ -296,7 +297,7 @@ class SubmittingAgent(ReActAgent):
         self.check = check
         super().__init__(name, tools=[*tools, submit], max_steps=checks.MAX_COUNT, **more)
 
-    def new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
+    def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
         """Return a loop that ends when an answer is accepted; `stop_reason` "not_accepted" goes with `partial`."""
         return _Submissions(ctx, before, asked, self)
 

@@ -67,7 +67,7 @@ class _Context:
     """
 
     level: ClassVar[Level]
-    copies: ClassVar[Mapping[str, Callable[[Any], Any]]]
+    _copies: ClassVar[Mapping[str, Callable[[Any], Any]]]
     """How each field of the request is copied."""
     gives: ClassVar[str]
     """The field in which the result is."""
@@ -85,16 +85,16 @@ class _Context:
 
     def request(self) -> list[Any]:
         """Return the request as it stands."""
-        return [getattr(self, name) for name in self.copies]
+        return [getattr(self, name) for name in self._copies]
 
     def begin(self, request: Iterable[Any]) -> None:
         """Take a copy of a request and forget the result."""
-        self.restore(copy(value) for copy, value in zip(self.copies.values(), request, strict=True))
+        self.restore(copy(value) for copy, value in zip(self._copies.values(), request, strict=True))
         setattr(self, self.gives, None)
 
     def restore(self, request: Iterable[Any]) -> None:
         """Take back a request that was given."""
-        for name, value in zip(self.copies, request, strict=True):
+        for name, value in zip(self._copies, request, strict=True):
             setattr(self, name, value)
 
     def flaw_of_request(self) -> str | None:
@@ -116,7 +116,7 @@ class AgentRun(_Context):
     """
 
     level: ClassVar[Level] = "agent"
-    copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"input": _copy_input}
+    _copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"input": _copy_input}
     gives: ClassVar[str] = "result"
 
     input: AgentInput = ""
@@ -146,7 +146,7 @@ class ChatCall(_Context):
     """
 
     level: ClassVar[Level] = "chat"
-    copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+    _copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "system_instructions": _same, "messages": list, "tools": list, "options": dict, "model": _same, "client": _same,
     }  # fmt: skip
     gives: ClassVar[str] = "response"
@@ -204,7 +204,7 @@ class ToolUse(_NoticesResult):
     """
 
     level: ClassVar[Level] = "tool"
-    copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"arguments": dict}
+    _copies: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"arguments": dict}
     gives: ClassVar[str] = "result"
 
     function_name: str
