@@ -45,7 +45,7 @@ FOOTERS = "RAVI_FOOTERS"
 SHORTEN_TIMEOUTS = "RAVI_SHORTEN_TIMEOUTS"
 _DIALECTS = "ravi_otel._instrumentation.formats.dialects"
 FOLLOWED = "RAVI_FRAMEWORKS"
-FRAMEWORKS: Final = ("langchain", "openai-agents", "pydantic-ai", "smolagents", "crewai", "llama-index")
+FRAMEWORKS: Final = ("langchain", "openai-agents", "pydantic-ai", "smolagents", "crewai", "llama-index", "autogen")
 """The frameworks whose agents and tools can be followed."""
 _HOST = re.compile(r"(\[[0-9a-f:]+\]|[^\s/:*@\[\]]+|[0-9a-f:]+:[0-9a-f:]*)(?::(\d+))?")
 _PORT = re.compile(r"[1-9]\d{0,4}")

@@ -60,5 +60,7 @@ ADAPTERS: Final = (
         FrameworkPackage("llama-index", f"llama_index.core.agent.workflow.{kind}_agent", "_llama_index", "Steps")
         for kind in ("function", "react", "codeact")
     ),
+    FrameworkPackage("autogen", "autogen_agentchat.agents._assistant_agent", "_autogen", "Agents"),
+    FrameworkPackage("autogen", "autogen_core.tools._base", "_autogen", "Tools"),
 )
 """One of each for ever, as their wrappers are."""

@@ -8,7 +8,11 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
+from ravi_otel._runtime.inferred_tools import INFERRING
 from ravi_otel._runtime.patching import Wraps, named_like
+from ravi_otel._runtime.state import STATE
+from ravi_otel._runtime.tool_call import ToolCall
+from ravi_otel.errors import BudgetError
 from ravi_otel.hooks._listeners import Guarded
 from ravi_otel.integrations._turns import (
     PLACE,
@@ -56,6 +60,10 @@ class Adapter(ABC):
         """Have each call of a method be a tool call."""
         self.around(owner, method, read, _await_tool if inspect.iscoroutinefunction(owner.__dict__[method]) else _call_tool)
 
+    def told_tools(self, owner: Any, method: str, read: Callable[[Any, tuple[Any, ...], dict[str, Any]], FrameworkTool | None]) -> None:
+        """Have each call of a method be a tool call, of a framework that tells the model in words what a tool raised."""
+        self.around(owner, method, read, _await_told if inspect.iscoroutinefunction(owner.__dict__[method]) else _call_told)
+
     def around(self, owner: Any, method: str, read: Reader, run: Runner) -> None:
         """Have `run` call a method of a class or a function of a module, where `read` says of a call that it is ours."""
 
@@ -90,3 +98,31 @@ def _call_tool(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any
 async def _await_tool(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     call = tool.call(wrapped, args, kwargs)
     return await (wrapped(*args, **kwargs) if call is None else call.run_async())
+
+
+def _call_told(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = tool.call(wrapped, args, kwargs)
+    if call is None:
+        return wrapped(*args, **kwargs)
+    try:
+        return call.run()
+    except BudgetError:
+        _refuse_next(call)
+        raise
+
+
+async def _await_told(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    call = tool.call(wrapped, args, kwargs)
+    if call is None:
+        return await wrapped(*args, **kwargs)
+    try:
+        return await call.run_async()
+    except BudgetError:
+        _refuse_next(call)
+        raise
+
+
+def _refuse_next(call: ToolCall) -> None:
+    """Have the request refused that brings what the framework makes of a refusal."""
+    if not call.started:
+        INFERRING.refused(STATE.locate()[0], call.name)

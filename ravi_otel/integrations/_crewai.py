@@ -2,7 +2,7 @@
 
 CrewAI's event listeners are called in threads of a pool of their own, and cannot refuse. What an agent does for a task, with all that is
 tried again, is one method; work in threads has a copy of its context. CrewAI makes a text for the model of whatever a tool raises; a
-refusal of ours refuses the request, too, that would bring that text to the model.
+refusal of ours refuses the request, too, that would bring that text to the model, and what was refused is not tried again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, Final
 
-from ravi_otel._runtime.inferred_tools import INFERRING
-from ravi_otel._runtime.state import STATE
-from ravi_otel._runtime.tool_call import ToolCall
-from ravi_otel.errors import BudgetError
+from ravi_otel.errors import BudgetError, CancellationError, RaviError
 from ravi_otel.integrations._adapter import Adapter
 from ravi_otel.integrations._turns import FrameworkTool, run_awaited, run_called
 
@@ -32,6 +29,18 @@ class Agents(Adapter):
         self.around(agent, "aexecute_task", _agent, _work_async)
         for method in ("_execute_and_build_output", "_execute_and_build_output_async"):
             self.agents(agent, method, lambda agent, _args, _kwargs: agent.role or "agent")
+        self.around(agent, "_check_execution_error", _refusal, _end_with)
+
+
+def _refusal(_agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RaviError | None:
+    error = args[0] if args else kwargs["e"]
+    return error if isinstance(error, BudgetError | CancellationError) else None
+
+
+def _end_with(refusal: RaviError, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """End a task that was refused, where CrewAI looks at what it failed with and would try it again."""
+    wrapped(*args, **kwargs)
+    raise refusal
 
 
 def _agent(agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
@@ -61,8 +70,8 @@ class Tools(Adapter):
     def follow(self) -> None:
         """Wrap what runs a tool that the model called by its API."""
         for kind in (self.module.BaseTool, self.module.Tool):
-            self.around(kind, "run", self._tool, _call)
-            self.around(kind, "arun", self._tool, _await)
+            for method in ("run", "arun"):
+                self.told_tools(kind, method, self._tool)
 
     def _tool(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameworkTool:
         name = self.module.sanitize_tool_name(tool.name)  # what the model knows it by
@@ -74,33 +83,5 @@ class StructuredTools(Tools):
 
     def follow(self) -> None:
         """Wrap what runs such a tool."""
-        self.around(self.module.CrewStructuredTool, "invoke", self._tool, _call)
-        self.around(self.module.CrewStructuredTool, "ainvoke", self._tool, _await)
-
-
-def _call(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = tool.call(wrapped, args, kwargs)
-    if call is None:
-        return wrapped(*args, **kwargs)
-    try:
-        return call.run()
-    except BudgetError:
-        _note(call)
-        raise
-
-
-async def _await(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    call = tool.call(wrapped, args, kwargs)
-    if call is None:
-        return await wrapped(*args, **kwargs)
-    try:
-        return await call.run_async()
-    except BudgetError:
-        _note(call)
-        raise
-
-
-def _note(call: ToolCall) -> None:
-    """Have the request refused that brings what CrewAI makes of a refusal."""
-    if not call.started:
-        INFERRING.refused(STATE.locate()[0], call.name)
+        for method in ("invoke", "ainvoke"):
+            self.told_tools(self.module.CrewStructuredTool, method, self._tool)

@@ -1,7 +1,8 @@
 """LangChain and LangGraph: tools, and graphs that are agents. Read in langchain-core 1.8.3, langchain 1.4.7 and langgraph 1.2.22.
 
-A graph is an agent where it was made by `create_agent`, or given a name; its name is what LangGraph calls it. `stream` and `astream` are
-what every other way to run a graph goes through. Nodes run in tasks and threads that LangGraph gives a copy of the context.
+A graph is an agent where it was made by `create_agent`, or given a name; its name is what LangGraph calls it. A function that `@entrypoint`
+makes a graph of is one by its own name. `stream` and `astream` are what every other way to run a graph goes through. Nodes run in tasks
+and threads that LangGraph gives a copy of the context.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ def _tool(tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Framework
 
 
 def _agent(graph: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    if not hasattr(graph, "builder"):  # made of a function, by whose name it goes
-        return None
+    if not hasattr(graph, "builder"):  # of an entrypoint, whose function is its one node; else nobody knows what
+        return next(iter(graph.nodes)) if graph.stream_eager and len(graph.nodes) == 1 else None
     config: dict[str, Any] = graph.config or {}
     metadata: dict[str, Any] = config.get("metadata") or {}
     name = _UNNAMED if graph.name is None else graph.name

@@ -7,10 +7,12 @@ runs in another process or machine calls its tools there, where nobody sees them
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Generator
-from contextvars import ContextVar
 from typing import Any, Final
 
+from ravi_otel._enforcement.scope import Scope
+from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import RaviError
 from ravi_otel.integrations._adapter import Adapter
 from ravi_otel.integrations._turns import FrameworkTool, run_generated
@@ -18,7 +20,8 @@ from ravi_otel.integrations._turns import FrameworkTool, run_generated
 _ANSWER: Final = "final_answer"
 """The tool by which a model says that it is done: it ends the agent, and does nothing else."""
 
-_REFUSED: Final[ContextVar[list[RaviError] | None]] = ContextVar("ravi_smolagents_refused", default=None)
+_refusals: Final[weakref.WeakKeyDictionary[Scope, list[RaviError]]] = weakref.WeakKeyDictionary()
+"""By the scope of each agent at work, which threads are given too: the code of an agent runs in one of its own."""
 
 
 class Agents(Adapter):
@@ -45,22 +48,23 @@ def _run(agent: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 def _until_refused(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
     """Yield an agent's steps; end it after the one in which a tool of it was refused."""
-    refused: list[RaviError] = []
+    scope, refused = STATE.locate()[0], list[RaviError]()
+    _refusals[scope] = refused
     take: Callable[[], Any] = steps.__next__
-    while True:
-        token = _REFUSED.set(refused)
-        try:
-            item = take()
-        except StopIteration as end:
-            return end.value
-        finally:
-            _REFUSED.reset(token)
-        try:
-            yield item
-        except GeneratorExit:
-            steps.close()
-            raise
-        take = steps.__next__ if not refused or not _is_step(item) else lambda: steps.throw(refused[0])
+    try:
+        while True:
+            try:
+                item = take()
+            except StopIteration as end:
+                return end.value
+            try:
+                yield item
+            except GeneratorExit:
+                steps.close()
+                raise
+            take = steps.__next__ if not refused or not _is_step(item) else lambda: steps.throw(refused[0])
+    finally:
+        _refusals.pop(scope, None)
 
 
 def _is_step(item: object) -> bool:
@@ -82,7 +86,7 @@ def _call(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...
     try:
         return call.run()
     except RaviError as error:
-        refused = _REFUSED.get()
-        if refused is not None and not call.started:
-            refused.append(error)
+        if not call.started:
+            around = (_refusals.get(each) for each in STATE.locate()[0].upwards())
+            next((each for each in around if each is not None), []).append(error)
         raise

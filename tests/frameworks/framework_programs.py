@@ -29,8 +29,7 @@ class Program:
     """Say what a program does when nothing stops it: so many conversations at once, each of which may begin with a handover.
 
     `tells_results` says that the results of its tools go back to the model as such, and not as text; `follows` that an adapter sees its
-    tools run, and `agents` are those that it works with, by name. Its `tries` are how often it begins anew after
-    an error.
+    tools run, and `agents` are those that it works with, by name.
     """
 
     name: str
@@ -39,7 +38,6 @@ class Program:
     tells_results: bool = True
     follows: bool = False
     handoff: str = HANDOFF
-    tries: int = 1
     agents: tuple[str, ...] = ()
 
     @property
@@ -68,7 +66,7 @@ class Program:
         if kind == "tool_calls":
             if not self.knows_tools:
                 return self.requests
-            return self.conversations + (LIMITS[kind] - self.hands_over) // len(TOOLS) + self.hands_over + self.tries - 1
+            return self.conversations + (LIMITS[kind] - self.hands_over) // len(TOOLS) + self.hands_over
         each = TOKENS if kind == "tokens" else COST
         return math.ceil(round(LIMITS[kind] / each, 6)) + self.conversations - 1
 
@@ -79,14 +77,16 @@ OF_ALL = [
     Program("openai_agents_chat", follows=True, agents=("clerk",)),
     Program("langchain_agent", follows=True, agents=("clerk",)),
     Program("langgraph_stream", follows=True, agents=("clerk",)),
-    Program("autogen_agent"),
+    Program("langgraph_entrypoint", follows=True, agents=("clerk",)),
+    Program("autogen_agent", follows=True, agents=("clerk",)),
     Program("smolagents_agent", tells_results=False, follows=True, agents=("clerk",)),
+    Program("smolagents_code", tells_results=False, follows=True, agents=("clerk",)),
     Program("plain_threads", conversations=3),
     Program("plain_responses", conversations=2),
     Program("plain_workers", conversations=2),
 ]
 OF_OPENAI_2 = [
-    Program("crewai_crew", follows=True, tries=3, agents=("clerk",)),
+    Program("crewai_crew", follows=True, agents=("clerk",)),
     Program("llama_index_agent", follows=True, agents=("clerk",)),
     Program("llama_index_workflow", hands_over=True, follows=True, handoff="handoff", agents=("desk", "clerk")),
 ]
@@ -95,7 +95,7 @@ OF_OPENAI_2 = [
 OLDER = importlib.util.find_spec("crewai") is not None
 ALL = OF_OPENAI_2 if OLDER else OF_ALL
 HERE = ["crewai", "llama-index"] if OLDER else ["langchain", "openai-agents", "pydantic-ai", "smolagents"]
-"""The frameworks of this environment that are followed."""
+"""The frameworks of this environment that are followed, but AutoGen, which looks at the names of agents itself."""
 
 LIMITS = {"requests": 3, "tokens": 3000, "cost": 0.0012, "tool_calls": 3, "agent": 3}
 """By kind; "agent" is one of the requests that the clerk may make."""

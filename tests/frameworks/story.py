@@ -33,6 +33,11 @@ class Story:
         done = self._before(body) + rounds(body)
         with self._lock:
             self._rounds[f"resp_{request.index + 1}"] = done
+        if "<code>" in str(body.get("messages", "")):  # how smolagents has a model write code
+            asks = f'final_answer("{FINAL}")'
+            if done < ROUNDS:
+                asks = f'print(find_parcel(number="P-{done}"))\nprint(ask_harbour(city="Oslo"))'
+            return Text(f"<code>\n{asks}\n</code>", usage=USAGE)
         if done < ROUNDS:
             return ToolCalls([("find_parcel", {"number": f"P-{done}"}), ("ask_harbour", {"city": "Oslo"})], usage=USAGE)
         if "final_answer" in offered:  # how smolagents has a model say that it is done
