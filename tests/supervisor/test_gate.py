@@ -24,6 +24,7 @@ from refund_gate import (
 
 import ravi_otel
 from ravi_otel.errors import ConfigurationError
+from ravi_otel.policy._contracts import ToolOutcome
 from ravi_otel.supervisor import Decision, DecisionKind
 from ravi_otel.supervisor._pending_call import MOST_REVIEWS
 
@@ -215,9 +216,13 @@ def test_the_same_approved_call_cannot_be_admitted_twice(till, run):
     assert gate.admit(request, verdict.arguments).stop_reason == "supervisor_block:not_let_through"
 
 
-def test_a_call_that_was_never_judged_is_not_admitted(till, run):
+def test_a_call_that_was_never_judged_is_neither_admitted_nor_ended(till, run):
     gate = desk_gate(till)
-    assert gate.admit(request_for(SMALL, run), SMALL).stop_reason == "supervisor_block:not_let_through"
+    request = request_for(SMALL, run)
+    refusals = gate.admit(request, SMALL), gate.after(request, {"status": "ok"})
+    assert [each.stop_reason for each in refusals] == ["supervisor_block:not_let_through"] * 2
+    assert gate.audit(request, ToolOutcome("ok", refusals[0])) is None
+    assert gate.calls == ()
 
 
 def test_an_approval_of_another_policy_is_none(till):

@@ -223,9 +223,19 @@ def typed(annotation):
     return ToolSignature.of(tool)
 
 
-def test_an_annotation_that_cannot_be_resolved_takes_nothing():
-    error = refused(typed("NoSuchType"), {"value": 1})
-    assert (error.code, error.argument) == ("unknown_arg_spec", "value")
+@pytest.mark.parametrize(
+    ("annotation", "given", "code"),
+    [
+        ("NoSuchType", 1, "unknown_arg_spec"),
+        (Any, Weird(), "unknown_arg_spec"),
+        (dt.date, 5, "bad_arg_type"),
+        (list[str], [Text("a")], "bad_arg_type"),
+        (dict[int, str], {"01": "a"}, "extra_tool_args"),
+    ],
+)
+def test_a_value_that_its_annotation_does_not_mean_is_refused(annotation, given, code):
+    error = refused(typed(annotation), {"value": given})
+    assert (error.code, error.argument) == (code, "value")
 
 
 def test_further_names_are_taken_where_the_tool_takes_them_but_no_look_alikes():
