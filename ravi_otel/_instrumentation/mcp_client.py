@@ -30,6 +30,7 @@ from ravi_otel._runtime.mcp_sessions import (
     McpServer,
     method_of,
     params_of,
+    read_field,
     read_param,
     with_params,
 )
@@ -242,7 +243,7 @@ class _Sent:
             if self._resend is not None and getattr(getattr(error, "error", None), "code", None) == _HEADER_MISMATCH:
                 self._resend.rejected = (self.name, self.arguments)
             raise
-        if self.call is not None and (getattr(result, "is_error", False) or getattr(result, "isError", False)):
+        if self.call is not None and read_field(result, "is_error", "isError"):
             self.call.failed_as = names.ERROR_TOOL
         return result
 

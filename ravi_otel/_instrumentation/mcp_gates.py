@@ -15,6 +15,7 @@ from typing import Any, Final, Self, cast
 
 from ravi_otel._forksafe import ForkLock
 from ravi_otel._instrumentation.tools import Choice, GateFor
+from ravi_otel._runtime.mcp_sessions import read_field
 from ravi_otel._runtime.tool_call import Refused
 from ravi_otel.errors import ConfigurationError, ToolDeniedError
 from ravi_otel.policy import _checks as checks
@@ -93,7 +94,7 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 def keep_schemas(known: dict[str, Schema], listing: Any) -> None:
     """Note what the tools of a listing take; a server that lists more than anybody calls is heard to the thousandth."""
     for tool in getattr(listing, "tools", None) or ():
-        given = getattr(tool, "inputSchema", None) or getattr(tool, "input_schema", None)
+        given = read_field(tool, "input_schema", "inputSchema")
         schema, name = Schema.read(given), getattr(tool, "name", None)
         if schema is not None and isinstance(name, str) and (name in known or len(known) < _MOST_TOOLS):
             known[name] = schema

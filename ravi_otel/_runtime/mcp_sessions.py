@@ -31,6 +31,7 @@ DISPATCHER: Final = "JSONRPCDispatcher"
 _STDIO: Final = "stdio_client"
 _PORTS: Final = {"http": 80, "https": 443}
 _MOST_ROUNDS: Final = 1_000
+_MISSING: Final = object()
 
 _transports: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
 """What writes requests over HTTP, by the stream that it takes them from."""
@@ -47,6 +48,12 @@ def method_of(request: Any) -> str | None:
 def params_of(request: Any) -> Any:
     """Return with what it is asked."""
     return getattr(request, "root", request).params
+
+
+def read_field(given: Any, name: str, old: str) -> Any:
+    """Return a field of the SDK's by its name in 2.x, or else by the `old` one of 1.x, which fastmcp warns of; None where neither is."""
+    found = getattr(given, name, _MISSING)
+    return getattr(given, old, None) if found is _MISSING else found
 
 
 def read_param(params: Any, name: str) -> Any:
@@ -97,9 +104,9 @@ class McpServer:
 
     def began(self, result: Any) -> None:
         """Note the answer to `initialize`: what writes requests has written the first now, and waits for another."""
-        info = getattr(result, "serverInfo", None) or getattr(result, "server_info", None)
+        info = read_field(result, "server_info", "serverInfo")
         self.name = _text(getattr(info, "name", None))
-        self.protocol_version = _text(getattr(result, "protocolVersion", None) or getattr(result, "protocol_version", None))
+        self.protocol_version = _text(read_field(result, "protocol_version", "protocolVersion"))
         self.is_piped = _is_piped(self._stream)
 
     def goes_on(self, params: Any) -> bool:
