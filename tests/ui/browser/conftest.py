@@ -27,5 +27,7 @@ def browser() -> Iterator[Browser]:
 def looking(browser: Browser, served: Served, request: pytest.FixtureRequest) -> Iterator[Looking]:
     known = Looking(browser, served, **getattr(request, "param", {}))
     yield known
+    found = known.accessible() if known.page.url.startswith(f"{served.origin}/") else []  # wherever the story ended
     known.context.close()
     assert known.complaints() == []
+    assert found == []
