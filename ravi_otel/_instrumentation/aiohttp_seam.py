@@ -51,6 +51,10 @@ class AiohttpCall(HttpCall):
                 changed[name] = str(len(content))
             self._kwargs["headers"] = changed
 
+    def never_left(self, error: BaseException) -> bool:
+        """See `HttpCall.never_left`; a redirect may lead to what cannot be reached, after a request that was."""
+        return self._passed.get(_REQUEST, 0) < self._requests and super().never_left(error)
+
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `CallSender.read`."""
         status = result.status

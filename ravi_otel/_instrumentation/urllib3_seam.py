@@ -29,6 +29,9 @@ _URL, _BODY, _HEADERS, _RETRIES, _TIMEOUT, _PRELOAD = 1, 2, 3, 4, 7, 12
 
 _NOT_GIVEN: Final = object()
 
+_OF_URL: Final = frozenset({"HostChangedError", "LocationValueError"})
+"""What a pool raises of a URL that is another host's, or none."""
+
 _PORTS: Final = {"https": 443, "http": 80}
 _LENGTH: Final = "content-length"
 
@@ -74,6 +77,11 @@ class Urllib3Call(HttpCall):
         own.total = left_s
         self._put(_TIMEOUT, "timeout", own)
         return True
+
+    def never_left(self, error: BaseException) -> bool:
+        """See `HttpCall.never_left`; a redirect may lead to what a pool is not for, after a request that was sent."""
+        redirected = self.connection is not None and not _OF_URL.isdisjoint(cls.__name__ for cls in type(error).__mro__)
+        return not redirected and super().never_left(error)
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `CallSender.read`."""

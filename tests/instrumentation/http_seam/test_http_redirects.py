@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import httpx
 import pytest
+import urllib3
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError
@@ -128,3 +130,29 @@ def test_from_one_model_to_another_is_one_call_with_two_requests(model: Any, sta
         with ravi_otel.run("nightly") as run:
             assert stack.ask(f"http://{host}/v1/chat/completions", **_following(stack))[0] == 200
         assert (run.stats().requests, run.stats().output_tokens) == (2, 80)
+
+
+async def _post(url: str) -> None:
+    async with aiohttp.ClientSession() as session, session.post(url, json=STREAM):
+        pass
+
+
+def _pooled(url: str) -> None:
+    at = urlsplit(url)
+    with urllib3.HTTPConnectionPool(at.hostname or "", at.port) as pool:
+        pool.urlopen("POST", at.path, body=b"{}")
+
+
+@pytest.mark.parametrize("ask", [lambda url: asyncio.run(_post(url)), _pooled], ids=["aiohttp", "urllib3"])
+@pytest.mark.parametrize("leads_to", ["http://127.0.0.1:1/", "http://[::1/"], ids=["nobody", "no URL"])
+def test_a_request_is_paid_for_that_a_redirect_answers_which_leads_nowhere(moved: Any, ask: Callable[[str], None], leads_to: str) -> None:
+    with moved(leads_to) as host:
+        url = f"http://{host}/v1/chat/completions"
+        with pytest.raises(Exception) as without:
+            ask(url)
+        ravi_otel.instrument(formats={host: "openai"})
+        with ravi_otel.run("nightly", limits=["requests=1"]):
+            with pytest.raises(type(without.value)):
+                ask(url)
+            with pytest.raises(BudgetExhaustedError):
+                ask(url)
