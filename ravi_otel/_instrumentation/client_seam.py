@@ -224,18 +224,8 @@ def _read(
     request = Request(method, path, body, host, stream, options.files)
     call = wire_format.call(request)
     if INFERRING.runs or STATE.options.content:
-        read_content(call, wire_format, request)
+        LibraryCall.read_content(call, wire_format, request)
     return ClientCall(wrapped, args, kwargs, SWEEPS.count, options, call, wire_format, request)
-
-
-def read_content(call: Call, wire_format: WireFormat, request: Request) -> None:
-    """Write on the call what its request says, where that is captured, and which results of tools it brings, where some are waited for."""
-    if INFERRING.runs and INFERRING.waiting:
-        with Guarded("results"):  # the call is counted all the same
-            call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
-    if STATE.options.content and not is_redacting():
-        with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
-            call.content = wire_format.asked(request)
 
 
 # -- one call -----------------------------------------------------------------------------------------------------------
@@ -282,6 +272,16 @@ class LibraryCall:
     @abstractmethod
     def carries(self, content: object) -> bool:
         """Whether a request with this content may be the one that is on its way; one nobody can look at may be."""
+
+    @staticmethod
+    def read_content(call: Call, wire_format: WireFormat, request: Request) -> None:
+        """Write on the call what its request says, where that is captured, and which results of tools it brings, where those count."""
+        if INFERRING.runs and INFERRING.waiting:
+            with Guarded("results"):  # the call is counted all the same
+                call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
+        if STATE.options.content and not is_redacting():
+            with Guarded("asked"):  # what cannot be captured is still counted, priced and limited
+                call.content = wire_format.asked(request)
 
     def send(self, live: ModelCall | None) -> Any:
         """See `CallSender.send`."""

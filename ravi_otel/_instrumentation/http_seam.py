@@ -27,7 +27,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ravi_otel._extras import load
-from ravi_otel._instrumentation.client_seam import SENDING, LibraryCall, is_handed_on, read_content
+from ravi_otel._instrumentation.client_seam import SENDING, LibraryCall, is_handed_on
 from ravi_otel._instrumentation.formats.fields import count, get
 from ravi_otel._instrumentation.formats.format import UNREAD, Host, Request, WireFormat, read_body, read_events
 from ravi_otel._instrumentation.http_library import MOST_KEPT, interrupts_lock_holder, is_heavy, read_headers
@@ -222,7 +222,7 @@ class HttpCall(LibraryCall):
             call = found.call(request)
             if not self.request.body and call.generative:  # a form, a file, or what the program makes as it is sent
                 call.unread = True
-            read_content(call, found, request)
+            self.read_content(call, found, request)
             self.format, self.call = found, call
         except Exception as error:
             if from_signal(error):

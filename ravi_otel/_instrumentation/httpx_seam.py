@@ -245,7 +245,7 @@ class HttpxSeam:
         return call if isinstance(call, HttpxCall) and call.sends and call.is_ours(client, request) else None
 
 
-_REDIRECTED: Final[Any] = WeakSet()
+_REDIRECTED: Final[Any] = WeakSet[Any]()
 """Requests to models that redirects have led to, until they are sent."""
 
 

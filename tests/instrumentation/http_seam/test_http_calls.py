@@ -218,7 +218,7 @@ def test_a_body_that_nobody_can_look_at_is_refused_by_a_strict_limit_and_counted
 )
 def test_a_cost_that_openrouter_tells_is_the_calls(model: Any, stack: Any, said: Any, cost: float) -> None:
     used = {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20, **said}
-    told = {"id": "g", "model": "nobody/knows-this", "choices": [], "usage": used}
+    told: dict[str, Any] = {"id": "g", "model": "nobody/knows-this", "choices": [], "usage": used}
     with model(Raw(json.dumps(told).encode())) as asked:
         asked.instrument(providers={asked.host: "openrouter"}, detail="full")
         with ravi_otel.run("nightly") as run:
