@@ -25,3 +25,9 @@ def test_the_table_has_its_day_and_of_each_library_the_version_that_is_installed
     pinned = dict(line.strip().split("==") for line in ASKED.read_text().splitlines() if "==" in line)
     for library, version, *_ in rows()[2:]:
         assert pinned[library] == version
+
+
+def test_the_newest_releases_have_their_day_and_are_those_of_the_same_libraries():
+    told = re.fullmatch(rf"{DAY}: (.+); (?:none|\d+) of its tests failed\.\n", printed("newest"))
+    assert told is not None
+    assert [each.split(" ")[0] for each in told[1].split(", ")] == list(dict.fromkeys(row[0] for row in rows()[2:]))
