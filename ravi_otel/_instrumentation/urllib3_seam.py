@@ -296,9 +296,13 @@ def _argument(args: Any, kwargs: Any, place: int, name: str, default: Any = None
 def _host_of(pool: Any, target: str) -> tuple[ModelHost | None, str]:
     """Return whose host a request goes to, and the path there: a proxy that reads it is given the whole URL."""
     if target[:4].lower() == "http":
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+            port = parts.port or _PORTS.get(parts.scheme.lower())
+        except ValueError:  # which the library refuses itself
+            return None, ""
         path = parts.path + (f"?{parts.query}" if parts.query else "")
-        return MODEL_HOSTS.at(parts.hostname, parts.port or _PORTS.get(parts.scheme.lower())), path
+        return MODEL_HOSTS.at(parts.hostname, port), path
     return MODEL_HOSTS.at(pool.host, pool.port or _PORTS.get(pool.scheme)), target
 
 
