@@ -65,7 +65,7 @@ boards: servers  ## draw the dashboards with Grafana's own packages over six min
 	@sh scripts/boards.sh
 	@$(PY) -m pytest -q -n 0 --timeout 1200 tests/stack/boards
 
-ui: $(READY)  ## build the page of `ravi-otel ui` from ui/ into ravi_otel/ui/static, and print its size
+ui: $(READY)  ## build the page of `ravi-otel ui` from ui/ into ravi_otel/_ui/static, and print its size
 	@sh scripts/ui.sh
 
 ui-test: $(READY)  ## the page in a real browser, at a desk and on a phone, in both themes

@@ -19,16 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import ravi_otel
+from ravi_otel._local.live.client import entries
+from ravi_otel._local.live.open_scopes import OpenScopes
+from ravi_otel._local.live.server import Live
 from ravi_otel.hooks._events import Notice
-from ravi_otel.local.live._client import entries
-from ravi_otel.local.live._open_scopes import OpenScopes
-from ravi_otel.local.live._server import Live
 
 FOLLOWER = """
 import json, sys, time
 from pathlib import Path
-from ravi_otel.local.live._client import Session
-from ravi_otel.local.live._protocol import Happened, LiveError
+from ravi_otel._local.live.client import Session
+from ravi_otel._local.live.protocol import Happened, LiveError
 late = []
 try:
     for told in Session(Path(sys.argv[1]), int(sys.argv[2])).follow():

@@ -28,7 +28,7 @@ import stored_runs
 from pages import printed_into
 from playwright.sync_api import Page, expect, sync_playwright
 
-from ravi_otel.local._store import Store
+from ravi_otel._local.store import Store
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(1, str(ROOT / "tests"))  # after this folder: both have a module of that name
@@ -171,7 +171,7 @@ def open_page(_: Places) -> Iterator[Line]:
 
 def size(_: Places) -> Iterator[Line]:
     """Add up what a browser loads."""
-    files = (ROOT / "ravi_otel" / "ui" / "static").iterdir()
+    files = (ROOT / "ravi_otel" / "_ui" / "static").iterdir()
     total = sum(len(gzip.compress(each.read_bytes(), 9)) for each in files)
     yield "all files of the page, gzipped", "≤ 200 kB", f"{total / 1000:.0f} kB"
 

@@ -22,11 +22,11 @@ from typing import Any
 import openai
 
 import ravi_otel
+from ravi_otel._local.recorder import Recorder
+from ravi_otel._local.store import Store
+from ravi_otel._local.writer import Writer
 from ravi_otel.hooks._events import CallRecord
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.local._recorder import Recorder
-from ravi_otel.local._store import Store
-from ravi_otel.local._writer import Writer
 from ravi_otel.testing import ScriptedLLM, Text
 
 CALLS_A_RUN = 100

@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ravi_otel.local._answers import RunFilter, SpendFilter
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._store import SUMS, TABLES, Store, this_process
+from ravi_otel._local.answers import RunFilter, SpendFilter
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.store import SUMS, TABLES, Store, this_process
 
 DAY_NS = 86_400 * 10**9
 HOUR_NS = 3_600 * 10**9

@@ -419,7 +419,7 @@ def _sink(kept: tuple[Any, ...]) -> Callable[[], Sink] | None:
     """Return what makes the providers' end of the store, which needs the SDK: imported at the first use."""
     if not kept:
         return None
-    return lambda: cast("Sink", load("ravi_otel.local._otlp").Sink.of(kept[0].writer))
+    return lambda: cast("Sink", load("ravi_otel._local.otlp").Sink.of(kept[0].writer))
 
 
 def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:
@@ -428,13 +428,13 @@ def _keeping(around: Surroundings | None, *, content: bool) -> tuple[Any, ...]:
     if store is None and not os.environ.get("RAVI_STORE", "").strip():
         return ()
     launch = None if around is None else around.run.run_id
-    found: tuple[Any, ...] = load("ravi_otel.local._recorder").recorders(store, launch, content=content)
+    found: tuple[Any, ...] = load("ravi_otel._local.recorder").recorders(store, launch, content=content)
     return found
 
 
 def _watching(store: Path | None) -> tuple[Any, ...]:
     """Return the listener by which this process is watched live, from its store; nothing without one."""
-    return load("ravi_otel.local.live._server").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
+    return load("ravi_otel._local.live.server").listeners(store) if store or os.environ.get("RAVI_STORE", "").strip() else ()
 
 
 def _nothing() -> None:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build the page of `ravi-otel ui` into ravi_otel/ui/static: Node is a wheel of this environment, the packages are those of package-lock.json.
+# Build the page of `ravi-otel ui` into ravi_otel/_ui/static: Node is a wheel of this environment, the packages are those of package-lock.json.
 # `sh scripts/ui.sh --check` builds it beside, and compares it with what is committed.
 set -eu
 
@@ -26,7 +26,7 @@ fi
 
 "$ROOT/.venv/bin/python" "$ROOT/scripts/ui_types.py" node_modules/.openapi.json
 node node_modules/openapi-typescript/bin/cli.js node_modules/.openapi.json --output node_modules/.api.d.ts >/dev/null
-place=$ROOT/ravi_otel/ui/static
+place=$ROOT/ravi_otel/_ui/static
 if [ "${1:-}" = --check ]; then
     cmp node_modules/.api.d.ts src/schema.d.ts || fail "src/schema.d.ts is not what the server says: run make ui and commit it."
     place=$(mktemp -d)
@@ -37,7 +37,7 @@ fi
 node node_modules/typescript-native/bin/tsc --noEmit
 node node_modules/vite/bin/vite.js build --logLevel warn --emptyOutDir --outDir "$place"
 if [ "${1:-}" = --check ]; then
-    diff -r "$place" "$ROOT/ravi_otel/ui/static" || fail "ravi_otel/ui/static is not what ui/ builds: run make ui and commit it."
+    diff -r "$place" "$ROOT/ravi_otel/_ui/static" || fail "ravi_otel/_ui/static is not what ui/ builds: run make ui and commit it."
 fi
 size=0
 for file in "$place"/*; do size=$((size + $(gzip -9 -c "$file" | wc -c))); done

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from ravi_otel.ui.app import router
+from ravi_otel._ui.app import router
 
 app = FastAPI(title="ravi-otel ui", version="0")
 app.include_router(router)

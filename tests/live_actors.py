@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ravi_otel.local.live import _client
-from ravi_otel.local.live._protocol import LimitState, ProcessState, RunState, ScopeState, as_fields, read_line, write_line
+from ravi_otel._local.live import client as _client
+from ravi_otel._local.live.protocol import LimitState, ProcessState, RunState, ScopeState, as_fields, read_line, write_line
 
 
 def limit(kind: str = "tokens", used: float = 500, of: float = 1_000, **changes: Any) -> LimitState:

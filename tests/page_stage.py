@@ -16,9 +16,9 @@ import uvicorn
 from live_actors import Actor
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from ravi_otel.ui import _safety
-from ravi_otel.ui._decisions import Inbox
-from ravi_otel.ui.app import Desk, server
+from ravi_otel._ui import safety as _safety
+from ravi_otel._ui.app import Desk, server
+from ravi_otel._ui.decisions import Inbox
 
 AXE = Path(__file__).parents[1] / "ui" / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = "<img src=x onerror=alert(1)>"

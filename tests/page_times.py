@@ -14,7 +14,7 @@ from typing import Any
 
 from playwright.sync_api import Page
 
-from ravi_otel.local._store import SUMS, TABLES, Store
+from ravi_otel._local.store import SUMS, TABLES, Store
 
 SECOND = 10**9
 NOW = 1_790_000_000 * SECOND

@@ -7,11 +7,11 @@ import threading
 import weakref
 from typing import Any
 
+from ravi_otel._local.recorder import contribution
+from ravi_otel._local.store import Sums
+from ravi_otel._local.tree import MOST, Branch, Leaf, RunRecord
 from ravi_otel.hooks._events import CallRecord, LimitEvent, ScopeView, Spend, ToolRecord, Totals
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.local._recorder import contribution
-from ravi_otel.local._store import Sums
-from ravi_otel.local._tree import MOST, Branch, Leaf, RunRecord
 from ravi_otel.policy._limits import NANO
 
 

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ravi_otel.local._recorder import contribution
-from ravi_otel.local._store import SUMS, TABLES, Launch, Store, this_process, written
+from ravi_otel._local.recorder import contribution
+from ravi_otel._local.store import SUMS, TABLES, Launch, Store, this_process, written
 from ravi_otel.policy._usage import Call, Reply, Usage
 
 HOUR_NS = 3_600 * 10**9

@@ -25,7 +25,7 @@ SDK_ROOMS = (
     "_telemetry/providers.py",
     "_telemetry/export/",
     "_telemetry/context_processor.py",
-    "local/",
+    "_local/",
     "testing/",
     "_stack/doctor/telemetry.py",
 )

@@ -14,10 +14,10 @@ import ravi_otel
 from ravi_otel import BudgetExhaustedError
 from ravi_otel._enforcement.ledger.memory import MemoryLedger
 from ravi_otel._enforcement.opening import Opening
+from ravi_otel._local.otlp import Sink
 from ravi_otel._runtime.settings import Surroundings
 from ravi_otel._setup import surround
 from ravi_otel.hooks._listeners import Listener
-from ravi_otel.local._otlp import Sink
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.testing import ScriptedLLM

@@ -8,7 +8,7 @@ import time
 from live_actors import Actor, limit, run, scope
 
 from ravi_otel._cli.top_screen import TopScreen
-from ravi_otel.local.live._client import Watch
+from ravi_otel._local.live.client import Watch
 
 _PATIENCE_S = 30
 

@@ -22,7 +22,7 @@ import opentelemetry.sdk.metrics
 import opentelemetry.sdk.trace  # noqa: F401 - imported for those that are forked
 
 import ravi_otel._cli.entry
-import ravi_otel.local.live._client
+import ravi_otel._local.live.client
 import ravi_otel.testing  # noqa: F401 - as above
 
 assert openai.OpenAI(api_key="any").chat.completions  # the client imports what it has as it is asked for it

@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from ravi_otel._cli.frame import print_columns, print_line, read_duration
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import clean
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._contracts import JsonObject
 from ravi_otel.supervisor import ApprovalAnswer, ApprovalRequest

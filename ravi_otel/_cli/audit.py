@@ -12,8 +12,8 @@ from typing import Any
 import click
 
 from ravi_otel._cli.frame import print_line, print_note
+from ravi_otel._local.wording import clean
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor._audit import AuditEntry, Verified, newest_first, read_entries, verify, verify_all
 

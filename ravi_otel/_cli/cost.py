@@ -13,11 +13,11 @@ import click
 from rich.console import Console
 
 from ravi_otel._cli.frame import between_options, open_queries, print_columns, print_legend, print_note, store_option, whose_options
+from ravi_otel._local.answers import Group, SpendFilter, SpendTable, Spent
+from ravi_otel._local.queries import GROUPINGS
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import clean, count, plain
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._answers import Group, SpendFilter, SpendTable, Spent
-from ravi_otel.local._queries import GROUPINGS
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import clean, count, plain
 from ravi_otel.policy._limits import NANO
 
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")

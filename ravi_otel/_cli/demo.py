@@ -14,19 +14,19 @@ import openai  # noqa: TID253 - the demo is an application
 
 import ravi_otel
 from ravi_otel._cli import support_desk
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.render import console, render
+from ravi_otel._local.store import VARIABLE as STORE
+from ravi_otel._local.store import Store
+from ravi_otel._local.wording import amount, clean, percent
 from ravi_otel._telemetry.content import CAPTURE
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._render import console, render
-from ravi_otel.local._store import VARIABLE as STORE
-from ravi_otel.local._store import Store
-from ravi_otel.local._wording import amount, clean, percent
 from ravi_otel.testing import ScriptedLLM
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ravi_otel.local._tree import RunRecord
+    from ravi_otel._local.tree import RunRecord
 
 _SCRIPTED_MODEL = "gpt-4.1-mini"
 _NO_KEY = "OPENAI_API_KEY is not set: set it to call the real API, or leave out --live to use the scripted model, which needs no key."

@@ -9,9 +9,9 @@ import click
 
 from ravi_otel._cli.frame import open_queries, print_columns, print_legend, print_lost, run_named, store_option
 from ravi_otel._cli.runs import fields_of, outcome, shorten_id, when
-from ravi_otel.local._answers import Comparison, Difference
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import clean, count, money
+from ravi_otel._local.answers import Comparison, Difference
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import clean, count, money
 from ravi_otel.policy._limits import NANO
 
 _HEADS = ("what", "first", "second", "change")

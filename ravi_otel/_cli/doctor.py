@@ -20,12 +20,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ravi_otel._enforcement.ledger.choosing import read_choice
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import plain
 from ravi_otel._stack import files
 from ravi_otel._stack.doctor import Check, Finding, Inputs, State, examine, packages, settings, store, telemetry, worst
 from ravi_otel._stack.doctor import ledger as shared_ledger
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import plain
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False, exists=True)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False, exists=True)

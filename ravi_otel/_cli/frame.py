@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ravi_otel._local.answers import Found, RunFilter, RunRow
+from ravi_otel._local.queries import LEAST_PREFIX, Queries
+from ravi_otel._local.render import console
+from ravi_otel._local.store import Store
+from ravi_otel._local.tree import explained
+from ravi_otel._local.wording import clean, moment, plain
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._answers import Found, RunFilter, RunRow
-from ravi_otel.local._queries import LEAST_PREFIX, Queries
-from ravi_otel.local._render import console
-from ravi_otel.local._store import Store
-from ravi_otel.local._tree import explained
-from ravi_otel.local._wording import clean, moment, plain
 from ravi_otel.policy import _checks as checks
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

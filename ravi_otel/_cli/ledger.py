@@ -22,10 +22,10 @@ from rich.text import Text
 from ravi_otel._cli.frame import print_columns, print_note
 from ravi_otel._enforcement.ledger.operators import MOST_LISTED, Counter, Listing, Named
 from ravi_otel._flow import run_sync
+from ravi_otel._local.render import console
+from ravi_otel._local.shared_budgets import MOST_NAME, Shown, opened
+from ravi_otel._local.wording import clean, percent
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._render import console
-from ravi_otel.local._shared_budgets import MOST_NAME, Shown, opened
-from ravi_otel.local._wording import clean, percent
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._checks import WINDOWS
 from ravi_otel.policy._grammar import parse_limit

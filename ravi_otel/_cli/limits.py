@@ -16,9 +16,9 @@ import click
 from ravi_otel._enforcement.ledger.account import DEFAULT_WARN_AT
 from ravi_otel._extras import load
 from ravi_otel._launch.limits import check_for_run
+from ravi_otel._local.wording import clean
 from ravi_otel._runtime.config import Policy, effective, read_tags, with_ledger
 from ravi_otel._runtime.policy_file import SCHEMA, Sourced
-from ravi_otel.local._wording import clean
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import SPENDS, Admission, Outcome
 

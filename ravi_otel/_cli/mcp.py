@@ -24,15 +24,15 @@ from ravi_otel._cli.mcp_answers import MOST_SENTENCE, MOST_WRITTEN, NOTE
 from ravi_otel._cli.ui import queue_at
 from ravi_otel._extras import load
 from ravi_otel._flow import run_sync
+from ravi_otel._local.answers import Node, RunFilter, SpendFilter
+from ravi_otel._local.live.client import Row, Watch, rows
+from ravi_otel._local.live.protocol import LiveError, ScopeState
+from ravi_otel._local.queries import GROUPINGS, Ordering, Queries
+from ravi_otel._local.shared_budgets import Shown, opened
+from ravi_otel._local.store import Store
+from ravi_otel._local.tree import RunRecord, left_out, nodes_of
+from ravi_otel._local.wording import clean, many, moment
 from ravi_otel.errors import ConfigurationError, MissingExtraError, RaviError
-from ravi_otel.local._answers import Node, RunFilter, SpendFilter
-from ravi_otel.local._queries import GROUPINGS, Ordering, Queries
-from ravi_otel.local._shared_budgets import Shown, opened
-from ravi_otel.local._store import Store
-from ravi_otel.local._tree import RunRecord, left_out, nodes_of
-from ravi_otel.local._wording import clean, many, moment
-from ravi_otel.local.live._client import Row, Watch, rows
-from ravi_otel.local.live._protocol import LiveError, ScopeState
 from ravi_otel.supervisor.approval._queue import RequestStore, open_queue, queue_place
 
 _PATIENCE_S: Final = 1.0

@@ -16,13 +16,13 @@ from typing import Any, Final, Self, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from ravi_otel._cli.runs import ending, is_unseen, outcome
+from ravi_otel._local.answers import CallView, Found, Group, Json, Node, RunRow, Spent, objects_of
+from ravi_otel._local.live.client import Row
+from ravi_otel._local.live.protocol import LimitState
+from ravi_otel._local.shared_budgets import Shown
+from ravi_otel._local.store import Sums
+from ravi_otel._local.wording import UNKNOWN, age, amount, clean, count, money, percent, short_usd
 from ravi_otel.hooks._events import LimitReading
-from ravi_otel.local._answers import CallView, Found, Group, Json, Node, RunRow, Spent, objects_of
-from ravi_otel.local._shared_budgets import Shown
-from ravi_otel.local._store import Sums
-from ravi_otel.local._wording import UNKNOWN, age, amount, clean, count, money, percent, short_usd
-from ravi_otel.local.live._client import Row
-from ravi_otel.local.live._protocol import LimitState
 from ravi_otel.policy._limits import NANO
 from ravi_otel.supervisor.approval._queue import StoredRequest, who_may_decide
 from ravi_otel.supervisor.approval._request import escape, freeze

@@ -9,10 +9,10 @@ from typing import Final
 import click
 
 from ravi_otel._cli.frame import find_store, print_line, print_note, read_duration, read_size, store_option
+from ravi_otel._local.prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Upkeep, Whose
+from ravi_otel._local.store import Store
+from ravi_otel._local.wording import clean
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._prune import MOST_AGE_S, MOST_BYTES, Erased, Pruned, Upkeep, Whose
-from ravi_otel.local._store import Store
-from ravi_otel.local._wording import clean
 from ravi_otel.supervisor.approval._queue import QUEUE_VARIABLE, queue_place
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")

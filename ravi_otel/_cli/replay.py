@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ravi_otel._cli.frame import find_store, named, store_option
+from ravi_otel._local.otlp import SIGNALS, Signal
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.replay import PROTOCOLS, ReplayError, Sent, backend, size
+from ravi_otel._local.replay import replay as send
+from ravi_otel._local.wording import clean, count, many
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._otlp import SIGNALS, Signal
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._replay import PROTOCOLS, ReplayError, Sent, backend, size
-from ravi_otel.local._replay import replay as send
-from ravi_otel.local._wording import clean, count, many
 
 _PATIENCE_S = 1.0
 _UNITS = {"traces": "span", "metrics": "metric point", "logs": "log record"}

@@ -19,15 +19,15 @@ from ravi_otel._instrumentation.uncovered_hosts import is_allowed
 from ravi_otel._launch.launcher import NOT_IN_FORCE, STOPPED, UNKEPT, Launch, Result
 from ravi_otel._launch.plan import MOST_MESSAGES
 from ravi_otel._launch.target import NotFoundError
+from ravi_otel._local.store import Store
+from ravi_otel._local.wording import clean, count
 from ravi_otel._runtime.config import effective, read_tags, with_ledger
 from ravi_otel.errors import BudgetExhaustedError, ConfigurationError
-from ravi_otel.local._store import Store
-from ravi_otel.local._wording import clean, count
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._limits import NANO
 
 if TYPE_CHECKING:
-    from ravi_otel.local._stored_tree import StoredRecord
+    from ravi_otel._local.stored_tree import StoredRecord
 
 
 @click.command(
@@ -201,13 +201,13 @@ def _write(result: Result, to: IO[str], *, as_json: bool) -> None:
         to.write(f"\n{_headline(result)}\n")  # which needs neither the terminal's library nor what reads a run
         return
     kept, run = result.kept.store, result.kept.launch
-    with load("ravi_otel.local._queries").Queries(kept) as queries:
+    with load("ravi_otel._local.queries").Queries(kept) as queries:
         record = queries.record(run)
     if as_json:
         facts = _facts(result, run_facts(kept, record))
         to.write(json.dumps({**facts, **record.as_json()}, allow_nan=False) + "\n")
         return
-    drawing = load("ravi_otel.local._render")
+    drawing = load("ravi_otel._local.render")
     out = drawing.console(to)
     out.print()
     out.print(_headline(result), style="bold", soft_wrap=True)

@@ -22,11 +22,11 @@ from ravi_otel._cli.frame import (
     tag_of,
     whose_options,
 )
+from ravi_otel._local.answers import RunFilter, RunRow
+from ravi_otel._local.queries import Ordering
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import clean, count
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._answers import RunFilter, RunRow
-from ravi_otel.local._queries import Ordering
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import clean, count
 from ravi_otel.policy._limits import NANO
 
 _STYLES: Final = {

@@ -13,11 +13,11 @@ import click
 from ravi_otel._cli.frame import NO_CONTENT, named, open_queries, print_legend, print_line, print_lost, print_note, store_option
 from ravi_otel._cli.run import run_facts
 from ravi_otel._cli.runs import outcome
-from ravi_otel.local._answers import CallView, Json, RunRow, objects_of
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._render import console, render
-from ravi_otel.local._tree import Leaf
-from ravi_otel.local._wording import amount, clean, count, money
+from ravi_otel._local.answers import CallView, Json, RunRow, objects_of
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.render import console, render
+from ravi_otel._local.tree import Leaf
+from ravi_otel._local.wording import amount, clean, count, money
 
 _MOST_NOTES: Final = 20
 _MOST_TEXT: Final = 4_000

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from ravi_otel._cli.doctor import doctor
 from ravi_otel._cli.frame import print_columns, print_note
+from ravi_otel._local.render import console
 from ravi_otel._stack import files, servers
 from ravi_otel._stack.servers import HOST, OVERLAYS, PROFILES, Answer, Plan, port
-from ravi_otel.local._render import console
 
 _WAIT_S: Final = 180.0
 _MOST_WAIT_S: Final = 3_600.0

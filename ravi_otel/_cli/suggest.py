@@ -12,9 +12,9 @@ from typing import Final
 import click
 
 from ravi_otel._cli.frame import between_options, open_queries, print_note, store_option
+from ravi_otel._local.answers import Worked, quantile, rounded_up
+from ravi_otel._local.wording import amount, clean
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local._answers import Worked, quantile, rounded_up
-from ravi_otel.local._wording import amount, clean
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import NANO, Kind, Limit, ScopeKind, format_limit, public_amount
 

@@ -18,12 +18,12 @@ from rich.text import Text
 
 from ravi_otel._cli.frame import find_store, print_note, store_option
 from ravi_otel._extras import load
+from ravi_otel._local import wording
+from ravi_otel._local.live.client import DIRECTORY, Row, Watch, Watched, check_directory, entries, rows
+from ravi_otel._local.live.protocol import LimitState, LiveError, ScopeState, as_fields
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import NONE, clean, plain
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import _wording as wording
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import NONE, clean, plain
-from ravi_otel.local.live._client import DIRECTORY, Row, Watch, Watched, check_directory, entries, rows
-from ravi_otel.local.live._protocol import LimitState, LiveError, ScopeState, as_fields
 
 _PATIENCE_S: Final = 2.0
 _MOST_LINES: Final = 2_000

@@ -31,11 +31,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from ravi_otel._cli.top import Layout, details, process_facts, process_title, scope_title
+from ravi_otel._local.live.client import Row, Session, Watch, Watched, rows
+from ravi_otel._local.live.protocol import LimitState, LiveError, ScopeState
+from ravi_otel._local.render import console
+from ravi_otel._local.wording import clean, plain
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._render import console
-from ravi_otel.local._wording import clean, plain
-from ravi_otel.local.live._client import Row, Session, Watch, Watched, rows
-from ravi_otel.local.live._protocol import LimitState, LiveError, ScopeState
 from ravi_otel.policy._runs import Priority
 
 

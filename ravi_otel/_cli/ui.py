@@ -11,8 +11,8 @@ import click
 
 from ravi_otel._cli.frame import directory_of, is_there, path_of, store_option
 from ravi_otel._extras import load
+from ravi_otel._local.store import Store
 from ravi_otel.errors import ConfigurationError, MissingExtraError
-from ravi_otel.local._store import Store
 from ravi_otel.policy import _checks as checks
 from ravi_otel.supervisor.approval._queue import is_queue_url, queue_place
 
@@ -73,7 +73,7 @@ def ui(  # noqa: PLR0913 - one parameter an option
             raise MissingExtraError(
                 f"{each!r} is missing, which the page needs. Install it with: pip install 'ravi-otel[ui]'", name=each
             ) from error
-    access = load("ravi_otel.ui._safety").access(
+    access = load("ravi_otel._ui.safety").access(
         port=port,
         host=host,
         token_file=token_file,
@@ -82,9 +82,9 @@ def ui(  # noqa: PLR0913 - one parameter an option
         user_header=user_header,
         trusted_proxies=trusted_proxies,
     )
-    app = load("ravi_otel.ui.app")
+    app = load("ravi_otel._ui.app")
     store = Store.place() if place is None else directory_of("--store", place)
-    room = load("ravi_otel.ui._decisions")
+    room = load("ravi_otel._ui.decisions")
     inbox = room.Inbox(queue_place()) if queue is None else room.Inbox(queue_at(queue), named="--queue")
     logs = directory_of("--audit", audit)
     desk = app.Desk(access, store, inbox, logs, jaeger_url, ledger)

@@ -417,7 +417,7 @@ _LOCKING: Final = (
     *(
         "ravi_otel._enforcement",
         "ravi_otel.hooks",
-        "ravi_otel.local",
+        "ravi_otel._local",
         "ravi_otel._pricing",
         "ravi_otel._runtime.model_call",
         "ravi_otel._telemetry",

@@ -18,12 +18,12 @@ from ravi_otel._extras import load
 from ravi_otel._launch import target
 from ravi_otel._launch.plan import SITE, VARIABLE, Counters, Place, Plan, places_of, spell
 from ravi_otel._launch.process import Ended, Program, occupy_standard_descriptors
+from ravi_otel._local.prune import Upkeep
+from ravi_otel._local.store import Launch as Kept
+from ravi_otel._local.store import Outcome, Store
 from ravi_otel._runtime.config import Policy, service_in
 from ravi_otel._version import __version__
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local._prune import Upkeep
-from ravi_otel.local._store import Launch as Kept
-from ravi_otel.local._store import Outcome, Store
 from ravi_otel.policy._limits import Kind, format_limit
 
 STOPPED: Final = 4

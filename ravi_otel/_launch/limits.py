@@ -13,9 +13,9 @@ from ravi_otel._enforcement.ledger.store_ledger import refresh
 from ravi_otel._enforcement.opening import Opening
 from ravi_otel._enforcement.scope import Scope
 from ravi_otel._launch.plan import Counters, Plan, places_of, spell
+from ravi_otel._local.store import limit_fields
 from ravi_otel._runtime.config import Policy
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local._store import limit_fields
 from ravi_otel.policy import _checks as checks
 from ravi_otel.policy._grammar import parse_limit
 from ravi_otel.policy._limits import Limit, ScopeKind

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from ravi_otel._local.wording import clean
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._wording import clean
 
 PARTS: Final = ("collector", "dashboards")
 _NEVER: Final = frozenset({"__pycache__", "source", "tests", "builder.yaml"})

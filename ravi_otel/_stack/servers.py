@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ravi_otel._http import UnansweredError, reason, send
+from ravi_otel._local.wording import clean
 from ravi_otel._stack import files
 from ravi_otel.errors import ConfigurationError, RaviError
-from ravi_otel.local._wording import clean
 
 HOST: Final = "127.0.0.1"
 PROJECT: Final = "ravi-otel"

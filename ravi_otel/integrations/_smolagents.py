@@ -87,6 +87,7 @@ def _call(tool: FrameworkTool, wrapped: Callable[..., Any], args: tuple[Any, ...
         return call.run()
     except RaviError as error:
         if not call.started:
-            around = (_refusals.get(each) for each in STATE.locate()[0].upwards())
-            next((each for each in around if each is not None), []).append(error)
+            kept = next((_refusals[each] for each in STATE.locate()[0].upwards() if each in _refusals), None)
+            if kept is not None:
+                kept.append(error)
         raise

@@ -19,11 +19,10 @@ Install it with `pip install 'ravi-otel[testing]'`.
 from __future__ import annotations
 
 from ravi_otel.testing import otlp
-from ravi_otel.testing.capture import Capture, Event, Point
-from ravi_otel.testing.clock import ManualClock
-from ravi_otel.testing.otlp import OtlpReceiver
-from ravi_otel.testing.replay import Exchange, Recording, ReplayServer, load_recordings
-from ravi_otel.testing.script import (
+from ravi_otel.testing._capture import Capture, Event, Point
+from ravi_otel.testing._clock import ManualClock
+from ravi_otel.testing._replay import Exchange, Recording, ReplayServer, load_recordings
+from ravi_otel.testing._script import (
     Answer,
     Disconnect,
     Failure,
@@ -40,8 +39,9 @@ from ravi_otel.testing.script import (
     UsageSpec,
     Vector,
 )
-from ravi_otel.testing.server import ScriptedLLM, Sent
-from ravi_otel.testing.sockets import Close, Incoming, ScriptedSocket, realtime_events, responses_events
+from ravi_otel.testing._server import ScriptedLLM, Sent
+from ravi_otel.testing._sockets import Close, Incoming, ScriptedSocket, realtime_events, responses_events
+from ravi_otel.testing.otlp import OtlpReceiver
 
 __all__ = [
     "Answer",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ravi_otel._extras import load
-from ravi_otel.local._otlp import Signal
-from ravi_otel.testing.loopback import Loopback, Message, Receive, Send, body_of, respond
+from ravi_otel._local.otlp import Signal
+from ravi_otel.testing._loopback import Loopback, Message, Receive, Send, body_of, respond
 
 _COLLECTOR = "opentelemetry.proto.collector"
 _KINDS = ("unspecified", "internal", "server", "client", "producer", "consumer")

@@ -14,16 +14,16 @@ from team_stage import lead_of
 
 import ravi_otel
 from ravi_otel import HookEvent, HookManager, Priority, SpawnBudget, SpawnTracker
+from ravi_otel._local.store import Store
 from ravi_otel._telemetry import names
 from ravi_otel.agents import AgentContext, Flow, OrchestratorAgent, ReActAgent, SubAgentConfig, build_supervisor, handoff, run_agent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import InputGuardrail, agent_middleware
 from ravi_otel.errors import LLMTimeout, MiddlewareTermination, StopRun
-from ravi_otel.local._store import Store
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.supervisor import Budget, CallbackApprover, Decision, DecisionKind
 from ravi_otel.testing import Capture, Failure, Text, ToolCalls
-from ravi_otel.testing.script import FINAL
+from ravi_otel.testing._script import FINAL
 
 DONE = Text("done", usage=(10, 5))
 LONG = os.environ.get("RAVI_LONG")

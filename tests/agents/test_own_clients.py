@@ -13,7 +13,7 @@ from ravi_otel.agents.middleware import Cache, ModelFallback, chat_middleware
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Usage
 from ravi_otel.testing import Text, ToolCalls
-from ravi_otel.testing.script import Vector
+from ravi_otel.testing._script import Vector
 
 
 def fresh(base):

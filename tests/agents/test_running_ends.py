@@ -14,7 +14,7 @@ from ravi_otel.agents import AgentContext, ReActAgent, run_agent
 from ravi_otel.agents.history import MemoryHistory
 from ravi_otel.policy._contracts import ChatMessage
 from ravi_otel.testing import Failure, Text, ToolCalls
-from ravi_otel.testing.script import FINAL
+from ravi_otel.testing._script import FINAL
 
 
 def double(x: int) -> int:

@@ -11,7 +11,7 @@ from ravi_otel.agents import AgentContext, ReActAgent
 from ravi_otel.agents.history import HistoryError, MemoryHistory
 from ravi_otel.agents.middleware import InputGuardrail
 from ravi_otel.testing import Failure, Text, ToolCalls
-from ravi_otel.testing.script import FINAL
+from ravi_otel.testing._script import FINAL
 
 
 def double(x: int) -> int:

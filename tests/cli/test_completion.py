@@ -8,7 +8,7 @@ import warm_starts
 from click.testing import CliRunner
 
 from ravi_otel._cli.entry import COMMANDS, commands
-from ravi_otel.local._queries import GROUPINGS
+from ravi_otel._local.queries import GROUPINGS
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 import warm_starts
 
 from ravi_otel._cli.support_desk import answer
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._store import Store
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
 
 BLOCKED = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['ravi-otel', 'demo']; from ravi_otel._cli import main; main()"

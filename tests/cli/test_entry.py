@@ -120,7 +120,7 @@ def test_a_working_directory_that_is_gone_is_one_sentence(tmp_path):
     assert "the working directory cannot be found" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["ravi_otel._cli.entry", "ravi_otel._cli.runs", "ravi_otel.local._queries"])
+@pytest.mark.parametrize("where", ["ravi_otel._cli.entry", "ravi_otel._cli.runs", "ravi_otel._local.queries"])
 def test_an_interrupt_is_quiet_wherever_it_comes(where, tmp_path):
     program = f"""
 import sys

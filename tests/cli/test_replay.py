@@ -11,7 +11,7 @@ from stored_runs import Shelf
 
 from ravi_otel._cli.entry import Commands
 from ravi_otel._cli.replay import _progress, replay
-from ravi_otel.local import _otlp
+from ravi_otel._local import otlp as _otlp
 from ravi_otel.testing import OtlpReceiver
 
 

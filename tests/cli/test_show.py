@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ravi_otel.local._store import TABLES
+from ravi_otel._local.store import TABLES
 
 CALLS = TABLES["calls"]
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from live_actors import Actor, limit, run, scope
 
 from ravi_otel._cli.entry import commands
-from ravi_otel.local._store import Store
-from ravi_otel.local.live import _client
+from ravi_otel._local.live import client as _client
+from ravi_otel._local.store import Store
 
 PROGRAM = """
 import openai, sys, ravi_otel

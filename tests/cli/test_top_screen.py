@@ -14,7 +14,7 @@ from textual.color import Color
 from top_seats import actors, seated, tree
 
 from ravi_otel._cli.top_screen import Tree
-from ravi_otel.local._store import Store
+from ravi_otel._local.store import Store
 
 pytestmark = pytest.mark.anyio
 

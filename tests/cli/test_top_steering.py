@@ -9,7 +9,7 @@ from live_actors import limit, run, scope
 from top_seats import actors, seated, tree
 
 from ravi_otel._cli.top_screen import Confirm, RaiseLimit
-from ravi_otel.local._store import Store
+from ravi_otel._local.store import Store
 
 pytestmark = pytest.mark.anyio
 

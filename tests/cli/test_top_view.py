@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from live_actors import limit, run, scope
 
 from ravi_otel._cli.top import Layout
+from ravi_otel._local import wording
+from ravi_otel._local.live.client import Session, Watched, rows
+from ravi_otel._local.live.protocol import ProcessState
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import _wording as wording
-from ravi_otel.local.live._client import Session, Watched, rows
-from ravi_otel.local.live._protocol import ProcessState
 
 NUMBER = re.compile(r"[$>]*[\d.,]*\d[\d.,]*[A-Za-z%]*")
 COUNTS = st.integers(0, 2**63 - 1) | st.integers(0, 3_000_000)

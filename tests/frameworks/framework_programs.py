@@ -14,7 +14,7 @@ from pathlib import Path
 
 from story import COST, HANDOFF, REQUESTS, ROUNDS, TOKENS, TOOLS, Story
 
-from ravi_otel.local import _otlp
+from ravi_otel._local import otlp as _otlp
 from ravi_otel.testing import ScriptedLLM
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "launch"))

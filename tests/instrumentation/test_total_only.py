@@ -18,8 +18,8 @@ from rich.console import Console
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager, token_limit
 from ravi_otel._instrumentation.formats.media import Images, image_usage, transcript_usage
+from ravi_otel._local.render import render
 from ravi_otel.agents import ReActAgent
-from ravi_otel.local._render import render
 from ravi_otel.policy._contracts import ChatMessage, Generation
 from ravi_otel.policy._usage import Call, Usage
 from ravi_otel.testing import Capture, Picture, Raw, ScriptedLLM, Sound, Text

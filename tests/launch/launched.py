@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for the command beside the
 import warm_starts
 from google.protobuf.json_format import MessageToDict
 
-from ravi_otel.local._otlp import request
+from ravi_otel._local.otlp import request
 
 PROGRAMS = Path(__file__).parent / "programs"
 REPORT = "ravi-otel: "

@@ -12,9 +12,9 @@ import pytest
 from recorded import Record
 from rich.console import Console
 
+from ravi_otel._local.render import render
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._events import CallRecord, LimitEvent, LimitReading, RetryRecord, Spend, ToolRecord
-from ravi_otel.local._render import render
 from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._usage import Call, Reply, Usage

@@ -11,8 +11,8 @@ import pytest
 from recorded import Record, as_json
 
 import ravi_otel
+from ravi_otel._local.tree import Leaf
 from ravi_otel._runtime.background_calls import AWAITED
-from ravi_otel.local._tree import Leaf
 from ravi_otel.testing import Capture, Raw, ScriptedLLM, Text
 
 USAGE = {"input_tokens": 11, "output_tokens": 7, "total_tokens": 18}

@@ -33,7 +33,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from opentelemetry.trace.span import NonRecordingSpan
 
 import ravi_otel
-from ravi_otel.local import _otlp
+from ravi_otel._local import otlp as _otlp
 from ravi_otel.testing import ScriptedLLM, Text
 
 RESOURCE = Resource.create({"service.name": "desk", "n": 3, "half": 0.5}, "https://example.org/resource")

@@ -12,9 +12,9 @@ from approval_desk import desk, requested
 from kept_by import rows, run
 from stored_runs import Shelf
 
+from ravi_otel._local.prune import Upkeep
+from ravi_otel._local.store import Store, this_process
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._prune import Upkeep
-from ravi_otel.local._store import Store, this_process
 from ravi_otel.supervisor.approval._queue import seal_of
 
 DAY_S = 24 * 3600
@@ -158,7 +158,7 @@ def test_no_byte_is_left_of_whom_limits_counted_by_and_sessions_were_named_after
 
 
 def test_while_somebody_reads_the_file_it_is_said_that_bytes_may_be_left(store, monkeypatch):
-    monkeypatch.setattr("ravi_otel.local._store._PATIENCE_S", 0.1)
+    monkeypatch.setattr("ravi_otel._local.store._PATIENCE_S", 0.1)
     reader = store.connect()
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM runs").fetchone()

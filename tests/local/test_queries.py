@@ -9,10 +9,10 @@ import time
 import pytest
 from stored_runs import HOUR_NS, Shelf
 
+from ravi_otel._local.answers import RunFilter, SpendFilter
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.wording import matching, moment
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local._answers import RunFilter, SpendFilter
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._wording import matching, moment
 
 NOW = time.time_ns()
 

@@ -139,4 +139,4 @@ def test_outer_scopes_come_before_inner_ones(story):
 def test_importing_the_package_does_not_import_the_report_or_the_command_line():
     program = "import sys, ravi_otel; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert [name for name in done.stdout.split() if name.startswith(("rich", "click", "ravi_otel.local", "ravi_otel._cli"))] == []
+    assert [name for name in done.stdout.split() if name.startswith(("rich", "click", "ravi_otel._local", "ravi_otel._cli"))] == []

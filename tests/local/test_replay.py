@@ -32,11 +32,12 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
+from ravi_otel._local import otlp as _otlp
+from ravi_otel._local import replay as _replay
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.replay import Backend, ReplayError, Sent, backend
+from ravi_otel._local.store import Store
 from ravi_otel.errors import ConfigurationError
-from ravi_otel.local import _otlp, _replay
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._replay import Backend, ReplayError, Sent, backend
-from ravi_otel.local._store import Store
 from ravi_otel.testing import OtlpReceiver, ScriptedLLM, Text
 
 ROOT = Path(__file__).parents[2]
@@ -227,7 +228,7 @@ def test_of_a_run_is_sent_what_is_its_own_and_of_a_launch_what_any_of_its_proces
 
 
 def test_requests_are_not_larger_than_they_may_be(run, receiver, monkeypatch):
-    monkeypatch.setattr("ravi_otel.local._replay._BATCH_BYTES", 100_000)
+    monkeypatch.setattr("ravi_otel._local.replay._BATCH_BYTES", 100_000)
     tell(run, 1_000, text="x" * 500)
     sent = replay(run, Backend(receiver.url))
     assert len(receiver.spans) == 1_000
@@ -434,7 +435,7 @@ def test_an_answer_that_is_no_http_is_one_sentence_of_visible_characters(run, sa
 
 
 def test_a_connection_that_breaks_after_one_that_worked_is_tried_again(run, monkeypatch):
-    monkeypatch.setattr("ravi_otel.local._replay._BATCH_BYTES", 1_000)
+    monkeypatch.setattr("ravi_otel._local.replay._BATCH_BYTES", 1_000)
     tell(run, 300)
     waits: list[float] = []
     with Answering(b"", then_cut=1) as server, pytest.raises(ReplayError, match=r"cannot be reached: .* Tried 5 times") as caught:

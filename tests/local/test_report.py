@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from recorded import Record, as_json
 from rich.cells import cell_len
 
+from ravi_otel._local.wording import amount, clean, count, milliseconds, money, percent
 from ravi_otel.hooks._events import Spend
-from ravi_otel.local._wording import amount, clean, count, milliseconds, money, percent
 from ravi_otel.policy._limits import ScopeKind
 
 HOSTILE = {

@@ -14,10 +14,10 @@ from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel import token_limit
-from ravi_otel.local import _recorder
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._render import console, render
-from ravi_otel.local._store import Store
+from ravi_otel._local import recorder as _recorder
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.render import console, render
+from ravi_otel._local.store import Store
 from ravi_otel.testing import Failure, ScriptedLLM, Text
 
 CHAT = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Where is my order?"}], "max_tokens": 100}

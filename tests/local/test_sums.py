@@ -9,8 +9,8 @@ import time
 import pytest
 from kept_by import run
 
-from ravi_otel.local._queries import GROUPINGS, Queries
-from ravi_otel.local._store import Store
+from ravi_otel._local.queries import GROUPINGS, Queries
+from ravi_otel._local.store import Store
 
 WORK = """
 import collections, json, random

@@ -10,7 +10,7 @@ from recorded import Record
 
 import ravi_otel
 from ravi_otel import AgentPausedError, Priority, SpawnBudget
-from ravi_otel.local._render import console, render, render_scopes
+from ravi_otel._local.render import console, render, render_scopes
 
 
 @ravi_otel.tool

@@ -13,9 +13,9 @@ import time
 import pytest
 from kept_by import environment, rows, run, started
 
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._store import Store
-from ravi_otel.local._writer import Writer
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.store import Store
+from ravi_otel._local.writer import Writer
 from ravi_otel.testing import ScriptedLLM, Text
 
 MANY = """

@@ -14,7 +14,7 @@ from recorded import Record, as_json
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, ExecutionTracker, HookEvent, HookManager
-from ravi_otel.local._render import console, render
+from ravi_otel._local.render import console, render
 from ravi_otel.testing import Capture, Text
 
 

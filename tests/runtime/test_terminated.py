@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 import warm_starts
 
+from ravi_otel._local import otlp as _otlp
+from ravi_otel._local.queries import Queries
+from ravi_otel._local.store import Store
 from ravi_otel._runtime.stopping import UnderWay, end_under_way
-from ravi_otel.local import _otlp
-from ravi_otel.local._queries import Queries
-from ravi_otel.local._store import Store
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """

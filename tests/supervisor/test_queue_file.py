@@ -264,7 +264,7 @@ def test_the_environment_says_where_it_is(environ, expected):
 
 
 def test_the_directory_is_a_store_for_runs_as_well(tmp_path):
-    from ravi_otel.local._store import Store
+    from ravi_otel._local.store import Store
 
     request = requested()
     desk(tmp_path / ".ravi" / "approvals.db").enter(request, seal_of(request))

@@ -15,8 +15,8 @@ import pytest
 import warm_starts
 from google.protobuf.json_format import MessageToDict
 
-from ravi_otel.local._otlp import request
-from ravi_otel.local._store import Store
+from ravi_otel._local.otlp import request
+from ravi_otel._local.store import Store
 from ravi_otel.testing import OtlpReceiver
 
 ROOT = Path(__file__).parents[2]
@@ -33,9 +33,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from ravi_otel.hooks._events import CallRecord, LimitEvent
-from ravi_otel.local._otlp import Sink
-from ravi_otel.local._store import Store
-from ravi_otel.local._writer import Writer
+from ravi_otel._local.otlp import Sink
+from ravi_otel._local.store import Store
+from ravi_otel._local.writer import Writer
 from ravi_otel.policy._runs import ScopeFacts
 from ravi_otel.policy._limits import ScopeKind
 from ravi_otel.policy._usage import Call

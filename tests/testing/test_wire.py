@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ravi_otel.testing import Disconnect, Exchange, Raw, ReplayServer, Request, Text, ToolCalls
-from ravi_otel.testing.wire.payload import pieces
-from ravi_otel.testing.wire.router import objection, render
+from ravi_otel.testing._wire.payload import pieces
+from ravi_otel.testing._wire.router import objection, render
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

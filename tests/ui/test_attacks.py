@@ -17,10 +17,10 @@ from page_client import JSON, Client, raw
 from page_stage import serving
 from stored_runs import Shelf
 
+from ravi_otel._ui.app import router
+from ravi_otel._ui.safety import access
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.approval._queue import seal_of
-from ravi_otel.ui._safety import access
-from ravi_otel.ui.app import router
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_a_body_that_cannot_be_read_is_told_in_one_sentence(inside, served, body
 
 
 def test_a_connection_that_asks_for_nothing_is_ended(served, monkeypatch):
-    monkeypatch.setattr("ravi_otel.ui.app._HEAD_S", 0.05)
+    monkeypatch.setattr("ravi_otel._ui.app._HEAD_S", 0.05)
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as silent:
         assert silent.recv(1) == b""
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as slow:
@@ -129,7 +129,7 @@ def test_a_connection_that_asks_for_nothing_is_ended(served, monkeypatch):
 
 
 def test_a_body_that_does_not_come_is_waited_for_no_longer_than_it_may_take(inside, served, monkeypatch):
-    monkeypatch.setattr("ravi_otel.ui._safety._BODY_S", 0.05)
+    monkeypatch.setattr("ravi_otel._ui.safety._BODY_S", 0.05)
     head = f"POST /api/commands HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {inside.cookie}\r\nOrigin: {served.origin}\r\n"
     answer = raw(served, f"{head}X-Ravi-Token: {inside.token()}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n", b"{")
     assert answer.startswith(b"HTTP/1.1 408 ")
@@ -313,7 +313,7 @@ def test_a_program_can_be_steered_at_once_when_a_page_has_begun_to_listen(inside
 
 
 def test_a_page_that_has_nothing_to_hear_is_told_that_somebody_is_there(inside, served, monkeypatch):
-    monkeypatch.setattr("ravi_otel.ui._live._ALIVE_S", 0.01)
+    monkeypatch.setattr("ravi_otel._ui.live._ALIVE_S", 0.01)
     stream = Stream(served, inside.cookie)
     stream.next()
     assert stream.next("alive").strip() == "-"

@@ -16,7 +16,7 @@ from page_client import Client
 from stored_runs import Shelf
 
 from ravi_otel._cli.entry import commands
-from ravi_otel.local.live._protocol import MOST_REFUSALS, LiveEvent
+from ravi_otel._local.live.protocol import MOST_REFUSALS, LiveEvent
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from page_client import JSON, Client
 from page_stage import serving
 
 from ravi_otel._cli.entry import commands
+from ravi_otel._ui.safety import access
 from ravi_otel.errors import ConfigurationError
 from ravi_otel.supervisor.approval._queue import current_login, seal_of
-from ravi_otel.ui._safety import access
 
 
 @pytest.fixture
@@ -478,8 +478,8 @@ def test_the_command_refuses_what_would_open_it_to_others(tmp_path: Path, option
 def test_a_damaged_page_is_told_in_one_sentence(tmp_path, monkeypatch):
     from importlib import resources
 
-    from ravi_otel.ui import app
-    from ravi_otel.ui._decisions import Inbox
+    from ravi_otel._ui import app
+    from ravi_otel._ui.decisions import Inbox
 
     monkeypatch.setattr(resources, "files", lambda _: tmp_path)
     (tmp_path / "static").mkdir()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from ravi_otel._forksafe import without_signals
-from ravi_otel.local._wording import clean
+from ravi_otel._local.wording import clean
 
 State = Literal["well", "odd", "broken", "left_out"]
 """`odd` works, and may not be what is wanted; `broken` loses telemetry or leaves a limit unkept; `left_out` was not looked at."""

@@ -23,10 +23,10 @@ from ravi_otel._enforcement.ledger.redis.url import Address, Host
 from ravi_otel._enforcement.ledger.sqlite.file import APPLICATION, FORMAT
 from ravi_otel._enforcement.ledger.store_failures import StoreError
 from ravi_otel._flow import run_sync
+from ravi_otel._local.wording import clean
 from ravi_otel._sqlite import connect
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel.errors import MissingExtraError, RaviError
-from ravi_otel.local._wording import clean
 
 _ROUNDS: Final = 20
 

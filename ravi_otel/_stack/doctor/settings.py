@@ -17,6 +17,7 @@ from typing import Final
 from ravi_otel._enforcement.ledger.choosing import LEASE, lease_of
 from ravi_otel._enforcement.ledger.choosing import VARIABLE as LEDGER
 from ravi_otel._extras import load
+from ravi_otel._local.wording import clean
 from ravi_otel._runtime.config import effective
 from ravi_otel._stack import files
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
@@ -24,7 +25,6 @@ from ravi_otel._stack.doctor.ledger import file_system
 from ravi_otel._telemetry.export.spool import SPOOL, SPOOL_AGE_S, SPOOL_BYTES
 from ravi_otel.carrier._configuration import BAGGAGE, KEYS, NAMES, TO, TRUST, check_configuration
 from ravi_otel.errors import RaviError
-from ravi_otel.local._wording import clean
 from ravi_otel.policy._limits import Kind
 
 OURS: Final = frozenset(

@@ -14,11 +14,11 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from ravi_otel._http import UnansweredError, send
+from ravi_otel._local.wording import clean
 from ravi_otel._stack import files, servers
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel._stack.servers import HOST, port
 from ravi_otel.errors import RaviError
-from ravi_otel.local._wording import clean
 
 _ANSWERS_WITHIN_S: Final = 3.0
 _MOST_READ: Final = 4_000_000

@@ -12,10 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from ravi_otel._local.store import Store
+from ravi_otel._local.wording import clean
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel.errors import RaviError
-from ravi_otel.local._store import Store
-from ravi_otel.local._wording import clean
 
 _LARGE_BYTES: Final = 2_000_000_000
 _LOW_BYTES: Final = 100_000_000

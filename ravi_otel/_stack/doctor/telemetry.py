@@ -22,11 +22,11 @@ from opentelemetry.trace import set_span_in_context
 from ravi_otel._extras import load
 from ravi_otel._forksafe import without_signals
 from ravi_otel._http import reason
+from ravi_otel._local.wording import clean
 from ravi_otel._stack.doctor import Finding, Inputs, broken, left_out, odd, well
 from ravi_otel._stack.doctor.stack import Sent, examine_stack
 from ravi_otel._version import __version__
 from ravi_otel.errors import MissingExtraError
-from ravi_otel.local._wording import clean
 
 Signal = Literal["traces", "metrics", "logs"]
 SIGNALS: Final[tuple[Signal, ...]] = ("traces", "metrics", "logs")

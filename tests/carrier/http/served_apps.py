@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 
 import ravi_otel
 from ravi_otel.testing import ScriptedLLM, Text
-from ravi_otel.testing.loopback import Loopback
+from ravi_otel.testing._loopback import Loopback
 
 ASK: dict[str, Any] = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 40}
 

@@ -17,7 +17,7 @@ from ravi_otel._instrumentation.formats.dialects import Dialect, format_for_requ
 from ravi_otel._instrumentation.formats.format import Host, Request, WireFormat, read_body, read_events
 from ravi_otel._instrumentation.formats.framing import Framing
 from ravi_otel.policy._usage import Asked, Call, Reply, ToolUse, Usage
-from ravi_otel.testing.wire.payload import aws_event
+from ravi_otel.testing._wire.payload import aws_event
 
 Body = dict[str, Any]
 HELLO = [{"type": "text", "content": "Hello"}]

@@ -10,7 +10,7 @@ from client_walk import arguments
 from operations import find
 from seen import got
 
-from ravi_otel.testing.sockets import Incoming, ScriptedSocket, realtime_events, responses_events
+from ravi_otel.testing._sockets import Incoming, ScriptedSocket, realtime_events, responses_events
 
 _MOST_EVENTS = 20
 _ENDS = ("response.done", "response.completed")

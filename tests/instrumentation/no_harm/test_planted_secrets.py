@@ -25,8 +25,8 @@ from operations import Operation, present
 from seen import forget, got
 
 import ravi_otel
+from ravi_otel._local import otlp as _otlp
 from ravi_otel._runtime.stopping import drain
-from ravi_otel.local import _otlp
 from ravi_otel.testing import Capture
 
 WANTED = int(os.environ.get("RAVI_LONG", "0") or 0)

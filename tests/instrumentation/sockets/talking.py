@@ -10,7 +10,7 @@ import pytest
 
 from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import Incoming, Played, ScriptedSocket
+from ravi_otel.testing._sockets import Incoming, Played, ScriptedSocket
 
 HAS_RESPONSES = hasattr(importlib.import_module("openai.resources.responses.responses").Responses, "connect")
 USER = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}

@@ -13,7 +13,7 @@ from talking import CREATE, QUIET, SESSION, Talk, answering, got, needs_response
 import ravi_otel
 from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import Close, ScriptedSocket, realtime_events
+from ravi_otel.testing._sockets import Close, ScriptedSocket, realtime_events
 
 pytestmark = QUIET
 

@@ -13,7 +13,7 @@ import ravi_otel
 from ravi_otel._instrumentation.socket_seam import Unread, read_message
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
+from ravi_otel.testing._sockets import ScriptedSocket, realtime_events
 
 pytestmark = QUIET
 TEXT = json.dumps(CREATE)

@@ -13,7 +13,7 @@ from talking import CREATE, QUIET, Talk, answering, got, manager_class, play, sp
 import ravi_otel
 from ravi_otel._instrumentation.client_packages import SOCKETS
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
+from ravi_otel.testing._sockets import ScriptedSocket, realtime_events
 
 pytestmark = QUIET
 

@@ -15,7 +15,7 @@ from ravi_otel._instrumentation.streams import LONGEST_IDLE_NS, OPEN, abandon_op
 from ravi_otel._runtime.state import STATE
 from ravi_otel._runtime.stopping import drain
 from ravi_otel.testing import Capture, ManualClock, Text
-from ravi_otel.testing.sockets import ScriptedSocket, realtime_events
+from ravi_otel.testing._sockets import ScriptedSocket, realtime_events
 
 pytestmark = QUIET
 

@@ -10,7 +10,7 @@ from talking import CREATE, QUIET, Talk, got, play
 import ravi_otel
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import ScriptedSocket
+from ravi_otel.testing._sockets import ScriptedSocket
 
 pytestmark = QUIET
 

@@ -13,7 +13,7 @@ from ravi_otel._runtime.stopping import drain
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._listeners import Listener
 from ravi_otel.testing import Capture
-from ravi_otel.testing.sockets import ScriptedSocket, realtime_events, responses_events
+from ravi_otel.testing._sockets import ScriptedSocket, realtime_events, responses_events
 
 pytestmark = QUIET
 

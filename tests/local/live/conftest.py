@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from listing import sessions
 
 import ravi_otel
-from ravi_otel.local.live._server import Live
+from ravi_otel._local.live.server import Live
 from ravi_otel.testing import ScriptedLLM, Text
 
 MODEL = "gpt-4o-mini"

@@ -1,7 +1,7 @@
 """Who answers in a store: for tests that speak to whatever process is there."""
 
-from ravi_otel.local.live._client import Session, entries, sweep
-from ravi_otel.local.live._protocol import LiveError
+from ravi_otel._local.live.client import Session, entries, sweep
+from ravi_otel._local.live.protocol import LiveError
 
 
 def sessions(store):

@@ -10,9 +10,9 @@ import pytest
 from listing import sessions
 
 import ravi_otel
-from ravi_otel.local.live import _client
-from ravi_otel.local.live._client import Entry, Session, entry_at, make
-from ravi_otel.local.live._protocol import CommandError, LiveError, as_fields, read_state, state_line
+from ravi_otel._local.live import client as _client
+from ravi_otel._local.live.client import Entry, Session, entry_at, make
+from ravi_otel._local.live.protocol import CommandError, LiveError, as_fields, read_state, state_line
 
 LIMIT = {"kind": "tokens", "used": 1, "held": 0, "limit": 2, "ratio": 0.5, "unit": "{token}"}
 SCOPE = {

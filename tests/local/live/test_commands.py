@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import ravi_otel
 from ravi_otel import AgentPausedError, BudgetExhaustedError, CancellationError, Priority, SpawnBudget
-from ravi_otel.local.live import _server
-from ravi_otel.local.live._client import Peer
-from ravi_otel.local.live._protocol import MOST_REQUEST, CommandError
+from ravi_otel._local.live import server as _server
+from ravi_otel._local.live.client import Peer
+from ravi_otel._local.live.protocol import MOST_REQUEST, CommandError
 from ravi_otel.supervisor import AuditLog, Gate
 from ravi_otel.supervisor._audit import read_entries, verify_all
 

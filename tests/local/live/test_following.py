@@ -15,10 +15,10 @@ import pytest
 
 import ravi_otel
 from ravi_otel import BudgetExhaustedError, SpawnBudget
-from ravi_otel.local.live import _server
-from ravi_otel.local.live._client import Session, Watch
-from ravi_otel.local.live._open_scopes import OpenScopes
-from ravi_otel.local.live._protocol import Happened, LiveError, ProcessState
+from ravi_otel._local.live import server as _server
+from ravi_otel._local.live.client import Session, Watch
+from ravi_otel._local.live.open_scopes import OpenScopes
+from ravi_otel._local.live.protocol import Happened, LiveError, ProcessState
 from ravi_otel.policy._limits import place_of
 
 

@@ -16,10 +16,11 @@ import warm_starts
 from listing import sessions
 
 import ravi_otel
-from ravi_otel.local import _store
-from ravi_otel.local.live import _client, _server
-from ravi_otel.local.live._client import Entry
-from ravi_otel.local.live._server import Live, Server
+from ravi_otel._local import store as _store
+from ravi_otel._local.live import client as _client
+from ravi_otel._local.live import server as _server
+from ravi_otel._local.live.client import Entry
+from ravi_otel._local.live.server import Live, Server
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = """
@@ -132,7 +133,7 @@ def test_a_forked_child_is_watched_at_its_own_socket_and_never_answers_at_its_pa
 @pytest.mark.parametrize("environment", [{}, {"RAVI_LIVE": "off"}, {"RAVI_LIVE": "perhaps"}], ids=["no store", "off", "neither"])
 def test_without_a_store_or_switched_off_nothing_is_started_and_nothing_imported(store, environment):
     named = {"RAVI_STORE": str(store), **environment} if environment else {}
-    work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel.local.live._server' in sys.modules)"
+    work = "import threading; print([t.name for t in threading.enumerate()], 'ravi_otel._local.live.server' in sys.modules)"
     with Started(work, warm=False, **named) as program:
         out, err, status = program.go_on()
     assert status == 0

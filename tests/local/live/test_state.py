@@ -12,11 +12,11 @@ from openai import OpenAI
 import ravi_otel
 from ravi_otel import Priority, SpawnBudget
 from ravi_otel._enforcement.engine import Engine
+from ravi_otel._local.live import open_scopes as _open_scopes
+from ravi_otel._local.live.server import Live
 from ravi_otel._runtime.state import STATE
 from ravi_otel.errors import BudgetExhaustedError
 from ravi_otel.hooks._listeners import Listeners
-from ravi_otel.local.live import _open_scopes
-from ravi_otel.local.live._server import Live
 from ravi_otel.testing import ScriptedLLM, Text
 
 

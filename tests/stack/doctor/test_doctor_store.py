@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from asking_doctor import ask, states, the
 
+from ravi_otel._local.store import Store
 from ravi_otel._stack.doctor import store as checks
-from ravi_otel.local._store import Store
 
 
 @pytest.fixture

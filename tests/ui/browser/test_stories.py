@@ -22,7 +22,7 @@ from page_stage import free_port
 from playwright.sync_api import expect
 from stored_runs import Shelf
 
-from ravi_otel.local._wording import money
+from ravi_otel._local.wording import money
 from ravi_otel.supervisor.approval._queue import current_login
 
 ROOT = Path(__file__).parents[3]

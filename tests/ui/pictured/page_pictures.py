@@ -24,7 +24,7 @@ from played import REFUNDS, SCENES, environment, playing
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from stored_runs import fill
 
-from ravi_otel.local._store import Store
+from ravi_otel._local.store import Store
 
 ROOT = Path(__file__).parents[3]
 SHOWN = ROOT / "docs" / "pictures" / "page"

@@ -12,7 +12,7 @@ from pathlib import Path
 from played import SCENES, playing
 
 from ravi_otel._cli.top_screen import TopScreen
-from ravi_otel.local.live._client import Watch, rows
+from ravi_otel._local.live.client import Watch, rows
 
 ROOT = Path(__file__).parents[3]
 PICTURE = ROOT / "docs" / "pictures" / "terminal" / "top.svg"
