@@ -67,11 +67,6 @@ def render(record: RunRecord, to: Console) -> None:
         _print(to, Text(missing, "yellow"), wrap=True)
 
 
-def render_scopes(record: RunRecord, to: Console) -> None:
-    """Print the tree of runs, agents and blocks alone: how each ended and what it spent; for many agents with few calls each."""
-    _print_tree(to, list(lines(record, calls=False)))
-
-
 def _print_tree(to: Console, lines: list[Line]) -> None:
     if not lines:
         _print(to, Text("Nothing was recorded.", "dim"))

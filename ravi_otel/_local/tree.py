@@ -308,15 +308,15 @@ class Fold:
 Item = Branch | Leaf | Fold
 
 
-def lines(record: RunRecord, *, calls: bool = True) -> Iterator[Line]:
-    """Give the tree from its roots down, like siblings folded; without `calls` only its scopes: runs, agents, blocks."""
+def lines(record: RunRecord) -> Iterator[Line]:
+    """Yield the tree from its roots down, with like siblings folded."""
     waiting: list[tuple[Item, tuple[bool, ...]]] = [(item, (more,)) for item, more in _with_more(arranged(_roots(record)))]
     waiting.reverse()
     while waiting:
         item, guide = waiting.pop()
         yield _line(item, guide)
         if isinstance(item, Branch):
-            shown = arranged([child for child in item.children if calls or isinstance(child, Branch)])
+            shown = arranged(item.children)
             waiting.extend(reversed([(child, (*guide, more)) for child, more in _with_more(shown)]))
 
 

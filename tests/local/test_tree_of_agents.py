@@ -1,4 +1,4 @@
-"""The tree of runs and agents without their calls."""
+"""The tree of agents: how each ended, and what it was allowed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recorded import Record
 
 import ravi_otel
 from ravi_otel import AgentPausedError, Priority, SpawnBudget
-from ravi_otel._local.render import console, render, render_scopes
+from ravi_otel._local.render import console, render
 
 
 @ravi_otel.tool
@@ -37,27 +37,19 @@ def record():
     return record
 
 
-def shown(render_it, record, width=80):
+def shown(record, width=80):
     stream = io.StringIO()
-    render_it(record, console(stream, width=width))
+    render(record, console(stream, width=width))
     return stream.getvalue()
 
 
 @pytest.mark.parametrize("width", [40, 80])
-def test_it_has_each_agent_with_its_priority_and_how_it_ended_and_no_call(record, width):
-    text = shown(render_scopes, record, width)
-    for words in ("run night", "agent lead", "agent digest", "background, paused, 1 refused", "agent rollback", "critical"):
+def test_it_has_each_agent_with_its_priority_and_how_it_ended(record, width):
+    text = shown(record, width)
+    for words in ("run night", "agent lead", "agent digest", "background, paused, 1 refused", "agent rollback", "critical", "tool look"):
         assert words in text
     assert "normal" not in text
-    assert "look" not in text
-    assert "tool calls" not in text
-
-
-def test_the_whole_tree_has_the_priorities_too(record):
-    text = shown(render, record)
-    assert "background, paused" in text
-    assert "tool look" in text
 
 
 def test_of_nothing_it_says_so(record):
-    assert shown(render_scopes, Record()) == "Nothing was recorded.\n"
+    assert shown(Record()) == "Nothing was recorded.\n"
