@@ -35,7 +35,7 @@ def test_each_editor_is_told_a_server_that_answers(project: Path, configured):
     (server,) = next(value for value in configured.values() if isinstance(value, dict)).values()
     path = f"{project / 'bin'}{os.pathsep}{os.environ['PATH']}"
     with asking(*server["args"], command=(str(project / "bin" / server["command"]),), cwd=project, PATH=path) as ask:
-        assert {run["name"] for run in ask("list_runs")["runs"]} == {"support-desk", "incident-desk"}
+        assert {run["name"] for run in ask("list_runs")["runs"]} == {"support-desk"}
 
 
 def test_the_page_names_every_tool_and_no_other(project: Path):

@@ -7,9 +7,8 @@ They belong to the base classes that generated clients share, and are the same f
 * `_calculate_retry_timeout` is the pause between two attempts;
 * `_process_response`, sync and async, is the answer before the client reads it.
 
-`ClientSeam` holds the wrappers. `ClientCall` is one call, with what is changed of its request and each of its attempts; it is sent by
-`model_call.send_call`. `RawRequests` are the calls that bypass the wrapper of `request`. `LibraryCall` is what every call has that a
-library sends for the program, also those over an HTTP library alone (`http_seam`).
+`ClientSeam` has the wrappers. `ClientCall` is one call with its attempts, sent by `model_call.send_call`; `RawRequests` are calls that
+bypass the wrapper of `request`; `LibraryCall` is the base of all calls, also of those over an HTTP library alone (`http_seam`).
 """
 
 from __future__ import annotations
@@ -365,13 +364,16 @@ class LibraryCall:
 
     def _keep_to_deadline(self, live: ModelCall, request: Any) -> None:
         """Let no part of an attempt wait longer than the time that is left of its scope; nothing that is sent changes."""
-        with Guarded("timeout"):  # our own bug never stops an attempt
-            left, call = live.scope.left_ns(), live.record.call
+        try:
+            left = live.scope.left_ns()
             if left is None or not STATE.options.shorten_timeouts:
                 return
+            call = live.record.call
             self._shortened = self.shorten_timeouts(request, max(_SHORTEST_S, left / NANO))
             if self._shortened and TIMEOUT not in call.changes:
                 call.changes = (*call.changes, TIMEOUT)
+        except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
+            swallow("timeout", error)
 
     def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - for those that have some
         """Let no part of an attempt with this request wait longer than `left_s`; whether that is less than it would have waited."""
@@ -594,11 +596,8 @@ class ClientCall(LibraryCall):
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Have one more attempt's request built, once it is paid for; raises its refusal. From then on bytes may leave.
-
-        Attempts are counted here, since a subclass may drop the client's count.
-        """
-        before, live = self._attempts, self.live
+        """Return the request of one more attempt, or raise its refusal; they are counted here, since a subclass may drop the client's count."""
+        before, live, is_timed = self._attempts, self.live, False
         self._attempts += 1
         if self._refused is not None:
             raise self._refused from self.last_error
@@ -608,6 +607,7 @@ class ClientCall(LibraryCall):
                 live.scope.checkpoint(live.record)
             if live is not None and before:
                 live.attempt(before)
+            is_timed = live is not None and bool(live.scope.plan.clocks)
         except RaviError as refusal:
             raise refusal from self.last_error  # why there was a retry at all
         except Exception as error:  # noqa: BLE001 - our own bug never stops an attempt
@@ -619,15 +619,12 @@ class ClientCall(LibraryCall):
         self._client, self._last_status = client, None
         if live is not None:
             live.sent()
-            if live.scope.plan.clocks:
+            if is_timed:
                 self._keep_to_deadline(live, request)
         return request
 
     def pause_before_retry(self, wait_s: Any, error: BaseException | None) -> Any:
-        """Note that an attempt failed, and return the pause before the next, which must not outlast the deadline.
-
-        There is none before one that will be refused: it was not the attempt that failed.
-        """
+        """Note that an attempt failed, and return the pause before the next one: none outlasts the deadline, or precedes a refusal."""
         if self._refused is not None:
             return 0.0
         self.last_error, live = error, self.live

@@ -271,8 +271,7 @@ class HttpCall(LibraryCall):
         if live is not None:
             if live.record.output_cap is not None:
                 self._cap(live.record.output_cap)
-            if live.scope.plan.clocks:
-                self._keep_to_deadline(live, None)
+            self._keep_to_deadline(live, None)
         self.sends = True
         return HTTP_CALL.set(self)
 

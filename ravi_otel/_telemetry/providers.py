@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
@@ -189,6 +190,7 @@ class Pipeline:
         """
         closers, self._closers = self._closers, []
         sink, self._sink = self._sink, None
+        _storing.discard(self)
         if not closers and sink is None:
             return True
         atexit.unregister(self._exit)
@@ -244,6 +246,8 @@ class Pipeline:
         self._chosen = dict(built)
         self._closers = [Closer(provider) for provider in built.values()]
         self._standing_in = frozenset(built).difference(exported)
+        if self._standing_in & _TRACES:
+            _storing.add(self)
 
     def _step_back(self, signals: Signals) -> None:
         """Use the application's providers from now on, where it has set one after our own stood in for it."""
@@ -356,6 +360,15 @@ _PLACES: Final = {
 
 _TRACES: Final = frozenset({"traces"})
 _METRICS: Final = frozenset({"metrics"})
+
+
+_storing: Final[weakref.WeakSet[Pipeline]] = weakref.WeakSet()
+"""Those whose own tracer provider stands in for one that the program has not set: its spans go to the local store alone."""
+
+
+def spans_stay_here() -> bool:
+    """Whether the spans of this process are for the local store alone, so that a request to somebody else needs none of them."""
+    return bool(_storing) and not _any_set(_TRACES)
 
 
 def _any_set(signals: frozenset[str]) -> bool:

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Final, cast
 
 from opentelemetry import context as otel_context
+from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from ravi_otel import _current
@@ -21,6 +22,7 @@ from ravi_otel._flow import Flow, is_done, run_async, run_sync
 from ravi_otel._runtime.mcp_sessions import CALLBACKS, DISPATCHER, LINK, TOOLS_CALL, McpCall, McpServer, method_of, params_of, with_params
 from ravi_otel._runtime.patching import Wraps, named_like
 from ravi_otel._runtime.state import STATE
+from ravi_otel._telemetry.providers import spans_stay_here
 from ravi_otel.carrier import _lending as lending
 from ravi_otel.carrier._clients import run_to_end
 from ravi_otel.carrier._configuration import SERVER, configuration
@@ -83,9 +85,12 @@ class Installed:
             outgoing = Outgoing.of(session)
         if outgoing is not None:
             return named_like(outgoing.send(wrapped, request, args, kwargs), wrapped)
-        if self._writes_itself:
-            return wrapped(*args, **kwargs)
         current = otel_context.get_current()
+        if self._writes_itself:
+            if not spans_stay_here():
+                return wrapped(*args, **kwargs)
+            # The SDK would send our span along as its own parent, to a server that is none of ours.
+            return named_like(_inside(trace.set_span_in_context(trace.INVALID_SPAN, current), wrapped(*args, **kwargs)), wrapped)
         bare, kept = without_our_baggage(current), _without_ours(request)
         if method_of(request) in CALLBACKS:
             kept = _with_link(kept)

@@ -1,10 +1,8 @@
-"""Write down what was asked of tools, decided and done, so that a later change shows: one file a run, each line chained to the one before.
+"""The audit log: what was asked of tools, decided and done, one file a run, each line chained to the one before, so that changes show.
 
-::
-
-    DIRECTORY/                          0700
-    ├── RUN.audit.jsonl                 0600; one entry a line, each with the hash of the one before
-    └── RUN.audit.head                  how many entries there are, how many bytes, and the hash of the last
+DIRECTORY/                          0700
+├── RUN.audit.jsonl                 0600; one entry a line, each with the hash of the one before
+└── RUN.audit.head                  how many entries and bytes there are, and the hash of the last
 """
 
 from __future__ import annotations

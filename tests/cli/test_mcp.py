@@ -473,7 +473,7 @@ def test_a_store_that_comes_later_is_found_then(tmp_path):
         assert ask("waiting_approvals")["waiting"] == []
         done = CliRunner().invoke(commands, ["demo"], env={"RAVI_STORE": str(tmp_path / ".ravi")})
         assert done.exit_code == 0
-        assert {run["name"] for run in ask("list_runs")["runs"]} == {"support-desk", "incident-desk"}
+        assert {run["name"] for run in ask("list_runs")["runs"]} == {"support-desk"}
 
 
 def test_a_damaged_store_and_one_of_a_newer_version_are_one_sentence(shelf):

@@ -53,7 +53,11 @@ async def test_no_byte_of_ours_is_written(servers, carried):
     assert calls[-1]["params"]["_meta"]["baggage"] == "theirs=1"
 
 
-async def test_the_bytes_are_those_of_a_program_without_us(servers, monkeypatch):
+@pytest.mark.parametrize("stored", [False, True], ids=["not kept", "kept in a store"])
+async def test_the_bytes_are_those_of_a_program_without_us(servers, monkeypatch, tmp_path, stored):
+    if stored:  # whose spans nobody but the store is told of
+        monkeypatch.setenv("RAVI_STORE", str(tmp_path / "store"))
+
     async def called():
         async with servers.connect(program="recorded_requests.py") as session:
             with ravi_otel.run("desk"):
