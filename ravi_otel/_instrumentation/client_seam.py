@@ -596,7 +596,7 @@ class ClientCall(LibraryCall):
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Return the request of one more attempt, or raise its refusal; they are counted here, since a subclass may drop the client's count."""
+        """Return one more attempt's request, or raise its refusal; attempts are counted here: a subclass may drop the client's count."""
         before, live, is_timed = self._attempts, self.live, False
         self._attempts += 1
         if self._refused is not None:
