@@ -1,8 +1,8 @@
-"""Wrap what a session of aiohttp sends a request with, and what its answer is read by.
+"""Wrap the methods by which a session of aiohttp sends a request, and by which its answer is read.
 
-`ClientSession._request` is one whole call, with its redirects and what is sent once more over another connection; `ClientRequest.send` is
-each of its requests. One to a model that another host has redirected to it is a call of its own. Of an answer every byte that a program
-reads passes `StreamReader._read_nowait_chunk`.
+`ClientSession._request` is one whole call, including redirects and repetitions over another connection; `ClientRequest.send` is each of
+its requests. A request to a model to which another host has redirected is a call of its own. Every byte of an answer that a program reads
+passes through `StreamReader._read_nowait_chunk`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ravi_otel.policy._usage import Reply
 
 _LENGTH: Final = "content-length"
 _REQUEST: Final = "aiohttp request"
-"""The layer that each request passes, whatever asked for it."""
+"""The layer through which each request passes, whatever caused it."""
 
 
 class AiohttpCall(HttpCall):
@@ -52,7 +52,7 @@ class AiohttpCall(HttpCall):
             self._kwargs["headers"] = changed
 
     def never_left(self, error: BaseException) -> bool:
-        """See `HttpCall.never_left`; a redirect may lead to what cannot be reached, after a request that was."""
+        """See `HttpCall.never_left`; a redirect to a host that cannot be reached follows a request that was sent."""
         return self._passed.get(_REQUEST, 0) < self._requests and super().never_left(error)
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
@@ -64,16 +64,17 @@ class AiohttpCall(HttpCall):
             return None
         content_type = result.headers.get("content-type")
         body = get(result, "_body")
-        if body is not None:  # somebody has read it before the program has it
+        if body is not None:  # it was read before the program receives it
             return self.read_whole(live, content_type, lambda: body)
         follow_response(self, live, result)
         return None
 
 
 class RedirectedCall(AiohttpCall):
-    """A request to a model that a host has redirected to it which is no model's; `send` is the method that sends it.
+    """A request to a model to which a host of no model has redirected; `send` is the method that sends it.
 
-    Nobody can write to its body any more. Its answer begins with it: the library, which asks for that next, is given the same again.
+    Its body cannot be changed any more. The answer's headers are read as part of the call: `start`, which the library calls next, then
+    returns at once.
     """
 
     def __init__(self, out: Outgoing, send: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -100,30 +101,30 @@ async def _already(held: weakref.ref[Any], *_args: Any) -> Any:
 
 
 class FollowedContent(TappedBody):
-    """Follow the content of one answer of aiohttp, which is decoded by the time that it is read."""
+    """The content of one open answer of aiohttp, which is decoded by the time that it is read."""
 
     __slots__ = ("_loop",)
 
     def follow_answer(self, response: Any) -> None:
-        """Be told of what is read of its content, of the end of that, and of what it breaks with."""
+        """Follow what is read of the answer's content, its end, and the error that it breaks with."""
         content = response.content
         self._loop = get(response, "_loop")
-        if content.at_eof():  # there is nothing to read, of a content that several answers may share
+        if content.at_eof():  # an empty content, which several answers may share
             self.settle()
             return
         self.tap(response, TAPS, id(content))
         content.on_eof(partial(_ended, weakref.ref(self)))
 
     def pass_on(self, content: Any, data: bytes) -> None:
-        """Take in what was read just now; what was cut raises its refusal where it is read on."""
-        with Guarded("stream"):  # the bytes are the program's whatever we make of them
+        """Add what was read just now; where that leads to a cut, the next read raises its refusal."""
+        with Guarded("stream"):  # our own bug never costs the program its bytes
             if self.came(data, decoded=True, is_rest=content.at_eof()) and self.cut is not None:
                 self._end_with(content)
             elif content.at_eof():
                 self.settle()
 
     def broke(self, error: BaseException) -> BaseException:
-        """Settle it because its connection broke; return what its reader is to get."""
+        """Settle it because its connection broke; return the error that its reader is to raise."""
         if self._over:
             return error
         return self.instead_of(error) or error
@@ -133,7 +134,7 @@ class FollowedContent(TappedBody):
         if self._stopped or self._over:
             return
         self._stopped = True
-        with suppress(Exception):  # its loop is closed: nobody reads it any more
+        with suppress(Exception):  # its loop is closed, and nobody can read on
             self._loop.call_soon_threadsafe(self._stop_here)
 
     def _stop_here(self) -> None:
@@ -151,7 +152,7 @@ class FollowedContent(TappedBody):
 def _ended(held: weakref.ref[FollowedContent]) -> None:
     body = held()
     response = None if body is None else body.response()
-    if body is not None and response is not None and response.content.at_eof():  # nothing waits to be read
+    if body is not None and response is not None and response.content.at_eof():  # nothing is left to read
         body.settle()
 
 
@@ -162,7 +163,7 @@ def follow_response(call: HttpCall, live: ModelCall, response: Any) -> None:
 
 
 TAPS: Final[dict[int, FollowedContent]] = {}
-"""What follows each open answer, by the id of its content, which the answer holds."""
+"""The open answers, by the id of their content, which lives as long as the answer."""
 
 
 class AiohttpSeam:
@@ -174,7 +175,7 @@ class AiohttpSeam:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what sends a request, and what reads and ends an answer."""
+        """Wrap the methods that send a request, and those that read and end an answer."""
         module, reader = self._module, self._module.StreamReader
         self._wraps.wrap(module.ClientSession, "_request", self._request)
         self._wraps.wrap(module.ClientRequest, "send", self._send)
@@ -185,7 +186,7 @@ class AiohttpSeam:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
         for body in list(TAPS.values()):
@@ -200,13 +201,13 @@ class AiohttpSeam:
         return named_like(awaited, wrapped)
 
     def _begin(self, wrapped: Callable[..., Any], session: Any, args: Any, kwargs: Any) -> Any:
-        """Return the call that is about to be sent, `_PASSES` for what is none although it goes to a model's host, None for the rest."""
-        if len(args) < 2:  # noqa: PLR2004 - method and URL, as its own methods give them
+        """Return the call that is about to be sent, `_PASSES` for a request to a model's host that is none, None for any other."""
+        if len(args) < 2:  # noqa: PLR2004 - method and URL, as aiohttp's own methods pass them
             return None
         try:
             try:
                 url = session._build_url(args[1])  # noqa: SLF001 - what the method begins with
-            except Exception:  # noqa: BLE001 - which it raises itself
+            except Exception:  # noqa: BLE001 - aiohttp raises it itself
                 return None
             to = MODEL_HOSTS.at(url.host, url.port)
             if to is None:
@@ -230,7 +231,7 @@ class AiohttpSeam:
         return wrapped(*args, **kwargs)
 
     def _begin_redirected(self, wrapped: Callable[..., Any], request: Any, args: Any, kwargs: Any) -> HttpCall | None:
-        """Return the call that a request is which a host has redirected to a model; None for any other."""
+        """Return the call for a request that was redirected to a model; None for any other request."""
         try:
             url = request.url
             to = MODEL_HOSTS.at(url.host, url.port)
@@ -263,7 +264,7 @@ class AiohttpSeam:
     def _break(self, wrapped: Callable[..., Any], content: Any, args: Any, kwargs: Any) -> Any:
         body = TAPS.get(id(content)) if TAPS else None
         if body is not None and args:
-            with Guarded("stream"):  # it breaks with its own error
+            with Guarded("stream"):  # our own bug never replaces its error
                 args = (body.broke(args[0]), *args[1:])
         return wrapped(*args, **kwargs)
 
@@ -271,13 +272,13 @@ class AiohttpSeam:
         body = TAPS.get(id(response.content)) if TAPS else None
         if body is not None:
             with Guarded("stream"):  # it is closed as without us
-                body.abandon()  # before its reader is told that it was closed, which is no end of its own
+                body.abandon()  # before its reader gets an error for the close, which would look like the server's
         return wrapped(*args, **kwargs)
 
 
 _PASSES: Final = object()
 _PASSING: Final[ContextVar[bool]] = ContextVar("ravi_otel_aiohttp_passing", default=False)
-"""Whether a request is on its way that was looked at, and is no call although it goes to a model's host."""
+"""Whether the request that is being sent was examined, and is no call although it goes to a model's host."""
 
 
 async def _passed(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -292,7 +293,7 @@ async def _passed(wrapped: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 def _outgoing(session: Any, method: str, url: Any, kwargs: Any, to: ModelHost) -> Outgoing:
     params = kwargs.get("params")
     if params:
-        with suppress(Exception):  # which the library raises itself
+        with suppress(Exception):  # the library raises it itself
             url = url.update_query(params)
     headers: dict[str, str] = {}
     for given in (get(session, "headers"), kwargs.get("headers")):

@@ -1,7 +1,7 @@
-"""Wrap what a client of boto3 sends a request to a model with, above its signature: urllib3, which sends it, sees only what is signed.
+"""Wrap the methods by which a client of boto3 sends a request to a model, before it is signed: urllib3 sees only the signed request.
 
-`Endpoint.make_request` is one whole call, `_get_response` each of its attempts. A refusal from further down would reach the program
-as an error of botocore's, which may try again.
+`Endpoint.make_request` is one whole call, `_get_response` each of its attempts. A refusal raised below them would become an error of
+botocore's, which may be retried.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ravi_otel.policy._usage import Reply
 
 _PORTS: Final = {"https": 443, "http": 80}
 _REQUEST: Final = 1
-"""Where the request stands among the arguments of `make_request`."""
+"""The position of the request among the arguments of `make_request`."""
 
 
 class BotocoreCall(HttpCall):
@@ -45,7 +45,7 @@ class BotocoreCall(HttpCall):
         if status >= ERRORS:
             self.end_without_answer(live, status)
             return None
-        streamed = any(hasattr(value, "close") for value in parsed.values())  # a body, or events, that the program will read
+        streamed = any(hasattr(value, "close") for value in parsed.values())  # a body or events, which the program reads later
         if streamed:
             return urllib3_seam.follow_response(self, live, answer.raw)
         return self.read_whole(live, answer.headers.get("content-type"), lambda: answer.content)
@@ -64,14 +64,14 @@ class BotocoreSeam:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what sends a call, and each of its attempts."""
+        """Wrap the method that sends a call, and the one that sends each attempt."""
         endpoint = self._module.Endpoint
         self._wraps.wrap(endpoint, "make_request", self._make_request)
         self._wraps.wrap(endpoint, "_get_response", self._attempt)
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 

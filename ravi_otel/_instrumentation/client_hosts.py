@@ -1,6 +1,6 @@
-"""Learn from clients of other packages which hosts they were made for: their requests are read in the HTTP library below them.
+"""Note the hosts that clients of other packages are made for, whose requests are counted in the HTTP library below them.
 
-A client may be given any base URL, of which nobody else knows that a model answers there.
+A client may have any base URL, and only the client shows that a model answers there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ravi_otel.hooks._listeners import Guarded
 
 
 class Made(NamedTuple):
-    """One call of what a package makes clients with."""
+    """One call of the method by which a package makes a client."""
 
     instance: Any
     result: Any
@@ -29,10 +29,10 @@ class Made(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """How a package makes its clients: `owner` finds the class in `module`, whose `method` makes one, or asks for something.
+    """How a package makes its clients: `owner` finds the class in `module` whose `method` makes a client, or sends a request.
 
-    `host` gives the URL that it was made for; None for one that asks no model. `own` gives the URL of a client that the package has made
-    for itself. `name` is what the program imports, `dialect` what its hosts speak where the request does not tell otherwise.
+    `host` returns the URL that a client was made for; None for one that calls no model. `own` returns the URL of a client that the package
+    has made for itself. `name` is the package that a program imports, `dialect` the one its hosts speak unless a request shows another.
     """
 
     name: str
@@ -94,11 +94,11 @@ LIBRARIES: Final = (
     Library("boto3", "bedrock", "botocore.client", lambda module: module.ClientCreator, "create_client", _bedrock),
     Library("litellm", "auto", "litellm.litellm_core_utils.litellm_logging", lambda module: module.Logging, "pre_call", _asked),
 )
-"""Packages whose clients are not wrapped. LiteLLM has no clients: it says of each call where that goes."""
+"""Packages whose clients are not wrapped. LiteLLM has no clients: the URL is read from each of its calls."""
 
 
 class _Watched:
-    """Hold the wrapped method of one package."""
+    """The wrapped method of one package."""
 
     def __init__(self, library: Library, module: ModuleType) -> None:
         self._library = library
@@ -107,35 +107,35 @@ class _Watched:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what makes its clients."""
+        """Wrap the method that makes its clients."""
         library = self._library
-        self._wraps.wrap(library.owner(self._module), library.method, self._made)
+        self._wraps.wrap(library.owner(self._module), library.method, self._note_host)
         self._active = True
         own = None
         try:
             own = library.own(self._module)
-        except AttributeError:  # this version makes none
+        except AttributeError:  # this version makes no client of its own
             return
         if own:
-            _take(library, own)
+            _add_host(library, own)
 
     def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
+        """Stop watching, and restore the original method."""
         self._active = False
         self._wraps.restore()
 
-    def _made(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _note_host(self, wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = wrapped(*args, **kwargs)
         if self._active:
-            with Guarded("hosts"):  # the client is the program's as it is
+            with Guarded("hosts"):  # our own bug never costs the program its client
                 url = self._library.host(Made(instance, result, args, kwargs))
                 if url is not None:
-                    _take(self._library, url)
+                    _add_host(self._library, url)
         return result
 
 
-def _take(library: Library, url: Any) -> None:
-    """Take a client's word for where its model is."""
+def _add_host(library: Library, url: Any) -> None:
+    """Note the host of a client's URL as one of a model."""
     found = urlsplit(str(url))
     if found.hostname:
         port = found.port or {"https": 443, "http": 80}.get(found.scheme)

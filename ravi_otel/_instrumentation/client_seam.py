@@ -1,4 +1,4 @@
-"""Wrap the few methods that every HTTP call of a generated client goes through, and nothing else of HTTP.
+"""Wrap the few methods that every HTTP call of a generated client goes through, and nothing of HTTP below them.
 
 They belong to the base classes that generated clients share, and are the same from openai 1.66 to 3.x:
 
@@ -61,15 +61,15 @@ _Kwargs = dict[str, Any]
 
 INCLUDE_USAGE: Final = "include_usage"
 TIMEOUT: Final = "timeout"
-"""What these changes to a request are called on the span (`Call.changes`)."""
+"""The names of these two changes to a request on the span (`Call.changes`)."""
 
 _SHORTEST_S: Final = 0.001
-"""The least that a part of an attempt is given: with 0 a socket does not wait at all, which is no time-out but an error of its own."""
+"""The shortest time-out of a part of an attempt: with 0 a socket does not wait at all, and fails with an error that is no time-out."""
 
 _STREAM_OPTIONS: Final = "stream_options"
 _RAW: Final = "x-stainless-raw-response"
 _ON_OWN_DATA: Final = "data_sources"
-"""Azure's searches over one's own data refuse `stream_options`."""
+"""The field of Azure's searches over one's own data, which reject `stream_options`."""
 
 _TIMEOUT_PARTS: Final = ("connect", "read", "write", "pool")
 _BEFORE_SENDING: Final = ("connect", "pool")
@@ -78,23 +78,23 @@ _SUCCESS: Final = range(200, 300)
 """Statuses of success. The response's own `is_success` says the same, and costs two calls."""
 
 _SLACK: Final = 256
-"""Bytes by which the client's own additions make a body longer."""
+"""How many bytes the client's own additions may make a body longer."""
 
 UNKNOWN: Final = "unknown"
-"""The `error.type` of a call that bypassed the wrapper of `request`, and of which no answer was seen."""
+"""The `error.type` of a call that bypassed the wrapper of `request`, and whose answer was never seen."""
 
 
 class ClientSeam:
-    """The wrapped methods of one copy of a client package's base module, for as long as the process has it.
+    """The wrapped methods of one copy of a client package's base module, for the life of the process.
 
-    It is kept when it is removed, and installed again: whoever wrapped our wrappers goes on calling these, which do nothing meanwhile.
+    A seam that was removed is kept, and installed again: whoever has wrapped our wrappers still calls them, and they only pass on.
     """
 
     def __init__(self, profile: ClientProfile, base_client: Any) -> None:
         self._profile = profile
         self._base_client = base_client
         self._wraps = Wraps()
-        # Made beforehand: what a request that could not be read is sent with must not fail in turn.
+        # Made beforehand: a request that could not be read is counted by this, which must not fail in turn.
         self._unread: tuple[Call, WireFormat] = (
             Call(operation="request", endpoint="request", provider=profile.provider, provider_assumed=True, unread=True),
             profile.format_for("POST", "request", "", ""),
@@ -135,14 +135,14 @@ class ClientSeam:
     def _begin(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> ClientCall | None:
         """Return the call that is about to be sent, or None where the wrapped method is to be called as if nothing were installed.
 
-        None is for a client that is not watched, a call without options, for which the client raises its own TypeError, and a call without
-        a client, as a mock makes. A call that cannot be read is counted as a request all the same.
+        That is so for a client that is not watched, for a call without options (the client raises its own TypeError), and for a call
+        without a client, as a mock makes it. A call that cannot be read still counts as a request.
         """
         watched = self.active and client is not None and (len(args) > 1 or "options" in kwargs)
         if not watched or (STATE.options.clients and not STATE.options.concerns(client)):
             return None
         options, outer = args[1] if len(args) > 1 else kwargs["options"], SENDING.get()
-        if outer is not None and outer.sends and outer.options is options:  # somebody's wrapper is between two of ours
+        if outer is not None and outer.sends and outer.options is options:  # another library's wrapper stands between two of ours
             return None
         try:
             profile, stream = self._profile, bool(kwargs.get("stream"))
@@ -213,10 +213,10 @@ class ClientSeam:
 def _read(
     profile: ClientProfile, client: Any, options: Any, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs, *, stream: bool
 ) -> ClientCall:
-    """Read what a client is about to send; raises whatever reading it raises."""
+    """Return the call that a client is about to send. Raise whatever reading it raises."""
     path, method = str(options.url), str(options.method).upper()
     given: Any = options.json_data
-    merges = options.extra_json is not None or type(given) is not dict  # else it goes out as it is, and nobody writes to it
+    merges = options.extra_json is not None or type(given) is not dict  # else the mapping itself is read, which nobody changes
     body: Mapping[str, Any] = body_of(given, options.extra_json, get(options, "content")) if merges else options.json_data
     host = profile.host_of(client, STATE.options.providers)
     wire_format = profile.format_for(method, path, host.base, host.provider)
@@ -234,32 +234,32 @@ def _read(
 class LibraryCall:
     """One call as a library sends it for the program, which can be stopped while the library waits for its answer (`InFlight`).
 
-    What the library raises because of us is raised as the refusal that is behind it.
+    Where the library fails because of us, our refusal is raised instead of its error.
     """
 
     layer: ClassVar[str]
-    """The library, or what of it, that the call was seen in."""
+    """The library, or the part of one, in which the call was seen."""
 
     _wrapped: Callable[..., Any]
     _args: _Args
     _kwargs: _Kwargs
     _sweeps: int
-    """How often something was stopped before."""
+    """The count of stops when it began (`SWEEPS`)."""
     scope: Scope = field(init=False)
-    """That it was made in, known once it is sent."""
+    """The scope that it was made in, set once it is sent."""
     live: ModelCall | None = field(default=None, init=False)
-    """The call while it is being sent."""
+    """The model call, while it is being sent."""
     sends: bool = field(default=False, init=False)
     stopped: bool = field(default=False, init=False)
-    """Whether we ended what is waited for."""
+    """Whether we ended its wait."""
     seen_leaving: bool = field(default=False, init=False)
-    """Whether the bytes of the request that is on its way were seen leaving."""
+    """Whether a layer below has seen the current request leave."""
     in_transit: Any = field(default=None, init=False)
     """The request that is on its way."""
     _shortened: bool = field(default=False, init=False)
-    """Whether the latest attempt's time-outs are ours."""
+    """Whether we shortened the time-outs of the latest attempt."""
     _replaced: bool = field(default=False, init=False)
-    """Whether what was raised is our refusal in place of the library's error."""
+    """Whether our refusal was raised instead of the library's error."""
     _refused: RaviError | None = field(default=None, init=False)
     """The refusal of one more request, such as a redirect."""
 
@@ -270,11 +270,11 @@ class LibraryCall:
 
     @abstractmethod
     def carries(self, content: object) -> bool:
-        """Whether a request with this content may be the one that is on its way; one nobody can look at may be."""
+        """Whether a request with this content may be the one that is on its way; an unreadable one may be."""
 
     @staticmethod
     def read_content(call: Call, wire_format: WireFormat, request: Request) -> None:
-        """Write on the call what its request says, where that is captured, and which results of tools it brings, where those count."""
+        """Note what the request says, where content is captured, and which tool results it brings, where those are counted."""
         if INFERRING.runs and INFERRING.waiting:
             with Guarded("results"):  # the call is counted all the same
                 call.tool_results = tuple(filter(None, wire_format.tool_results(request)))
@@ -298,7 +298,7 @@ class LibraryCall:
             raise late from (None if late is self._refused else error)
         finally:
             IN_FLIGHT.discard(self)
-            del late, live  # whose tracebacks know this frame
+            del late, live  # whose tracebacks refer to this frame
             self.live, self.sends = None, False
             if self._shortened:
                 self._restore_timeouts()
@@ -320,7 +320,7 @@ class LibraryCall:
                 raise
             raise late from (None if late is self._refused else error)
         finally:
-            del late, live  # whose tracebacks know this frame
+            del late, live  # whose tracebacks refer to this frame
             self.live, self.sends = None, False
             if self._shortened:
                 self._restore_timeouts()
@@ -331,7 +331,7 @@ class LibraryCall:
 
     @abstractmethod
     def _begin_sending(self, live: ModelCall | None) -> Token[Any]:
-        """Put what goes out into the arguments, and make this the call that requests in this context belong to."""
+        """Put the changed request into the arguments, and make this the call that requests in this context belong to."""
 
     def stop(self) -> None:
         """See `InFlight.stop`."""
@@ -342,14 +342,14 @@ class LibraryCall:
         """Wake the thread that waits for the answer, where its connection can be found."""
 
     def _refusal_behind(self, error: Exception) -> RaviError | None:
-        """Return the refusal behind the library's error: we ended what it waited for, or it was our time-out; None for its own."""
+        """Return the refusal behind the library's error, where we ended its wait or set its time-out; None where the error is its own."""
         live, late = self.live, None
         with Guarded("failure"):  # our own bug never hides the library's error
             self._note_failure(error)
         if live is None or isinstance(error, RaviError):
             return None
         if self._refused is not None:
-            error.__cause__ = error.__context__ = None  # it is the refusal, which is not to lead to itself
+            error.__cause__ = error.__context__ = None  # no cycle: the refusal may be its cause already
             return self._refused
         with Guarded("deadline"):  # the same
             if self.stopped:
@@ -360,10 +360,10 @@ class LibraryCall:
         return late
 
     def _note_failure(self, error: Exception) -> None:
-        """Take note of what the library raises, whoever caused it."""
+        """Note an error of the library's, whoever caused it."""
 
     def _keep_to_deadline(self, live: ModelCall, request: Any) -> None:
-        """Let no part of an attempt wait longer than the time that is left of its scope; nothing that is sent changes."""
+        """Shorten the time-outs of an attempt to the time that its scope has left; no byte that is sent changes."""
         try:
             left = live.scope.left_ns()
             if left is None or not STATE.options.shorten_timeouts:
@@ -376,14 +376,14 @@ class LibraryCall:
             swallow("timeout", error)
 
     def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - for those that have some
-        """Let no part of an attempt with this request wait longer than `left_s`; whether that is less than it would have waited."""
+        """Shorten the time-outs of an attempt with this request to `left_s`; whether any was longer."""
         return False
 
     def _restore_timeouts(self) -> None:
-        """Give a request of the program's own its time-outs back."""
+        """Restore the time-outs of a request that is the program's own object."""
 
     def _enter_transit(self, request: Any) -> None:
-        """Be found as the call whose request this is, by whichever thread and library sends it on."""
+        """Register as the call of this request, for whichever thread and library sends it on."""
         _IN_TRANSIT.pop(id(self.in_transit), None)
         self.in_transit, self.seen_leaving = request, False
         _IN_TRANSIT[id(request)] = self
@@ -394,23 +394,23 @@ class LibraryCall:
 
 @dataclass(slots=True, eq=False)
 class ClientCall(LibraryCall):
-    """One call over the client it was made on: what it asks for, what counting and limits change of it, and each of its attempts.
+    """One call over the client it was made on: what it asks for, what counting and limits change in it, and each of its attempts.
 
-    It is sent as any call is (`_runtime.model_call.CallSender`), and can be sized for strict limits (`Sizing`). A stream is asked for its
-    usage, an answer is capped by a strict limit, time-outs shrink to the time that is left. The caller's own options and mappings stay
-    as they are: what is changed is changed in copies.
+    It is sent like any call (`_runtime.model_call.CallSender`), and can be sized for strict limits (`Sizing`). A stream is asked for its
+    usage, a strict limit caps the answer, time-outs shrink to the time that is left. The caller's own options and mappings never change:
+    each change is made in a copy.
     """
 
     layer: ClassVar[str] = "client"
 
     options: Any
-    """What is sent: the caller's object until something is changed."""
+    """The options that are sent: the caller's object until something is changed."""
     call: Call
     format: WireFormat
     _request: Request | None
-    """What was read of it; None for what could not be read."""
+    """The request as we read it; None where that failed."""
     hides_usage: bool = False
-    """Whether it was us who asked the stream for its usage, so that the program must not see it."""
+    """Whether we asked the stream for its usage, which the program must therefore not see."""
     last_error: BaseException | None = None
     has_post_parser: bool = False
     """Whether a post-parser, the program's or the client's, parses the answer, and may reject it."""
@@ -421,11 +421,11 @@ class ClientCall(LibraryCall):
     _built: Any = None
     """The request that was built last."""
     _last_paid: Any = None
-    """The request that was paid for last: the one that was built last, or a redirect or repetition of it."""
+    """The request that was paid for last: the one built last, or a redirect or repetition of it."""
     _last_status: int | None = None
     """The status of the latest answer."""
     _outcome: AttemptOutcome | None = None
-    """What became of the request that is on its way when a transport sent it last."""
+    """What became of the current request when a transport last sent it."""
 
     def sends_itself(self, request: object) -> bool:
         """Whether a request is the very one that it has built, and is sending."""
@@ -436,19 +436,19 @@ class ClientCall(LibraryCall):
         mine = get(self.in_transit or self._built, "content")
         if content is None or mine is None or content == mine:
             return True
-        return isinstance(content, dict) and content == body_of(None, None, mine)  # which another library writes once more
+        return isinstance(content, dict) and content == body_of(None, None, mine)  # another library serialises it once more
 
-    # -- what is changed of it ----------------------------------------------------------------------------------------
+    # -- changes to the request ---------------------------------------------------------------------------------------
 
     def leave_span_to(self, profile: ClientProfile, client: Any) -> None:
-        """Note who else makes a span for this call, the client itself or another instrumentation."""
+        """Note who else makes a span for this call: the client itself, or another instrumentation."""
         makes = False
         if profile.own_span is not None:
             self.options, makes = profile.own_span(client, self.options)
         self.call.told_elsewhere = "span" if makes else "call" if described_afterwards(self.call.endpoint) else None
 
     def ask_for_usage(self, profile: ClientProfile, client: Any, cast_to: object) -> None:
-        """Have the stream report its usage, and hide from the program that it does, where that is possible and allowed."""
+        """Ask the stream for its usage, and hide that from the program, where this is possible and allowed."""
         asks = profile.asks_usage
         if self._request is None or not STATE.options.include_usage or not self.format.usage_on_request or asks is None:
             return
@@ -460,10 +460,10 @@ class ClientCall(LibraryCall):
             self.call.changes = (INCLUDE_USAGE,)
 
     def _may_ask_for_usage(self, package: str, cast_to: object) -> bool:
-        """Whether the stream can be asked for its usage, and nobody will see that it was.
+        """Whether the stream can be asked for its usage without the program noticing.
 
-        Not where the program said itself what it wants, where the answer's bytes are its own, or where events become objects in
-        which nothing can be hidden: only those of the client's `package` and plain JSON can be cleared.
+        It cannot where the program has chosen itself, where it reads the answer's bytes, or where events become objects from which the
+        usage cannot be removed: that is possible for those of the client's `package`, and for plain JSON.
         """
         options, body = self.options, self._body
         if not isinstance(options.json_data, Mapping) or _ON_OWN_DATA in body or _returns_bytes(options):
@@ -478,7 +478,7 @@ class ClientCall(LibraryCall):
         return isinstance(module, str) and module.partition(".")[0] == package and isinstance(known, Mapping) and "usage" in known
 
     def _write(self, fields: Mapping[str, Any]) -> None:
-        """Send with other values of these fields: `extra_json` is merged over `json_data`, so that is where they win; else in the body."""
+        """Send other values of these fields: in `extra_json` where there is one, which overrides `json_data`; else in the body."""
         changed, extra = copy.copy(self.options), self.options.extra_json
         if isinstance(extra, Mapping):
             changed.extra_json = {**cast("Mapping[str, Any]", extra), **fields}
@@ -491,7 +491,7 @@ class ClientCall(LibraryCall):
         return {} if self._request is None else self._request.body
 
     def bound(self) -> None:
-        """Write on the call how large its input can be, or what hides that; what we fail to read has no bound either."""
+        """Note on the call how large its input can be, or why that is unknown; one that we fail to read has no bound either."""
         call, given = self.call, self.options
         if self._request is None:
             return
@@ -510,9 +510,9 @@ class ClientCall(LibraryCall):
             self._write(self.format.cap(self._request, tokens))
 
     def refuse_grown(self, live: ModelCall, client: Any, built: Any) -> None:
-        """Raise BudgetExhaustedError where a class derived from the client made the request more than what strict limits hold.
+        """Raise BudgetExhaustedError where a subclass of the client made the request larger than what strict limits reserved.
 
-        What the client's own classes send is what we read; it is not looked at again.
+        The client's own classes send what was read, which is not checked again.
         """
         package = str(getattr(getattr(client, "_prepare_options", None), "__module__", "")).partition(".")[0]
         plan, call = live.scope.plan, live.record.call
@@ -565,9 +565,9 @@ class ClientCall(LibraryCall):
         request_id, limits = headers_of_error(error)
         if request_id is not None or limits:
             live.record.request_id, live.record.rate_limits = request_id, limits
-        # Whether anything was sent, the client's own error knows.
+        # Only the client's own error shows whether anything was sent.
         caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
-        if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
+        if error is self._refused:  # the request before it was answered, by a redirect or an error
             last = self._outcome or AttemptOutcome(self._last_status, None, sent=True)
             return SendFailure(type(error).__qualname__, billed=last.sent and last.status is None, status=last.status)
         unparsed = self._unparsed()
@@ -575,7 +575,7 @@ class ClientCall(LibraryCall):
         return failure_of(caused or error, built=self._last_paid if live.was_sent else None, seen=seen)
 
     def _begin_sending(self, live: ModelCall | None) -> Token[ClientCall | None]:
-        """See `LibraryCall._begin_sending`; what goes out are the options."""
+        """See `LibraryCall._begin_sending`; the options are what is changed."""
         self.live = live
         if live is not None and live.record.output_cap is not None:
             self.cap(live.record.output_cap)
@@ -596,13 +596,13 @@ class ClientCall(LibraryCall):
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     def build(self, wrapped: Callable[..., Any], client: Any, args: _Args, kwargs: _Kwargs) -> Any:
-        """Return one more attempt's request, or raise its refusal; attempts are counted here: a subclass may drop the client's count."""
+        """Return the request of one more attempt. Raise its refusal. Attempts are counted here: a subclass may drop the client's count."""
         before, live, is_timed = self._attempts, self.live, False
         self._attempts += 1
         if self._refused is not None:
             raise self._refused from self.last_error
         try:
-            if live is not None and self._sweeps != SWEEPS.count:  # something was stopped since, perhaps before this call could be found
+            if live is not None and self._sweeps != SWEEPS.count:  # a stop meanwhile may have missed this call
                 self._sweeps = SWEEPS.count
                 live.scope.checkpoint(live.record)
             if live is not None and before:
@@ -647,7 +647,7 @@ class ClientCall(LibraryCall):
             return None
 
     def _note_failure(self, error: Exception) -> None:  # noqa: ARG002 - the base's
-        """Pass an answer that a post-parser has rejected to the cap of a strict limit, which may have cut it."""
+        """Pass an answer that a post-parser has rejected to the cap of a strict limit, which may have truncated it."""
         capped = None if self.live is None else self.live.capped
         unparsed = None if capped is None else self._unparsed()
         if capped is not None and unparsed is not None:
@@ -659,7 +659,7 @@ class ClientCall(LibraryCall):
         try:
             parts = [part for message in self.format.answered(answer) for part in message["parts"] if part["type"] == "text"]
             return "".join(text for part in parts if isinstance(text := part["content"], str)) or None
-        except Exception as error:  # noqa: BLE001 - the answer is the user's whatever we make of it
+        except Exception as error:  # noqa: BLE001 - our own bug never costs the program its answer
             swallow("words", error)
             return None
 
@@ -667,9 +667,9 @@ class ClientCall(LibraryCall):
 
     @contextmanager
     def around_client_send(self, request: Any, sender: object) -> Generator[Callable[[Any], None]]:
-        """Wrap the sending of one request by an HTTP library's client.
+        """Surround the sending of one request by an HTTP library's client.
 
-        One that follows the answer to this attempt's own, such as a redirect, is paid for; raises its refusal.
+        A request that follows the answer to this attempt's own, such as a redirect, is paid for. Raise its refusal.
         """
         live = self.live
         if live is not None and self._is_ours(request, sender):
@@ -686,9 +686,9 @@ class ClientCall(LibraryCall):
 
     @contextmanager
     def around_transport_send(self, request: Any) -> Generator[Callable[[Any], None]]:
-        """Wrap its sending by a transport, which may be the program's and send it from another thread.
+        """Surround the sending of that request by a transport, which may be the program's, and in another thread.
 
-        One that a transport of the program's sends once more is paid for; raises its refusal.
+        A request that such a transport repeats is paid for. Raise its refusal.
         """
         live, before = self.live, self._outcome
         if live is not None and before is not None and request is self.in_transit:
@@ -712,7 +712,7 @@ class ClientCall(LibraryCall):
             self._outcome = AttemptOutcome(status, str(status), sent=True) if error is None else outcome_of(error, request)
 
     def _pay(self, live: ModelCall, status: int | None, why: str, *, sent: bool = True) -> bool:
-        """Pay for one more request after the answer `status`; return whether that worked. Raises its refusal."""
+        """Pay for one more request after the answer `status`; whether that worked. Raise its refusal."""
         try:
             live.follow(status, why, sent=sent)
         except RaviError as refusal:
@@ -732,7 +732,7 @@ class ClientCall(LibraryCall):
 
 
 def _returns_bytes(options: Any) -> bool:
-    """Whether the user gets the answer's bytes, in which nothing can be hidden."""
+    """Whether the program gets the answer's bytes, in which nothing can be hidden."""
     keys = getattr(options.headers, "keys", None)
     return callable(keys) and any(str(name).lower() == _RAW for name in list[Any](options.headers))
 
@@ -740,8 +740,8 @@ def _returns_bytes(options: Any) -> bool:
 def shorter_timeouts(request: Any, http_client: Any, left_s: float) -> dict[str, Any] | None:
     """Return the extensions of a request with none of its time-outs longer than `left_s`; None where all of them are shorter.
 
-    A request without time-outs of its own, made by no client that we know, stays as it is. On a connection that it may share one that
-    waits too long for its answer ends all of the others: there only the waits before it are shorter.
+    A request without time-outs of its own, from a client that we do not know, stays as it is. On a connection that may be shared, a
+    time-out while waiting for the answer would end the other requests too: there only the waits before that are shortened.
     """
     own = request.extensions.get(TIMEOUT)
     if not isinstance(own, dict):
@@ -766,10 +766,10 @@ def shortest_pause(wait_s: Any, scope: Scope) -> Any:
     return wait_s if left is None else min(wait_s, (left + EARLY_NS) / NANO)
 
 
-# -- where it is found --------------------------------------------------------------------------------------------------
+# -- how a request finds its call----------------------------------------------------------------------------------------
 
 SENDING: Final[ContextVar[ClientCall | None]] = ContextVar("ravi_otel_sending", default=None)
-"""The call whose attempts are being made in this context. What can be stopped from outside is in `stopping.IN_FLIGHT`."""
+"""The call whose attempts are sent in this context. What can be stopped from outside is in `stopping.IN_FLIGHT`."""
 
 _IN_TRANSIT: Final[dict[int, LibraryCall]] = {}
 """The calls whose requests are on their way, by the id of the request: a transport of the program's may send it from another thread."""
@@ -782,7 +782,7 @@ def call_of(request: object) -> ClientCall | None:
 
 
 def is_sending() -> bool:
-    """Note that a request leaves in this context; whether one of a call does, which a task that was started meanwhile outlives."""
+    """Whether a request that leaves in this context is one of a call, and not of a task that has outlived it; note it as seen."""
     client_call = SENDING.get()
     if client_call is None or not client_call.sends:
         return False
@@ -791,9 +791,9 @@ def is_sending() -> bool:
 
 
 def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
-    """Whether a request is that of a call which nobody has seen leaving: a transport may send it in its own words, from any thread.
+    """Whether a request belongs to a call that was not seen leaving yet: a transport may rewrite it, and send it from any thread.
 
-    `is_there` says whether a URL is where that request goes; what it finds was seen leaving from here on.
+    `is_there` tests whether a URL is where that request goes. The call that it finds counts as seen leaving from here on.
     """
     found = next(_not_seen_leaving(is_there), None)
     if found is not None:
@@ -802,7 +802,7 @@ def is_sent_elsewhere(is_there: Callable[[str], bool]) -> bool:
 
 
 def is_handed_on(is_there: Callable[[str], bool], content: object, layer: str) -> bool:
-    """Whether a request with this content is that of such a call of another layer, on its way to where it is seen leaving."""
+    """Whether a request with this content, seen leaving for a host (`is_there`), belongs to such a call of another layer."""
     return any(call.carries(content) for call in _not_seen_leaving(is_there) if call.layer != layer)
 
 
@@ -810,25 +810,25 @@ def _not_seen_leaving(is_there: Callable[[str], bool]) -> Iterator[LibraryCall]:
     return (call for call in list(_IN_TRANSIT.values()) if not call.seen_leaving and is_there(call.url))
 
 
-# -- what bypasses our wrapper of `request` -----------------------------------------------------------------------------
+# -- calls that bypass our wrapper of `request`---------------------------------------------------------------------------
 
 
 class RawRequests:
-    """The calls in flight that bypassed our wrapper of `request`, by the request that was built for each."""
+    """The calls in flight that bypassed our wrapper of `request`, each by the request that was built for it."""
 
     def __init__(self) -> None:
         self._sent: WeakKeyDictionary[Any, RawRequest] = WeakKeyDictionary()
         self._lock = threading.RLock()
 
     def leave_to_parent(self) -> None:
-        """Forget, in a forked child, what is on its way: it is the parent's to end."""
+        """Forget, in a forked child, the requests in flight: the parent settles them."""
         self._lock = threading.RLock()
         for each in list(self._sent.values()):
             each.over = True
         self._sent.clear()
 
     def begin(self, call: ClientCall, *, first: bool) -> RawRequest | None:
-        """Reserve what one attempt may use; raises the refusal of a limit, a deadline or a cancellation."""
+        """Reserve what one attempt may use. Raise the refusal of a limit, a deadline or a cancellation."""
         call.call.turn = call.call.turn and first
         live = ModelCall.start_admitted(call.call, call)
         if live is None:
@@ -838,14 +838,14 @@ class RawRequests:
         return RawRequest(live, call.format)
 
     def sent(self, request: Any, raw: RawRequest) -> None:
-        """Note the request that was built; one that is dropped without an answer settles what is known."""
+        """Note the request that was built; one that is dropped without an answer is settled by what is known."""
         raw.live.sent()
         with self._lock:
             self._sent[request] = raw
         finalize(request, raw.lost).atexit = False
 
     def knows(self, extensions: object) -> bool:
-        """Whether the request with these extensions, which it passes on to its connection, is one of those in flight."""
+        """Whether these extensions, which a request passes on to its connection, are those of a request in flight."""
         with self._lock:
             return extensions is not None and any(get(request, "extensions") is extensions for request in self._sent)
 
@@ -869,7 +869,7 @@ class RawRequest:
         self.over = False
 
     def lost(self) -> None:
-        """Queue the end of an attempt nobody will answer any more; runs in a finaliser and takes no lock."""
+        """Settle an attempt that will never be answered, later: this runs in a finaliser, and takes no lock."""
         if not self.over:
             self.over = True
             live = self.live
@@ -887,7 +887,7 @@ class RawRequest:
         self.live.answered(read_body(self._format, lambda: response.content, record.call))
 
     def refused(self, error: BaseException) -> None:
-        """Release what is held: the request could not be built, and nothing was sent."""
+        """Release the reservation: the request could not be built, and nothing was sent."""
         self.over = True
         with Guarded("around"):  # our own bug never hides the user's error
             self.live.fail(error, SendFailure(type(error).__qualname__, sent=False))

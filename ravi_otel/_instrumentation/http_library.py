@@ -1,10 +1,10 @@
-"""Know the HTTP libraries below the clients, httpx and its like: errors, headers, bodies, connections, and the methods of a response.
+"""The HTTP libraries below the clients, httpx and its like: errors, headers, bodies, connections, and the methods of a response.
 
-Of an answer's headers the few are read that say which request it was and how much is left; of a request's, none. Whoever answers may send
-anything, a key it was sent among it: a value passes by its shape alone.
+Only a few headers of an answer are read, for the request's id and the rate limits; none of a request. A server may send back anything, even
+the key that it was sent: so a value is kept only if it has the expected shape.
 
-What finds the connection of a request is private to the HTTP library's pool (httpcore and its like) and looked up only when a call is
-stopped. Where something else carries the request, while it still connects, and on a connection that several share (HTTP/2), nothing is
+The connection of a request is found by private attributes of the HTTP library's pool (httpcore and its like), and only when a call is
+stopped. Where another transport carries the request, while it still connects, and on a connection that several share (HTTP/2), nothing is
 done: the call then ends by its own time-outs.
 """
 
@@ -32,22 +32,22 @@ from ravi_otel._runtime.patching import Block, awaited_in, called_in
 from ravi_otel.hooks._listeners import raise_from_signal
 from ravi_otel.policy._usage import Reply
 
-# -- what became of an attempt: what the client's exception says was sent and billed ----------------------------------
+# -- the outcome of an attempt: what was sent and billed, by the client's exception --------------------------------------
 
 _NEVER_LEFT: Final = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout"})
-"""HTTP libraries differ, and these names they share: nothing was sent when one of them was raised."""
+"""The class names of errors before anything was sent, which the HTTP libraries have in common."""
 
 _TIMED_OUT: Final = frozenset({"APITimeoutError", "TimeoutException", "TimeoutError"})
 _CLIENT_ERRORS: Final = range(400, 500)
 _ANSWERED: Final = (("openai", "APIStatusError"), ("anthropic", "APIStatusError"), ("groq", "APIStatusError"))
-"""Whose word on the provider's status is believed: the package and the name of an error's class."""
+"""The errors whose status is the provider's: the package and the name of the class."""
 
 _ANSWERED_ATTEMPT: Final = (*_ANSWERED, ("httpx", "HTTPStatusError"), ("httpx2", "HTTPStatusError"))
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """Describe what became of one attempt."""
+    """What became of one attempt."""
 
     status: int | None
     error_type: str | None
@@ -76,12 +76,12 @@ def outcome_of(error: BaseException | None, built: object) -> AttemptOutcome:
     if error is None:
         return AttemptOutcome(None, None, sent=True)
     status = _status(error, _ANSWERED_ATTEMPT)
-    name = type(error).__qualname__ if status is None else str(status)  # not the class: what is raised inside a client is its own affair
+    name = type(error).__qualname__ if status is None else str(status)  # not the class, which is private to the client
     return AttemptOutcome(status, name, sent=not _never_left(error, built))
 
 
 def is_timeout(error: BaseException) -> bool:
-    """Whether it is a time-out of the client's or of its HTTP library's, under whatever name it is raised, or given as the reason."""
+    """Whether an error, or the reason that it has, is a time-out of the client or of its HTTP library."""
     return any(cls.__name__ in _TIMED_OUT for one in (error, get(error, "reason")) for cls in type(one).__mro__)
 
 
@@ -92,7 +92,7 @@ def _status(error: BaseException, believed: Sequence[tuple[str, str]]) -> int | 
 
 
 def _never_left(error: BaseException, built: object) -> bool:
-    """Whether no connection was had for what was paid for last; one that a redirect asked for, unpaid, comes after an answer."""
+    """Whether no connection was made for the request paid for last; an unpaid one, by a redirect, follows an answer."""
     for one in (error, error.__cause__):
         if not _NEVER_LEFT.isdisjoint(cls.__name__ for cls in type(one).__mro__):
             failing = get(one, "request")
@@ -130,18 +130,18 @@ _READ: Final = dict.fromkeys((b"x-request-id", b"request-id", b"apim-request-id"
         "retry-after-ms",
     )
 }
-"""The headers that are read, and the names of the amounts among them."""
+"""The headers that are read, with the names of those that are amounts."""
 
 
 def headers_of_error(error: BaseException | None) -> tuple[str | None, dict[str, str]]:
-    """Return what the answer behind a client's error says, if there was one."""
+    """Return the request id and rate limits of the answer behind a client's error, if there was one."""
     response = get(error, "response")
     headers = get(response, "headers")
     return (None, {}) if getattr(headers, "raw", None) is None else read_headers(headers)
 
 
 def read_headers(headers: Any) -> tuple[str | None, dict[str, str]]:
-    """Return the provider's id of a request, and what it says of rate limits by header name; a value of another shape is left out."""
+    """Return the provider's id of a request, and its rate limits by header name; a value of another shape is left out."""
     found: bytes | None = None
     limits: dict[str, str] = {}
     for raw_name, raw_value in headers.raw:
@@ -159,13 +159,13 @@ def read_headers(headers: Any) -> tuple[str | None, dict[str, str]]:
     return None if found is None else found.decode("ascii"), limits
 
 
-# -- a bounded copy of a body that its user reads without us, which is read when they are done ------------------------
+# -- a bounded copy of a body, which is read once the program has read the original ------------------------------------
 
 MOST_KEPT: Final = 16 * 1024 * 1024
-"""Bytes of one body, as sent and as decoded; what a longer one used is unknown."""
+"""The most bytes of one body, as sent and as decoded; the usage of a longer one is unknown."""
 
 _MOST_MARKS: Final = 200_000
-"""Commas and brackets of what is read at once: each is a value to make, and a program waits for all of them."""
+"""The most commas and brackets that are parsed at once: each makes a value, and the program waits meanwhile."""
 
 _MOST_EVENTS: Final = 10_000
 _MOST_READ: Final = 4 * 1024 * 1024
@@ -174,15 +174,15 @@ _TAILS: Final = (1024 * 1024, 64 * 1024)
 _BLANK: Final = re.compile(rb"\r?\n\r?\n|\r\r")
 
 _PIECE: Final = 512
-"""Compressed bytes that are opened at once: a hostile body grows a hundred thousandfold."""
+"""How many compressed bytes are decoded at once: a hostile body may grow a hundred thousandfold."""
 
 _DESCRIBING: Final = ("content-type", "content-encoding")
 
 
 class BodyCopy:
-    """Collect the bytes of one response as they pass; holds nothing of the response itself.
+    """The bytes of one response, collected as they pass; without a reference to the response.
 
-    `streamed` says that it is made of server-sent events, `ended` that its reader came to its end. Bodies that are neither
+    `streamed` means that it is made of server-sent events, `ended` that its reader came to its end. Bodies that are neither
     those nor JSON nor text are not kept.
 
     What is read is bounded to some tens of milliseconds. JSON has at most 200,000 commas and brackets, or is unknown. Of events
@@ -199,14 +199,14 @@ class BodyCopy:
         self.streamed = content_type == "text/event-stream"
         kept = self.streamed or content_type.endswith("json") or content_type.startswith("text/")
         self._kept: list[bytes] | None = [] if kept else None
-        self._share = (1, 1)  # what of the events was read
+        self._share = (1, 1)  # how many bytes of events were read, out of how many
         self._ends_itself = content_type.endswith("json")
         self._stated = response.headers.get("content-length")
         self._size = 0
         self.ended = False
 
     def put(self, content: bytes) -> BodyCopy:
-        """Take the whole content, decoded, as the HTTP library keeps it anyway; returns itself."""
+        """Set the whole content, decoded, as the HTTP library keeps it; return itself."""
         self._headers.pop("content-encoding", None)
         self._kept = [content]
         self.ended = True
@@ -214,7 +214,7 @@ class BodyCopy:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing of it is missing, or that reading it will show that: half a JSON object is none."""
+        """Whether nothing is missing, or reading will show that something is: half a JSON object is invalid."""
         return self.ended or self._ends_itself or self._stated == str(self._size)
 
     def add(self, data: bytes) -> None:
@@ -228,16 +228,16 @@ class BodyCopy:
             self._kept.append(data)
 
     def content(self) -> bytes:
-        """Return it decoded; raises where that cannot be, or not all of it was kept, or it would take long to read."""
+        """Return the decoded content. Raise ValueError where not all of it was kept, or reading it would take too long."""
         found = b"".join(self._decoded())
         if is_heavy(found):
             raise ValueError("too many values")
         return found
 
     def events(self) -> Iterator[Any]:
-        """Return each event's JSON, up to the first that is none; nothing of a body that was not kept, and the ends of a long one."""
+        """Return the JSON of each event, up to the first invalid one; nothing of a body that was not kept, and both ends of a long one."""
         parts: list[bytes] = []
-        with suppress(Exception):  # what could be opened until then came
+        with suppress(Exception):  # what was decoded until then is used
             parts.extend(self._decoded())
         data = b"".join(parts)
         if len(data) <= _MOST_READ and not is_heavy(data):
@@ -247,20 +247,20 @@ class BodyCopy:
             tail = data[max(_HEAD, len(data) - size) :]
             if not is_heavy(tail):
                 break
-        begins = _BLANK.search(tail)  # the event that was cut in two is none
+        begins = _BLANK.search(tail)  # the event that was cut in two is skipped
         tail = b"" if begins is None else tail[begins.end() :]
         self._share = (len(head) + len(tail), len(data))
         return chain(events_of(head), events_of(tail))
 
     def scaled(self, reply: Reply) -> Reply:
-        """Estimate from what was read of the events how much there was in all of them."""
+        """Return the reply with an estimated usage scaled up from the part of the events that was read."""
         usage, (read, size) = reply.usage, self._share
         if usage is None or usage.source != "estimated" or read >= size:
             return reply
         return replace(reply, usage=replace(usage, output_tokens=usage.output_tokens * size // max(1, read)))
 
     def _decoded(self) -> Iterator[bytes]:
-        """Undo the content's encodings by the HTTP library's own means; raises beyond the bound."""
+        """Undo the content's encodings by the HTTP library's own decoders. Raise ValueError beyond the bound."""
         if self._kept is None:
             raise ValueError("not kept")
         raw = b"".join(self._kept)
@@ -268,7 +268,7 @@ class BodyCopy:
             yield raw
             return
         size = 0
-        # Given as an iterator, so that nothing is opened before it is asked for.
+        # An iterator, so that nothing is decoded before it is needed.
         pieces = (raw[at : at + _PIECE] for at in range(0, len(raw), _PIECE))
         for data in self._kind(200, headers=self._headers, content=pieces).iter_bytes():
             size += len(data)
@@ -285,7 +285,7 @@ def is_heavy(data: bytes) -> bool:
 
 
 def library_class(response: Any) -> Any:
-    """Return the HTTP library's class of a response: a subclass may be made in other ways."""
+    """Return the HTTP library's own class of a response: a subclass may have another constructor."""
     for cls in class_of(response).__mro__:
         if cls.__name__ == "Response" and cls.__module__.startswith("httpx"):
             return cls
@@ -293,7 +293,7 @@ def library_class(response: Any) -> Any:
 
 
 def content_of(response: Any) -> BodyCopy | None:
-    """Return a body its user has read whole, and the HTTP library keeps; None of one that was not."""
+    """Return the body of a response that was read completely, which the HTTP library keeps; None if it was not."""
     try:
         return BodyCopy(response).put(response.content)
     except Exception as error:  # noqa: BLE001 - not read
@@ -301,28 +301,28 @@ def content_of(response: Any) -> BodyCopy | None:
         return None
 
 
-# -- connections: whoever is blocked reading from one is woken by its end ---------------------------------------------
+# -- connections: shutting one down wakes the thread that reads from it -----------------------------------------------
 
 _HTTP_2: Final = (b"HTTP/2", b"HTTP/2.0")
 _LONGEST_WAIT_S: Final = 0.1
 _DEEPEST: Final = 4
-"""A connection, the tunnel it may be in, and what speaks HTTP on it."""
+"""The deepest nesting: a connection, a tunnel in it, and the HTTP connection in that."""
 
 _gate: Final = ForkLock()
-"""Lets no connection go back to its pool between being found open and being shut down: there it is somebody else's.
+"""Keeps a connection out of its pool, where others could take it, between being found open and being shut down.
 
-It may be passed again by the thread that is in it: a finaliser that closes a response runs wherever it likes. Nothing is waited for in it.
+It is reentrant, because a finaliser that closes a response may run anywhere. Nothing blocks while it is held.
 """
 
 
 def wait_for_shutdown() -> None:
-    """Wait until nobody is shutting down a connection; right before a response is closed."""
+    """Wait until no connection is being shut down; called right before a response is closed."""
     with _gate.own:
         pass
 
 
 def shut_down_response(response: Any) -> bool:
-    """Shut down the connection of an open response, so that whoever waits for more of it is woken by its end; whether that was done.
+    """Shut down the connection of an open response, which wakes the thread that reads from it; whether that was done.
 
     Nothing happens to one that is closed, to one that shares its connection with others (HTTP/2), or where there is no socket.
     """
@@ -331,9 +331,9 @@ def shut_down_response(response: Any) -> bool:
             if response.is_closed or response.extensions.get("http_version") in _HTTP_2:
                 return False
             found = response.extensions["network_stream"].get_extra_info("socket")
-            # By a copy: an encrypted socket that is shut down itself goes on in plain text.
+            # By a duplicate: a TLS socket that is itself shut down goes on in plain text.
             twin = socket.fromfd(found.fileno(), found.family, found.type)
-        except Exception:  # noqa: BLE001 - another transport, or gone by now: it ends at its next piece
+        except Exception:  # noqa: BLE001 - another transport, or closed by now: it ends at its next piece
             return False
         with twin, suppress(OSError):
             twin.shutdown(socket.SHUT_RDWR)
@@ -350,8 +350,8 @@ def may_share_connection(client: Any, request: Any) -> bool:
 def shut_down_request(client: Any, request: Any) -> bool:
     """Shut down the connection that carries `request` for `client`; False when it cannot be found.
 
-    The thread that reads there is told that the server hung up. The pool's lock is held meanwhile, so that the connection
-    cannot become somebody else's; the pool may hand on one that is free before it has forgotten the request it was on.
+    The thread that reads there sees the server hang up. The pool's lock is held meanwhile, so that no other request gets the
+    connection; the pool may reuse a free one before it has forgotten the request that it carried.
     """
     choose: Any = get(get(client, "_client"), "_transport_for_url")
     pool = get(choose(request.url), "_pool") if callable(choose) else None
@@ -363,8 +363,8 @@ def shut_down_request(client: Any, request: Any) -> bool:
         found = None if connection is None else _socket_of(connection)
         if found is None:
             return False
-        with suppress(OSError):  # the other side was faster
-            socket.socket.shutdown(found, socket.SHUT_RDWR)  # not TLS's own, which takes its state from under the reader
+        with suppress(OSError):  # closed by the server already
+            socket.socket.shutdown(found, socket.SHUT_RDWR)  # not the TLS socket's method, which drops state that the reader uses
         return True
     finally:
         lock.release()
@@ -406,7 +406,7 @@ async def close_all_async(*held: Any) -> None:
             await each.aclose()
 
 
-# -- methods of a response, replaced and put back; who still refers to it, and who runs while one is called -----------
+# -- methods of a response, replaced and restored; references to a response, and the stack of a call ------------------
 
 _Args = tuple[Any, ...]
 _Kwargs = dict[str, Any]
@@ -424,11 +424,11 @@ _LOCKING: Final = (
     ),
     *("opentelemetry.context", "opentelemetry.exporter", "opentelemetry.metrics", "opentelemetry.sdk", "opentelemetry.trace"),
 )
-"""Modules that hold locks while they run, and do not run the user's code meanwhile."""
+"""Modules that may hold locks while they run, and run none of the program's code meanwhile."""
 
 
 def replace_method(response: Any, name: str, ours: Any) -> None:
-    """Put a function of ours in the place of one method of a response; like the method, it holds the response, and looks like it."""
+    """Replace one method of a response by a function of ours, which looks like it and refers to the response as it does."""
     own, method = _attributes(response), getattr(response, name)
     ours.ravi_original = own.get(name)
     ours.__self__, ours.__wrapped__ = response, method
@@ -441,7 +441,7 @@ def replace_method(response: Any, name: str, ours: Any) -> None:
 
 
 def _state(response: Any) -> Any:
-    """Return what a copy or a pickle of it is made of: what replaces its methods is bound to the original, and left out."""
+    """Return the state for a copy or a pickle: without our functions, which are bound to the original."""
     found: Any = getattr(class_of(response), _STATE, None)  # none of an older Python's objects
     state: Any = dict(_attributes(response)) if found is None else found(response)
     if class_of(state) is tuple:  # with the values of slots
@@ -470,7 +470,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _Kwargs], Block | None], *, awaits: bool) -> None:
-    """Have one method of a response run inside a block, as `patching.wrapper_of` does."""
+    """Run one method of a response inside a block, as `patching.wrapper_of` does."""
     method = getattr(response, name)
     if awaits:
 
@@ -487,7 +487,7 @@ def surround_method(response: Any, name: str, block_of: Callable[[Any, _Args, _K
 
 
 def restore_methods(response: Any, *names: str) -> None:
-    """Put back what was there, unless somebody has replaced ours by now."""
+    """Restore the original methods, unless somebody has replaced ours by now."""
     own = _attributes(response)
     for name in names:
         ours: Any = own.get(name)
@@ -506,9 +506,9 @@ def _attributes(value: Any) -> dict[str, Any]:
 
 
 def interrupts_lock_holder() -> bool:
-    """Whether whoever closes a stream may have come in between somebody who holds a lock that settling needs.
+    """Whether this close of a stream may have interrupted code that holds a lock which settling needs.
 
-    A finaliser runs wherever the collector happens to start, and only the stack shows what it came upon.
+    A finaliser runs wherever the collector happens to start, and only the stack shows what it has interrupted.
     """
     frame: FrameType | None = inspect.currentframe()
     for _ in range(_MOST_FRAMES):
@@ -521,22 +521,22 @@ def interrupts_lock_holder() -> bool:
 
 
 def name_like(ours: Any, source: Any) -> Any:
-    """Return a generator of ours under the name of the one it reads, which its representation and warnings show."""
+    """Rename a generator of ours like the one that it reads, for its representation and warnings; return it."""
     if isinstance(source, (GeneratorType, AsyncGeneratorType)):
         ours.__name__, ours.__qualname__ = source.__name__, source.__qualname__
     return ours
 
 
 def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
-    """Whether anybody besides us and the HTTP library refers to an object, or to a function that we put in the place of one of its methods.
+    """Whether anybody besides us and the HTTP library refers to an object, or to a function of ours that replaces one of its methods.
 
-    `ours` is how many references to it came with those functions. One that is held for a moment only is held, too: look again.
+    `ours` is the number of references that those functions added. A momentary reference counts, too: check again later.
     """
     value = held()
     if value is None:
         return False
     before = [weakref.ref(each) for each in _attributes(value).values() if _is_ours(each)]
-    if any(_references(each) > 1 for each in before):  # the one is the object's own
+    if any(_references(each) > 1 for each in before):  # one is the object's own
         return True
     body = getattr(value, "stream", None)
     inside = ours + (references_from(body, value) if hasattr(body, "__dict__") else 0)
@@ -545,7 +545,7 @@ def held_by_others(held: weakref.ref[Any], ours: int) -> bool:
 
 
 def held_only_by_itself(held: weakref.ref[Any]) -> bool:
-    """Whether nothing refers to an object but generators of its own, to which nothing refers but the object and each other."""
+    """Whether only its own generators refer to an object, and only the object and each other to these."""
     value = held()
     if value is None:
         return True
@@ -566,7 +566,7 @@ def held_only_by_itself(held: weakref.ref[Any]) -> bool:
 
 
 def _of_its_own(parts: Iterable[Any], value: Any) -> list[Any]:
-    """Return those of some objects that are generators with this value in their variables, as a method's has its `self`."""
+    """Return those objects that are generators with this value among their variables, as a method's `self` is."""
     return [
         part
         for part in parts
@@ -589,16 +589,16 @@ def _counted(held: weakref.ref[Any]) -> int:
 
 
 class _Held:
-    """An object that can be referred to weakly."""
+    """An object that supports weak references."""
 
 
 _ONE: Final = [_Held()]
 _OF_COUNTING: Final = _counted(weakref.ref(_ONE[0])) - 1
-"""How many of the references to an object are there because they are counted: Pythons differ in that."""
+"""How many references the counting itself adds, which differs between versions of Python."""
 
 
 def locals_of(generator: Any) -> dict[str, Any]:
-    """Return what a generator has in its variables; nothing of one that is over, or of something else."""
+    """Return the local variables of a generator; none of one that has finished, or of another object."""
     frame: FrameType | None = getattr(generator, "gi_frame", None) or getattr(generator, "ag_frame", None)
     return {} if frame is None else dict(frame.f_locals)
 

@@ -1,15 +1,15 @@
-"""See the model calls of clients that nobody wraps where their requests pass: in the HTTP library below them.
+"""Count the model calls of clients without a wrapper of their own, in the HTTP library that sends their requests.
 
 | a request | what becomes of it |
 |---|---|
-| to a host that is no model's | passes, at the cost of one look-up |
-| of a call that a wrapped client makes | passes: it is counted there |
-| of a call that is on its way here already | passes; one more of the same layer is one more attempt, and is paid for |
-| to a model's host, where it asks no model | passes |
-| to a model's host, in any other format | is one `HttpCall`, sent by `model_call.send_call` |
+| to a host that serves no model | passes, at the cost of one look-up |
+| of a call that a wrapped client makes | passes: the client's wrapper counts it |
+| of a call that an `HttpCall` already counts | passes; one more in the same layer is one more attempt, and is paid for |
+| to a model's host, but asking no model for anything | passes |
+| any other to a model's host | becomes one `HttpCall`, sent by `model_call.send_call` |
 
-`HttpCall` is such a call over any HTTP library; `httpx_seam`, `urllib3_seam` and `aiohttp_seam` know how a request of theirs is read and
-written, and how its answer is followed. The formats of requests are loaded with the first call.
+`HttpCall` is such a call over any HTTP library; `httpx_seam`, `urllib3_seam` and `aiohttp_seam` read and write the requests of their
+library, and follow its answers. The request formats are loaded with the first call.
 """
 
 from __future__ import annotations
@@ -52,32 +52,32 @@ _DIALECTS: Final = "ravi_otel._instrumentation.formats.dialects"
 _FRAMINGS: Final = "ravi_otel._instrumentation.formats.framing"
 _AUTO: Final = "auto"
 _ASSUMED: Final = {"google": "gcp.gemini", "bedrock": "aws.bedrock", _AUTO: "openai"}
-"""Who is taken to answer at a host that is named by its format alone; of the other formats, whoever made them."""
+"""The provider assumed for a host of which only the dialect is known; for dialects not listed, the one with the same name."""
 
 _MOST_HOSTS: Final = 4_096
 _SIGNED: Final = "AWS4-"
-"""What the `Authorization` of a request begins with whose body is signed, so that nobody may write to it."""
+"""The start of an `Authorization` header that signs the body as well, which must therefore not change."""
 
 _SERVER_ERRORS: Final = 500
 ERRORS: Final = 300
-"""The first status that brings no answer of a model."""
+"""The first status whose answer comes from no model: a redirect or an error."""
 
 
-# -- which hosts are models' ----------------------------------------------------------------------------------------------
+# -- the hosts of models --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class ModelHost:
-    """A host that is a model's: the dialect it speaks, and who answers there."""
+    """A host that serves models: the dialect it speaks, and the provider that answers there."""
 
     dialect: str
     host: Host
 
 
 class ModelHosts:
-    """The hosts that are models', each looked up once for as long as the options stay the same.
+    """The hosts that serve models, each looked up once for as long as the options stay the same.
 
-    A host is one by the program's own word (`formats=`, `RAVI_FORMATS`), by a client that was made for it, or because all know it.
+    A host is one if the program names it (`formats=`, `RAVI_FORMATS`), if a client was made for it, or if it is a known provider's.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class ModelHosts:
         self._of_clients: dict[str, str] = {}
 
     def at(self, name: str | None, port: int | None) -> ModelHost | None:
-        """Return what is known of a host, None for one that is no model's."""
+        """Return what is known of a host, None for one that serves no model."""
         if self._options is STATE.options:
             try:
                 return self._found[name, port]
@@ -95,7 +95,7 @@ class ModelHosts:
         return self._look_up(name or "", port)
 
     def made_for(self, authority: str, dialect: str) -> None:
-        """Take the word of a client of a known library for which host it was made for."""
+        """Note that a client of a known library was made for this host, and the dialect it speaks there."""
         if authority not in self._of_clients and len(self._of_clients) < _MOST_HOSTS:
             self._of_clients[authority] = dialect
             self._options = None
@@ -109,14 +109,14 @@ class ModelHosts:
         return known
 
     def _read(self, name: str, port: int | None, options: Options) -> ModelHost | None:
-        whole = f"{name}:{port}"
-        provider = options.providers.get(whole) or options.providers.get(name)
+        authority = f"{name}:{port}"
+        provider = options.providers.get(authority) or options.providers.get(name)
         known = provider_at(name, port)
-        dialect = options.formats.get(whole) or options.formats.get(name)
+        dialect = options.formats.get(authority) or options.formats.get(name)
         if dialect is None and known is not None:
             dialect = load(_DIALECTS).dialect_of(known) or _AUTO
         if dialect is None:
-            dialect = self._of_clients.get(whole) or self._of_clients.get(name)
+            dialect = self._of_clients.get(authority) or self._of_clients.get(name)
         if dialect is None:
             return None
         who = provider or known
@@ -124,7 +124,7 @@ class ModelHosts:
 
 
 MODEL_HOSTS: Final = ModelHosts()
-"""Those that this process knows."""
+"""The hosts of models that this process knows."""
 
 
 # -- one call -------------------------------------------------------------------------------------------------------------
@@ -132,9 +132,9 @@ MODEL_HOSTS: Final = ModelHosts()
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """What an HTTP library is about to send to a model's host, before anything of it has left.
+    """A request that an HTTP library is about to send to a model's host, before any byte of it has left.
 
-    `content` is the body: bytes, text, or the object that the library will write as JSON; None where it cannot be looked at.
+    `content` is the body: bytes, text, or the object that the library will write as JSON; None where it cannot be read yet.
     """
 
     to: ModelHost
@@ -146,14 +146,14 @@ class Outgoing:
     """Whether the body is compressed."""
 
     def __post_init__(self) -> None:
-        """Have text and buffers as the bytes that they are sent as, which other layers are given."""
+        """Convert text and buffers to the bytes that are sent, by which other layers recognise the request."""
         if isinstance(self.content, str):
             self.content = self.content.encode("utf-8", "surrogatepass")
         elif isinstance(self.content, bytearray):
             self.content = bytes(self.content)
 
     def body(self) -> Mapping[str, Any] | None:
-        """Return the JSON object of the body, None where there is none."""
+        """Return the body as a JSON object, None where it is none."""
         found = self.content
         if isinstance(found, bytes) and not self.encoded:
             with suppress(ValueError, RecursionError):
@@ -162,30 +162,30 @@ class Outgoing:
 
     @property
     def is_signed(self) -> bool:
-        """Whether its body is signed."""
+        """Whether the body is signed."""
         return self.authorization.startswith(_SIGNED)
 
 
 class HttpCall(LibraryCall):
-    """One call to a model over an HTTP library: what it asks for, what a strict limit writes into it, and each of its requests.
+    """One call to a model over an HTTP library: what it asks for, what a strict limit changes in its body, and each of its requests.
 
-    It is sent as any call is (`model_call.CallSender`), and can be sized for strict limits (`Sizing`). The program's own objects stay as
-    they are: what is changed is changed in copies.
+    It is sent like any call (`model_call.CallSender`), and can be sized for strict limits (`Sizing`). The program's own objects never
+    change: each change is made in a copy.
     """
 
     def __init__(self, out: Outgoing, wrapped: Callable[..., Any], args: _Args, kwargs: _Kwargs) -> None:
         super().__init__(wrapped, args, kwargs, SWEEPS.count)
         self.out = out
-        self._left = False  # some of it left
-        self._requests = 1  # that were paid for
-        self._passed: dict[str, int] = {}  # how many of them each layer has seen
+        self._left = False  # whether any request of it has left
+        self._requests = 1  # how many are paid for
+        self._passed: dict[str, int] = {}  # how many requests each layer has seen
         self.last_status: int | None = None
         self.last_error = ""
-        self.connection: Any = None  # that carries its request, where the library tells
+        self.connection: Any = None  # the one that carries its request, where the library exposes it
         body = out.body()
-        self.written: Any = None  # the content that is sent in the place of the program's
+        self.written: Any = None  # the content that is sent instead of the program's
         self.unwritable: str | None = "a request that is signed" if out.is_signed else "a request that is no JSON" if body is None else None
-        """Why nobody may write to its body."""
+        """Why its body cannot be changed, None where it can."""
         self.request = Request(out.method, out.target, body or {}, out.to.host, stream=False)
         self.format: WireFormat = UNREAD
         self.call: Call = UNREAD.call(self.request)
@@ -194,7 +194,7 @@ class HttpCall(LibraryCall):
     def begin(cls, out: Outgoing, make: Callable[[], HttpCall]) -> HttpCall | None:
         """Return the call that is about to be sent, None where its request passes as if nothing were installed.
 
-        `make` makes one of it. Raises the refusal of one more request of a call that is on its way.
+        `make` creates it. Raise the refusal of one more request of a call that is already being sent.
         """
         outer, above = SENDING.get(), HTTP_CALL.get()
         if outer is not None and outer.sends and outer.carries(out.content):
@@ -210,7 +210,7 @@ class HttpCall(LibraryCall):
         return made if made.read_request() else None
 
     def read_request(self) -> bool:
-        """Read what is asked; whether it asks a model for something. What a bug of ours keeps from being read counts as a request."""
+        """Read the request; whether it asks a model for something. One that a bug of ours leaves unread counts as if it did."""
         out, to = self.out, self.out.to
         try:
             who = "" if to.host.assumed else to.host.provider
@@ -220,7 +220,7 @@ class HttpCall(LibraryCall):
             request = self.request
             request.stream = found.streams(request)
             call = found.call(request)
-            if not self.request.body and call.generative:  # a form, a file, or what the program makes as it is sent
+            if not self.request.body and call.generative:  # a form, a file, or a body that is generated while it is sent
                 call.unread = True
             self.read_content(call, found, request)
             self.format, self.call = found, call
@@ -230,10 +230,10 @@ class HttpCall(LibraryCall):
             swallow("prepare", error)  # our own bug never reaches the user's call
         return True
 
-    # -- what is changed of it ------------------------------------------------------------------------------------------
+    # -- changes to the request -----------------------------------------------------------------------------------------
 
     def bound(self) -> None:
-        """Write on the call how large its input can be, or what hides that; what we fail to read has no bound either."""
+        """Note on the call how large its input can be, or why that is unknown; one that we fail to read has no bound either."""
         call = self.call
         try:
             self.format.bound(self.request, call)
@@ -245,24 +245,24 @@ class HttpCall(LibraryCall):
             call.unbounded = call.unbounded or "what could not be read"
 
     def _cap(self, tokens: int) -> None:
-        """Cap the output, whatever the program's fields say."""
+        """Cap the output, whatever the program asks for."""
         self.write({**self.request.body, **self.format.cap(self.request, tokens)})
 
     @abstractmethod
     def write(self, body: Mapping[str, Any]) -> None:
-        """Send this body in the place of the program's, in copies of what the program gave."""
+        """Send this body instead of the program's, in copies of the program's objects."""
 
     def carries(self, content: object) -> bool:
-        """See `LibraryCall.carries`: another body is another call, one nobody can see is not."""
+        """See `LibraryCall.carries`; a request with another body is another call's."""
         if content is None or self.out.content is None or content in (self.out.content, self.written):
             return True
-        return isinstance(content, dict) and content == self.out.body()  # which the library below writes once more
+        return isinstance(content, dict) and content == self.out.body()  # the library below serialises it once more
 
     # -- sending --------------------------------------------------------------------------------------------------------
 
     @property
     def url(self) -> str:
-        """Where its requests go."""
+        """The origin that its requests go to."""
         host = self.out.to.host
         return f"http://{host.address}:{host.port}"
 
@@ -276,7 +276,7 @@ class HttpCall(LibraryCall):
         return HTTP_CALL.set(self)
 
     def leave(self) -> None:
-        """Note that a request of it leaves now; raise where something was stopped since it was made, perhaps before it could be found."""
+        """Note that a request of it leaves now. Raise the refusal where its scope was stopped before this call could be found."""
         live = self.live
         if live is None:
             return
@@ -287,12 +287,12 @@ class HttpCall(LibraryCall):
         self._left = True
         live.sent()
 
-    # -- its requests: the first is paid for when the call is admitted ---------------------------------------------------
+    # -- its requests: admitting the call pays for the first -------------------------------------------------------------
 
     def pass_down(self, layer: str, status: int | None = None, why: str = "", *, sent: bool = True) -> None:
-        """Note that a request of this call passes a layer of the HTTP libraries; pay for it where it is one more. Raises its refusal.
+        """Note that a request of this call reaches a layer of the HTTP libraries; pay for it where it is one more. Raise its refusal.
 
-        A call has as many requests as any one layer has seen: what is under another layer is the same request further down.
+        A call has as many requests as the layer that has seen the most: the other layers see the same requests further down.
         """
         self.leave()
         seen = self._passed[layer] = self._passed.get(layer, 0) + 1
@@ -321,19 +321,19 @@ class HttpCall(LibraryCall):
     def read_failure(self, live: ModelCall, error: BaseException) -> SendFailure:  # noqa: ARG002 - the protocol's
         """See `CallSender.read_failure`."""
         caused = error.__cause__ if self._replaced and isinstance(error, RaviError) else None
-        if error is self._refused:  # whatever was sent was answered with a way elsewhere, or by an error
+        if error is self._refused:  # the request before it was answered, by a redirect or an error
             return SendFailure(type(error).__qualname__, billed=self.last_status is None, status=self.last_status)
-        told = caused or error
-        status = count(get(told, "status")) or count(get(get(told, "response"), "status_code"))
+        cause = caused or error
+        status = count(get(cause, "status")) or count(get(get(cause, "response"), "status_code"))
         return SendFailure(
             type(error).__qualname__,
-            sent=self._left and not self.never_left(told),
+            sent=self._left and not self.never_left(cause),
             billed=status is None or not ERRORS <= status < _SERVER_ERRORS,
             status=status,
         )
 
     def never_left(self, error: BaseException) -> bool:
-        """Whether no connection was had: HTTP libraries differ, and the names of their errors tell."""
+        """Whether no connection was made, by the names of the error's classes: HTTP libraries have no class in common."""
         return any(
             cls.__name__ in _NEVER_LEFT
             for one in (error, error.__cause__, get(error, "reason"))
@@ -342,9 +342,9 @@ class HttpCall(LibraryCall):
         )
 
     def note_headers(self, live: ModelCall, status: int, headers: Any) -> None:
-        """Read of an answer's headers which request it was, how much is left, and what of it they alone tell.
+        """Read an answer's headers: the id of the request, the rate limits, and what some formats report nowhere else.
 
-        `headers` has them as `raw` pairs of bytes.
+        `headers.raw` has them as pairs of bytes.
         """
         record = live.record
         with Guarded("answer"):
@@ -354,13 +354,13 @@ class HttpCall(LibraryCall):
                 record.request_id, record.rate_limits = read_headers(headers)
 
     def end_without_answer(self, live: ModelCall, status: int) -> None:
-        """Settle a call that the server answered with an error, or with the way to somewhere else, which the program gets as it is."""
+        """Settle a call that the server answered with an error or a redirect, which the program receives unchanged."""
         live.fail(
             _StatusError(f"the server answered with {status}"), SendFailure(str(status), billed=status >= _SERVER_ERRORS, status=status)
         )
 
     def read_whole(self, live: ModelCall, content_type: str | None, content: Callable[[], bytes]) -> Reply:
-        """Read an answer that the library has read to its end, and keeps."""
+        """Read an answer that the library has already read to its end."""
         framing, call = self.framing_of(content_type), live.record.call
         if framing is None:
             return read_body(self.format, content, call)
@@ -373,17 +373,17 @@ class HttpCall(LibraryCall):
         return read_events(collector, call)
 
     def framing_of(self, content_type: str | None) -> Framing | None:
-        """Return how the events of the answer are told apart, None for an answer that is one JSON object."""
+        """Return how the answer is cut into events, None for an answer that is one JSON object."""
         framings: Any = load(_FRAMINGS).Framing
-        told: Framing | None = framings.of(content_type)
-        if told is not None and told is not framings.JSON_ARRAY:
-            return told
+        stated: Framing | None = framings.of(content_type)
+        if stated is not None and stated is not framings.JSON_ARRAY:
+            return stated
         asked = self.format.framing(self.request) if self.request.stream else None
-        return None if told is not None and asked is framings.SSE else asked
+        return None if stated is not None and asked is framings.SSE else asked
 
 
 class _StatusError(Exception):
-    """An answer that is an error, which no exception tells: the HTTP library returns it."""
+    """An answer with an error status, for which the HTTP library raises no exception."""
 
 
 _ASKING: Final = frozenset({"POST", "PUT", "PATCH"})
@@ -394,11 +394,11 @@ _NEVER_LEFT: Final = frozenset(
 )
 
 HTTP_CALL: Final[ContextVar[HttpCall | None]] = ContextVar("ravi_otel_http_call", default=None)
-"""The call whose requests are being made in this context."""
+"""The call whose requests are sent in this context."""
 
 
 def is_sending_http() -> bool:
-    """Note that a request leaves in this context; whether it is one of such a call, which a task that was started meanwhile outlives."""
+    """Whether a request that leaves in this context is one of such a call, and not of a task that has outlived it; note it as seen."""
     call = HTTP_CALL.get()
     if call is None or not call.sends:
         return False
@@ -411,21 +411,21 @@ def _leads_to(url: str, host: Host) -> bool:
     return authority in (host.address, f"{host.address}:{host.port}")
 
 
-# -- what is open when the library returns --------------------------------------------------------------------------------
+# -- an answer that is still open when the library returns ----------------------------------------------------------------
 
 _PIECE: Final = 64 * 1024
 _SMALL_PIECE: Final = 512
-"""Bytes as sent that are decoded at once by what has no bound of its own."""
+"""How many encoded bytes are decoded at once by a decoder whose output cannot be bounded."""
 
 _GZIP: Final = 16 + zlib.MAX_WBITS
 _WINDOWS: Final = {"gzip": _GZIP, "x-gzip": _GZIP, "deflate": zlib.MAX_WBITS}
 
 
 class BodyFeed:
-    """The bytes of one answer as they pass: cut into events, or kept to be read as one JSON object; holds nothing of the response.
+    """The bytes of one answer as they pass: cut into events, or collected to be read as one JSON object; no reference to the response.
 
-    `lossy` says that not all of it could be read: then what it used is known only if it said so. `decoder` makes what undoes an encoding
-    that Python has nothing for, as the HTTP library does it: it takes bytes, and returns some, or several pieces.
+    `lossy` means that not all of it could be read: then its usage is known only if the server reported it. `decoder` makes the HTTP
+    library's own decoder, for an encoding that Python cannot undo: that takes bytes, and returns bytes or several pieces.
     """
 
     __slots__ = ("_decode", "_inflate", "_kept", "_missed", "_parser", "_plain", "_size", "ended")
@@ -445,22 +445,22 @@ class BodyFeed:
             elif decoder is not None:
                 with Guarded("decoder"):  # then what it used is unknown
                     self._decode = decoder()
-        self._missed = False  # some of it came in an encoding that nobody here can undo
+        self._missed = False  # whether some of it came in an encoding that cannot be undone here
         self._size = 0
         self.ended = False
 
     @property
     def streamed(self) -> bool:
-        """Whether it is made of events."""
+        """Whether the answer is made of events."""
         return self._parser is not None
 
     @property
     def lossy(self) -> bool:
-        """See the class."""
+        """Whether not all of it could be read."""
         return self._missed or (self._parser is not None and self._parser.lossy)
 
     def add(self, data: bytes, *, decoded: bool = False) -> list[Any]:
-        """Take some bytes, as they were sent unless they are `decoded`; return the events that are whole with them."""
+        """Add some bytes, encoded as sent unless they are `decoded`; return the events that they complete."""
         found: list[Any] = []
         for plain in (data,) if decoded or self._plain else self._decoded(data):
             if self._parser is not None:
@@ -474,11 +474,11 @@ class BodyFeed:
         return found
 
     def rest(self) -> list[Any]:
-        """Return the events that its end makes whole."""
+        """Return the events that the end of the answer completes."""
         return [] if self._parser is None else self._parser.end()
 
     def content(self) -> bytes:
-        """Return it decoded; raises where not all of it was kept, or it would take long to read."""
+        """Return the decoded content. Raise ValueError where not all of it was kept, or reading it would take too long."""
         if self._kept is None or self.lossy:
             raise ValueError("not kept")
         found = b"".join(self._kept)
@@ -487,7 +487,7 @@ class BodyFeed:
         return found
 
     def _decoded(self, data: bytes) -> Iterator[bytes]:
-        """Undo the encoding, piece by piece: a hostile body grows a thousandfold, and no more than so much of it is opened."""
+        """Undo the encoding piece by piece, up to a bound: a hostile body may grow a thousandfold."""
         if self._decode is not None:
             yield from self._decoded_by(self._decode, data)
             return
@@ -514,7 +514,7 @@ class BodyFeed:
             try:
                 plain = decode(data[at : at + _SMALL_PIECE])
                 pieces += (plain,) if isinstance(plain, bytes) else plain
-            except Exception as error:  # noqa: BLE001 - each library has errors of its own for what is not encoded so
+            except Exception as error:  # noqa: BLE001 - each library raises its own errors for malformed content
                 raise_from_signal(error)
                 size = MOST_KEPT
             size += sum(map(len, pieces))
@@ -525,7 +525,7 @@ class BodyFeed:
 
 
 class FollowedBody(FollowedStream):
-    """Follow an answer by its bytes, whoever reads them: events are held to the limits as they pass."""
+    """An answer that is followed by its bytes, whoever reads them: limits apply to its events as they pass."""
 
     __slots__ = ("_feed",)
 
@@ -535,7 +535,7 @@ class FollowedBody(FollowedStream):
         self._streams = feed.streamed
 
     def _settle_closed(self, *, whole: bool = False) -> None:
-        super()._settle_closed(whole=whole or not self._feed.streamed)  # all of such an answer was made, whoever reads it
+        super()._settle_closed(whole=whole or not self._feed.streamed)  # the server generated all of such an answer, however much is read
 
     def _begin_copy(self, response: Any) -> Any:
         if not self._feed.streamed:
@@ -546,13 +546,13 @@ class FollowedBody(FollowedStream):
         return self._feed
 
     def _reading_whole(self, response: Any, args: object, kwargs: object) -> Block | None:  # noqa: ARG002 - the base's
-        return None  # that reads by the iterator of bytes as well, where limits hold
+        return None  # a complete read uses the iterator of bytes as well, where limits apply
 
     def _keep(self, body: Any, data: bytes) -> bool:
         return self.came(data) if body is self._feed else super()._keep(body, data)
 
     def came(self, data: bytes, *, decoded: bool = False, is_rest: bool = False) -> bool:
-        """Take in some bytes; True when they are the last before a cut. The rest of an answer is had, and no limit cuts it any more."""
+        """Add some bytes; whether they are the last before a cut. No limit cuts an answer once its rest (`is_rest`) is here."""
         try:
             if is_rest:
                 self._limits = None
@@ -577,20 +577,20 @@ class FollowedBody(FollowedStream):
             if body is None and not feed.streamed:
                 return read_body(self._format, feed.content, call)
             events = [] if body is None else feed.add(body.content(), decoded=True)  # read whole
-            lossy = feed.lossy  # of what is cut in the middle of an event, that one is no loss
+            lossy = feed.lossy  # before `rest`: an event that a cut left incomplete is no loss
             for event in (*events, *feed.rest()):
                 self._collector.add(event)
             reply = read_events(self._collector, call)
             told = reply.usage is not None and reply.usage.source == "reported"
             ended = feed.ended or body is not None
             return replace(reply, usage=None) if (feed.lossy if ended else lossy) and not told else reply
-        except Exception as error:  # noqa: BLE001 - a bug in reading is ours alone
+        except Exception as error:  # noqa: BLE001 - our own bug in reading never reaches the program
             swallow("stream", error)
             return Reply()
 
 
 class TappedBody(FollowedBody):
-    """Follow an answer whose library reads it by methods that are wrapped in its class; nothing is put on the response itself."""
+    """An answer that is followed by wrapped methods of its class; the response object itself is unchanged."""
 
     __slots__ = ("_key", "_tapped")
 
@@ -600,12 +600,12 @@ class TappedBody(FollowedBody):
         self._tapped: weakref.ref[Any] | None = None
 
     def tap(self, response: Any, taps: dict[int, Any], key: int) -> None:
-        """Be found in `taps` by whoever reads it, for as long as the response is there."""
+        """Register in `taps` under `key`, where the wrapped methods look, for as long as the response exists."""
         self._key = key
         taps[key] = self
         self._tapped = weakref.ref(response, partial(self._gone, taps))
         self._opened()
-        UNREAD_STREAMS.discard(self)  # its response is part of no cycle of ours
+        UNREAD_STREAMS.discard(self)  # we make no reference cycle with the response
 
     def _gone(self, taps: dict[int, Any], _: object) -> None:
         taps.pop(self._key, None)
@@ -617,12 +617,12 @@ class TappedBody(FollowedBody):
 
     @property
     def passes(self) -> bool:
-        """Whether nothing is to be done any more when it is read."""
+        """Whether further reads need no attention: it is settled, and was not cut."""
         return self._over and self._cut is None
 
     @property
     def cut(self) -> RaviError | None:
-        """What it was cut with: whoever reads on is told."""
+        """The refusal that it was cut with, which is raised to whoever reads on."""
         return self._cut
 
     def settle(self) -> None:
@@ -631,7 +631,7 @@ class TappedBody(FollowedBody):
         self._settle()
 
     def abandon(self) -> None:
-        """Settle one that was closed, perhaps before its end."""
+        """Settle it when it is closed, perhaps before its end."""
         if self._over or (self._stopped and self._cut_unless_complete(self._why_stopped())):
             return
         if isinstance(sys.exc_info()[1], GeneratorExit):
@@ -643,13 +643,13 @@ class TappedBody(FollowedBody):
                 drain()
 
     def lose_sight(self) -> None:
-        """Settle it because whoever reads it on is seen no more: what it used is known only if it said so."""
+        """Settle it because its reads are no longer followed: its usage is known only if the server has reported it."""
         if self._end():
             reply = self._reply()
             told = reply.usage is not None and reply.usage.source == "reported"
             self._live.answered(reply if told else replace(reply, usage=None))
 
     def instead_of(self, error: BaseException | None) -> BaseException | None:
-        """Settle it because its reader came to the end, or failed with `error`; return what the reader is to raise."""
+        """Settle it because its reader came to the end, or failed with `error`; return the error that the reader is to raise."""
         self._feed.ended = error is None
         return self.end_reading(error, self._settle)

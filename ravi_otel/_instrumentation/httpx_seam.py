@@ -1,7 +1,7 @@
-"""Wrap what a client of httpx or httpx2 sends a request with, sync and async, whatever its transport.
+"""Wrap the methods by which a client of httpx or httpx2 sends a request, sync and async, whatever its transport.
 
-`Client.send` is one whole call, with what authentication and redirects send besides; `_send_single_request` is each of its requests, and
-a transport may send one again. A request to a model that another host has redirected to it is a call of its own.
+`Client.send` is one whole call, including the requests of authentication and redirects; `_send_single_request` is each of its requests,
+which a transport may repeat. A request to a model to which another host has redirected is a call of its own.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ravi_otel.policy._usage import Reply
 
 _PORTS: Final = {"https": 443, "http": 80}
 _OWN: Final = frozenset({"HTTPTransport", "AsyncHTTPTransport"})
-"""The classes of the libraries' own transports, which send a request as they are given it."""
+"""The classes of the libraries' own transports, which send a request unchanged."""
 
 _BYTES: Final = "ByteStream"
-"""The class of a body that is there as a whole."""
+"""The class of a body that is in memory as a whole."""
 
 
 class HttpxCall(HttpCall):
@@ -41,8 +41,8 @@ class HttpxCall(HttpCall):
         super().__init__(out, wrapped, args, kwargs)
         self._client = client
         self._given = request  # the program's
-        self._goes = request  # what goes out in its place
-        self._extensions: Any = None  # what it had while ours have shorter time-outs
+        self._goes = request  # the one that is sent in its place
+        self._extensions: Any = None  # the original ones, while the request has shorter time-outs
         if self.unwritable is None and class_of(request.stream).__name__ != _BYTES:
             self.unwritable = "a request that is no JSON"
 
@@ -81,7 +81,7 @@ class HttpxCall(HttpCall):
             error._request = self._given  # type: ignore[attr-defined]  # noqa: SLF001 - which the program gets as `request`
 
     def is_ours(self, client: Any, request: Any) -> bool:
-        """Whether a request is one of this call: HTTP libraries hand its extensions on to the one that follows it."""
+        """Whether a request is one of this call: HTTP libraries pass its extensions on to the request that follows."""
         if request is self._goes:
             return True
         mine, its = (get(get(one, "extensions"), TIMEOUT) for one in (self._goes, request))
@@ -89,7 +89,7 @@ class HttpxCall(HttpCall):
 
     @contextmanager
     def around_request(self, client: Any, request: Any) -> Generator[Callable[[Any], None]]:
-        """Wrap the sending of one request of this call; raises the refusal of one more than was paid for.
+        """Surround the sending of one request of this call. Raise the refusal of one more than was paid for.
 
         A transport of the program's own may send it from another thread, and by another library.
         """
@@ -104,7 +104,7 @@ class HttpxCall(HttpCall):
 
     @contextmanager
     def around_transport(self) -> Generator[Callable[[Any], None]]:
-        """Wrap its sending by the library's own transport, where a transport of the program's may have it sent several times."""
+        """Surround the sending by the library's own transport, which a transport of the program's may call several times."""
         self.pass_down("transport")
         self.seen_leaving = True
         yield self._note_status
@@ -132,13 +132,13 @@ class HttpxCall(HttpCall):
 
 
 def _decoder(response: Any, encoding: str) -> Callable[[bytes], Any]:
-    """Return what undoes an encoding as the library does it, for a reader of its own."""
+    """Return a new decoder of an encoding, as the library makes it."""
     alike = library_class(response)(200, headers={"content-encoding": encoding})
     return alike._get_content_decoder().decode  # type: ignore[no-any-return]  # noqa: SLF001 - in all versions of both
 
 
 class _Holder:
-    """Stand for a client of a client's."""
+    """A stand-in for a generated client, which has the HTTP client as `_client`."""
 
     __slots__ = ("_client",)
 
@@ -155,7 +155,7 @@ class HttpxSeam:
         self._active = False
 
     def install(self) -> None:
-        """Wrap the sync and the async ones."""
+        """Wrap the sync and the async methods."""
         module, transport = self._module, self._around_transport
         self._wraps.wrap(module.BaseClient, "_build_redirect_request", self._redirect)
         self._wraps.wrap(module.Client, "send", self._send)
@@ -167,7 +167,7 @@ class HttpxSeam:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 
@@ -185,9 +185,9 @@ class HttpxSeam:
         if not self._active or (above is not None and above.sends_itself(request)):
             return None
         url = getattr(request, "url", None)
-        if url is None:  # what is no request is the library's to refuse
+        if url is None:  # no request: the library raises its own error
             return None
-        if _REDIRECTED.data:  # which costs a third of asking the set itself
+        if _REDIRECTED.data:  # costs a third of testing the set itself
             _REDIRECTED.discard(request)
         try:
             to = MODEL_HOSTS.at(url.host, url.port or _PORTS.get(url.scheme))
@@ -202,7 +202,7 @@ class HttpxSeam:
             return None
 
     def _redirect(self, wrapped: Callable[..., Any], _client: Any, args: Any, kwargs: Any) -> Any:
-        """Note a request to a model to which another host, which is no model's, has redirected: no call is on its way for it."""
+        """Note a request to a model to which a host of no model has redirected: no call counts it yet."""
         request = wrapped(*args, **kwargs)
         if self._active:
             with Guarded("redirect"):  # the request is the program's as it is
@@ -227,7 +227,7 @@ class HttpxSeam:
     def _around_single(
         self, send: Callable[..., Any], wrapped: Callable[..., Any], client: Any, args: Any, kwargs: Any
     ) -> tuple[Block | None, HttpCall | None]:
-        """Return the block that goes around one request of a call, or the call that it is itself, and sends it by `send`; else neither."""
+        """Return the block around one request of a call; or the call that a redirected request is itself, sent by `send`; or neither."""
         request = args[0] if args else kwargs["request"]
         call = self._call_of(client, request)
         if call is not None:
@@ -250,7 +250,7 @@ _REDIRECTED: Final[Any] = WeakSet[Any]()
 
 
 def _content_of(request: Any) -> Any:
-    """Return what a request has read of its body, or all of one that is there as a whole; None where that is still to come."""
+    """Return the body of a request, if it was read or is in memory as a whole; None where it is still to come."""
     fields, body = request.__dict__, request.stream
     return fields["_content"] if "_content" in fields else body._stream if class_of(body).__name__ == _BYTES else None  # noqa: SLF001 - of a redirect
 

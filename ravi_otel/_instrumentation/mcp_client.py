@@ -1,8 +1,7 @@
-"""Make each `tools/call` of the official MCP SDK's client a tool call: judged, charged and told once, and not sent where that refuses it.
+"""Make each `tools/call` of the official MCP SDK's client a tool call: reviewed, charged and reported once, and not sent where refused.
 
-What a server asks of the client meanwhile belongs to that call. Calls are seen where every request of a session passes, whoever made it:
-`ClientSession.send_request`, which 1.x inherits and 2.x defines. Over that stand `call_tool`, fastmcp's client and the adapters of
-frameworks.
+A server's requests to the client during such a call belong to it. What is wrapped is `ClientSession.send_request`, which 1.x inherits and
+2.x defines: every request of a session goes through it, also those of `call_tool`, of fastmcp's client and of frameworks' adapters.
 """
 
 from __future__ import annotations
@@ -46,13 +45,13 @@ from ravi_otel.hooks._listeners import Guarded
 _LIST: Final = "tools/list"
 _META: Final = "_meta"
 _HEADER_MISMATCH: Final = -32020
-"""What a server of 2.x answers whose tool has another schema than the client knows."""
+"""The error code of a 2.x server whose tool has another schema than the client knows."""
 _OVER_LIMIT: Final = 429
 _FORBIDDEN: Final = 403
 
 
 class ClientSessions:
-    """Hold the wrapped methods of `mcp.client.session` by which a tool call is one."""
+    """The wrapped methods of `mcp.client.session` that make a tool call of each `tools/call`."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -61,7 +60,7 @@ class ClientSessions:
         self._errors: dict[type[RaviError], type[Any]] = {}
 
     def install(self) -> None:
-        """Wrap what sends requests, and in 2.x what writes them, inside of the span that the SDK makes of each."""
+        """Wrap the method that sends requests, and in 2.x those that write one and resolve its answer, inside the SDK's own span of it."""
         session = self._module.ClientSession
         owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
         dispatcher = getattr(self._module, DISPATCHER, None)
@@ -72,7 +71,7 @@ class ClientSessions:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 
@@ -84,11 +83,11 @@ class ClientSessions:
         if not self._active or method not in {TOOLS_CALL, _LIST, INITIALIZE} or not isinstance(session, self._module.ClientSession):
             return wrapped(*args, **kwargs)
         if method != TOOLS_CALL:
-            return named_like(self._heard(method, session, wrapped(*args, **kwargs)), wrapped)
+            return named_like(self._note_server(method, session, wrapped(*args, **kwargs)), wrapped)
         return named_like(self._call_tool(wrapped, session, request, args, kwargs), wrapped)
 
-    async def _heard(self, method: str, session: Any, sent: Any) -> Any:
-        """Send a request whose answer tells of the server."""
+    async def _note_server(self, method: str, session: Any, sent: Any) -> Any:
+        """Await a request whose answer describes the server, and note that."""
         result = await sent
         with Guarded("mcp"):
             if method == INITIALIZE:
@@ -115,7 +114,7 @@ class ClientSessions:
         dispatcher = getattr(session, "_dispatcher", None)
         remote = server.remote_tool(spanned=isinstance(dispatcher, getattr(self._module, DISPATCHER, ())))
         if within is not None and gate is None:
-            _tell_on(within, remote)
+            _mark_remote(within, remote)
             result = await sent.send()
         else:
             result = await self._run(sent, gate, RemoteCall(remote, within))
@@ -123,14 +122,14 @@ class ClientSessions:
         return result
 
     async def _run(self, sent: _Sent, gate: GateOfTool | None, remote: RemoteCall) -> Any:
-        """Run it as a tool call; what refuses it is raised as an error of the SDK's too."""
+        """Run it as a tool call; raise a refusal as an error that is one of the SDK's, too."""
         shown = sent.arguments if gate is not None or is_captured() else None
         if gate is None:
             call = sent.call = ToolCall(sent.name, sent.send, shown, remote=remote)
         else:
             run = partial(_sent_with, sent)
             call = sent.call = ToolCall(sent.name, run, shown, gate.gate, parameters=Parameters(_anything, sent.name), remote=remote)
-        call.answered = True  # what is called while it runs, by a callback, is another call
+        call.answered = True  # so that what a callback calls meanwhile is another call
         try:
             return await call.run_async()
         except RaviError as refused:
@@ -142,14 +141,14 @@ class ClientSessions:
     # -- a refusal -------------------------------------------------------------------------------------------------------
 
     def _refused(self, refused: RaviError, gate: GateOfTool | None) -> Any:
-        """Return what a gate refuses as the result, where that was asked for; raise any other refusal."""
+        """Return a gate's refusal as the result, where the program asked for that; raise any other refusal."""
         if gate is not None and gate.returns and isinstance(refused, ToolDeniedError):
             return self._as_result(refused)
         error = self._as_error(refused)
         raise error from error.__cause__
 
     def _as_error(self, refused: RaviError) -> RaviError:
-        """Return the same refusal as an error that whoever calls tools over MCP expects: it is one of the SDK's, too."""
+        """Return the refusal as an error of its own class and of the SDK's, which callers of tools over MCP expect."""
         kind = type(refused)
         made: Any = self._errors.get(kind)
         if made is None:
@@ -164,11 +163,11 @@ class ClientSessions:
         return cast("RaviError", error)
 
     def _as_result(self, denied: ToolDeniedError) -> Any:
-        """Return a refusal by a gate as the result of the call: that of a tool which failed, with what a model may read."""
+        """Return a gate's refusal as the result of a tool that failed, with a text that a model may read."""
         result = {"content": [{"type": "text", "text": str(denied.as_tool_error())}], "isError": True}
         return _types().CallToolResult.model_validate(result)
 
-    # -- what the SDK's own span says ------------------------------------------------------------------------------------
+    # -- the SDK's own span ----------------------------------------------------------------------------------------------
 
     def _write(self, wrapped: Callable[..., Any], dispatcher: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._active:
@@ -190,11 +189,11 @@ class ClientSessions:
 
 
 _written: Final[weakref.WeakKeyDictionary[Any, dict[str, PendingSpan]]] = weakref.WeakKeyDictionary()
-"""Of each dispatcher the calls that wait for an answer, by the request's id, with what stands for the SDK's span."""
+"""For each dispatcher, by the request's id, the pending span of each call that waits for an answer."""
 
 
 def _adopt(dispatcher: Any, message: Any) -> None:
-    """Have the span that the SDK has just started say what is known of the call."""
+    """Make the span that the SDK has just started the span of the call."""
     span = trace.get_current_span().get_span_context()
     call = McpCall.current()
     if call is not None and span.is_valid:
@@ -206,7 +205,7 @@ def _adopt(dispatcher: Any, message: Any) -> None:
 
 
 class _Sent:
-    """One `tools/call` as it is to be sent, and how far that has come."""
+    """One `tools/call` that is to be sent, with the tool call that it is part of."""
 
     __slots__ = ("_args", "_kwargs", "_request", "_resend", "_session", "_wrapped", "call", "name", "params")
 
@@ -222,21 +221,21 @@ class _Sent:
         self._resend = _RESEND.get()
 
     def is_sent_again(self) -> bool:
-        """Whether the server rejected this very call just now, and the SDK has listed its tools and sends it once more."""
+        """Whether the server has just rejected this very call, and the SDK, having listed the tools again, repeats it."""
         resend = self._resend
         if resend is None or resend.rejected != (self.name, self.arguments):
             return False
-        self._resend = resend.rejected = None  # a second time it is no resend
+        self._resend = resend.rejected = None  # a second repetition is a call of its own
         return True
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Return what the tool is called with."""
+        """The arguments of the call."""
         given = read_param(self.params, "arguments")
         return dict(cast("Mapping[str, Any]", given)) if isinstance(given, Mapping) else {}
 
     async def send(self) -> Any:
-        """Send it, and tell of a result that says of itself that it is an error."""
+        """Send it; mark the tool call as failed where the result is flagged as an error."""
         try:
             result = await McpCall().sent(McpServer.of(self._session), self._wrapped(*self._args, **self._kwargs))
         except Exception as error:
@@ -259,7 +258,7 @@ class _Sent:
 
 
 class _Resend:
-    """One call of a tool by the SDK's `Client`: what of it a server rejected, and is to come again."""
+    """One `call_tool` of the SDK's `Client`: what a server rejected of it, until that is repeated."""
 
     __slots__ = ("rejected",)
 
@@ -271,7 +270,7 @@ _RESEND: Final[ContextVar[_Resend | None]] = ContextVar("ravi-otel-mcp-resend", 
 
 
 class Clients:
-    """Hold the wrapped method of `mcp.client.client` (2.x), which may send one call of a tool twice: by stale headers, then by new ones."""
+    """The wrapped method of `mcp.client.client` (2.x), which may send one tool call twice: with stale headers, then with new ones."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -279,12 +278,12 @@ class Clients:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what calls a tool."""
+        """Wrap the method that calls a tool."""
         self._wraps.wrap(self._module.Client, "call_tool", self._call_tool)
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
+        """Stop watching, and restore the original method."""
         self._active = False
         self._wraps.restore()
 
@@ -306,11 +305,11 @@ async def _sent_with(sent: _Sent, /, **arguments: Any) -> Any:
 
 
 def _anything(**arguments: Any) -> None:
-    """Have the signature of a tool of which only its server knows what it takes."""
+    """Stand in for a tool whose parameters only its server knows."""
 
 
-def _tell_on(within: ToolCall, remote: RemoteTool) -> None:
-    """Say on the span of a tool that it is called over MCP."""
+def _mark_remote(within: ToolCall, remote: RemoteTool) -> None:
+    """Note on the record of the enclosing tool call that it goes over MCP."""
     record: ToolRecord | None = within.record
     if record is not None:
         record.remote = remote
@@ -318,7 +317,7 @@ def _tell_on(within: ToolCall, remote: RemoteTool) -> None:
 
 def _reduced_to(kind: type[RaviError]) -> Callable[[Any], Any]:
     def reduced(error: Any) -> Any:
-        """Be pickled as the refusal alone: the class that is both is made where the SDK is."""
+        """Pickle the refusal alone: the combined class exists only where the SDK does."""
         plain: Any = kind.__new__(kind)
         plain.args = error.args
         plain.__dict__.update(error.__dict__)
@@ -333,16 +332,16 @@ def _types() -> Any:
 
 
 def _error_class() -> Any:
-    """Return the class of the SDK's errors: of 2.x, or else of 1.x."""
+    """Return the SDK's error class: that of 2.x, or else of 1.x."""
     exceptions: Any = load("mcp.shared.exceptions")
     return getattr(exceptions, "MCPError", None) or exceptions.McpError
 
 
 class Callbacks:
-    """Hold the wrapped method of `mcp.client.session` by which a server's request reaches a callback of the program's.
+    """The wrapped method of `mcp.client.session` through which a server's request reaches a callback of the program's.
 
-    A server may ask for a model's answer, a person's, or for the client's roots while it runs a tool. The SDK calls back from its own
-    task that reads messages, which was started with the session and knows nothing of the run that called the tool.
+    While it runs a tool, a server may ask for a model's answer, a person's, or the client's roots. The SDK calls back from the task that
+    reads messages: it was started with the session, and its context is not that of the run that called the tool.
     """
 
     def __init__(self, module: ModuleType) -> None:
@@ -351,7 +350,7 @@ class Callbacks:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what answers a server's requests: in 2.x it is given the message's parameters, in 1.x what is to answer it."""
+        """Wrap the method that answers a server's requests: 2.x passes it the message's parameters, 1.x the responder."""
         session = self._module.ClientSession
         if "_on_request" in vars(session):
             self._wraps.wrap(session, "_on_request", self._on_request)
@@ -360,7 +359,7 @@ class Callbacks:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
+        """Stop watching, and restore the original method."""
         self._active = False
         self._wraps.restore()
 
@@ -388,7 +387,7 @@ class Callbacks:
 
 
 def _split(params: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return a request's parameters without what of ours says whose it is, and its `_meta` with it."""
+    """Return a request's parameters without our link to the tool call it belongs to, and its `_meta` with that link."""
     given = cast("Mapping[str, Any]", params if isinstance(params, Mapping) else {})
     meta = cast("Mapping[str, Any]", given.get(_META) if isinstance(given.get(_META), Mapping) else {})
     if LINK not in meta:

@@ -1,6 +1,6 @@
-"""Have the tools of MCP servers pass a gate, by the name of their server: also of one that nobody has connected to yet.
+"""Put a gate before the tools of MCP servers, by the name of the server, even of one that nobody has connected to yet.
 
-A gate judges a call by what the tool takes, and that is known once the program has listed the server's tools; before, any arguments are.
+A gate checks a call against the tool's schema, which is known once the program has listed the server's tools; until then any arguments fit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _gated: Final[list[GatedServer]] = []
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """What a tool takes, as its server lists it; `text` tells one from another."""
+    """The input schema of a tool, as its server lists it; `text` identifies it."""
 
     text: str
     properties: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Schema:
 
     @classmethod
     def read(cls, given: object) -> Schema | None:
-        """Read what a server wrote, which may be anything; None for what is no schema of an object."""
+        """Return the schema that a server sent, which may be anything; None for what is no schema of an object."""
         if not isinstance(given, dict):
             return None
         schema = cast("dict[str, Any]", given)
@@ -64,7 +64,7 @@ class Schema:
         return cls(text, known, needed, schema.get("additionalProperties") is False)
 
     def signature(self) -> inspect.Signature:
-        """Write it as the signature of a function: by name, each with the plain type that it is of, if it is of one."""
+        """Return it as the signature of a function with keyword parameters, each with its plain type, where it has one."""
         parameters = [
             inspect.Parameter(
                 name,
@@ -92,7 +92,7 @@ def _free(name: str, taken: Mapping[str, Any]) -> str:
 
 
 def keep_schemas(known: dict[str, Schema], listing: Any) -> None:
-    """Note what the tools of a listing take; a server that lists more than anybody calls is heard to the thousandth."""
+    """Note the input schemas of the tools that a server lists, up to a thousand."""
     for tool in getattr(listing, "tools", None) or ():
         given = read_field(tool, "input_schema", "inputSchema")
         schema, name = Schema.read(given), getattr(tool, "name", None)
@@ -102,9 +102,9 @@ def keep_schemas(known: dict[str, Schema], listing: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GateOfTool:
-    """The gate that stands before one tool; `returns` says that what it refuses is returned as a result, and not raised.
+    """The gate before one tool; `returns` means that its refusal is returned as a result, and not raised.
 
-    A tool that cannot be judged, because its name is none, is `denied` whatever it is called with.
+    A tool that cannot be reviewed, because its name is invalid, is `denied` whatever its arguments.
     """
 
     gate: ToolGate | None
@@ -113,9 +113,9 @@ class GateOfTool:
 
 
 class GatedServer:
-    """What `instrument_tools("mcp:NAME", supervisor=...)` put a gate before; as a context manager it ends with the block.
+    """The gate that `instrument_tools("mcp:NAME", supervisor=...)` puts before a server's tools; as a context manager for one block.
 
-    `names` are the tools that were called by now. `skipped` is empty: a tool is known once it is called, or its server has listed it.
+    `names` are the tools called so far. `skipped` is always empty: tools are known only once they are called or listed.
     """
 
     def __init__(self, server: str, gate_for: GateFor, refused: Refused, choice: Choice | None) -> None:
@@ -131,26 +131,26 @@ class GatedServer:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Name the tools that were called by now."""
+        """The tools called so far."""
         return tuple(self._gates)
 
     def is_for(self, server: str | None) -> bool:
-        """Whether the tools of this server pass it."""
+        """Whether it stands before the tools of this server."""
         return self.server in {ANY_SERVER, server}
 
     def gate(self, tool: str, schema: Schema | None) -> GateOfTool | None:
-        """Return the gate of a tool, made anew where what it takes has changed; None for one that was left out."""
+        """Return the gate of a tool, made anew where the schema has changed; None for a tool that is left out."""
         if self._choice is not None and self._choice.leaves(tool):
             return None
         with _lock.own:
             known = self._gates.get(tool)
             if known is None or known[0] != schema:
-                known = self._gates[tool] = (schema, self._judged(tool, schema))
+                known = self._gates[tool] = (schema, self._review(tool, schema))
                 while len(self._gates) > _MOST_TOOLS:
                     del self._gates[next(iter(self._gates))]
         return known[1]
 
-    def _judged(self, tool: str, schema: Schema | None) -> GateOfTool:
+    def _review(self, tool: str, schema: Schema | None) -> GateOfTool:
         flaw = checks.flaw_of_name(tool)
         if flaw:
             shown, why = checks.show(tool), f"its name {flaw}, so no gate can judge it"
@@ -159,7 +159,7 @@ class GatedServer:
         return GateOfTool(self._gate_for({tool: _shown(tool, schema)}), self._returns)
 
     def remove(self) -> None:
-        """Stand before these tools no more."""
+        """Remove the gate from these tools."""
         with _lock.own:
             if self in _gated:
                 _gated.remove(self)
@@ -172,9 +172,9 @@ class GatedServer:
 
 
 def _shown(tool: str, schema: Schema | None) -> Callable[..., Any]:
-    """Return a function with the signature of a tool, for a gate to read."""
+    """Return a function with the signature of a tool, for a gate to inspect."""
 
-    def remote(**_: Any) -> Any:  # never called: it is the gate's to look at
+    def remote(**_: Any) -> Any:  # never called: a gate only inspects it
         raise TypeError(f"{tool} is run by its server")
 
     remote.__name__ = remote.__qualname__ = tool
@@ -185,7 +185,7 @@ def _shown(tool: str, schema: Schema | None) -> Callable[..., Any]:
 
 
 def gate_server(target: str, gate_for: GateFor, refused: Refused, choice: Choice | None) -> GatedServer:
-    """Put a gate before the tools of every server that calls itself as `target` says after `mcp:`; "mcp:*" is any."""
+    """Put a gate before the tools of every server with the name that follows `mcp:` in `target`; "mcp:*" is any server."""
     server = target.removeprefix(PREFIX).strip()
     if not target.startswith(PREFIX) or not server:
         raise ConfigurationError(
@@ -199,7 +199,7 @@ def gate_server(target: str, gate_for: GateFor, refused: Refused, choice: Choice
 
 
 def remove_gates() -> None:
-    """Stand before no server's tools any more."""
+    """Remove the gates from the tools of all servers."""
     with _lock.own:
         _gated.clear()
 

@@ -1,6 +1,6 @@
-"""Wrap what urllib3 sends a request with, and what its answer is read by: for requests and everything else that stands on it.
+"""Wrap the methods by which urllib3 sends a request, and by which its answer is read: for requests and all else that is built on it.
 
-`HTTPConnectionPool.urlopen` is one whole call. It calls itself again for a retry or a redirect, and says why in `Retry.history`.
+`HTTPConnectionPool.urlopen` is one whole call. It calls itself again for a retry or a redirect, with the reason in `Retry.history`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ravi_otel.hooks._listeners import Guarded, from_signal, swallow
 from ravi_otel.policy._usage import Reply
 
 _URL, _BODY, _HEADERS, _RETRIES, _TIMEOUT, _PRELOAD = 1, 2, 3, 4, 7, 12
-"""Where these stand among the arguments of `urlopen`."""
+"""The positions of these arguments of `urlopen`."""
 
 _NOT_GIVEN: Final = object()
 
 _OF_URL: Final = frozenset({"HostChangedError", "LocationValueError"})
-"""What a pool raises of a URL that is another host's, or none."""
+"""The errors of a pool for a URL of another host, or an invalid one."""
 
 _PORTS: Final = {"https": 443, "http": 80}
 _LENGTH: Final = "content-length"
@@ -44,7 +44,7 @@ class Urllib3Call(HttpCall):
     def __init__(self, pool: Any, out: Outgoing, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> None:
         super().__init__(out, wrapped, args, kwargs)
         self._pool = pool
-        self.pass_down(self.layer)  # the first, which `urlopen` was called for
+        self.pass_down(self.layer)  # the request that `urlopen` was called for
 
     def write(self, body: Mapping[str, Any]) -> None:
         """See `HttpCall.write`."""
@@ -71,7 +71,7 @@ class Urllib3Call(HttpCall):
     def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - the base's
         """See `LibraryCall.shorten_timeouts`."""
         given = _argument(self._args, self._kwargs, _TIMEOUT, "timeout", default=_NOT_GIVEN)
-        own = self._pool.timeout.clone() if given is _NOT_GIVEN else self._pool._get_timeout(given)  # noqa: SLF001 - what it does with one
+        own = self._pool.timeout.clone() if given is _NOT_GIVEN else self._pool._get_timeout(given)  # noqa: SLF001 - as urllib3 itself reads the argument
         if isinstance(own.total, (int, float)) and own.total <= left_s:
             return False
         own.total = left_s
@@ -79,7 +79,7 @@ class Urllib3Call(HttpCall):
         return True
 
     def never_left(self, error: BaseException) -> bool:
-        """See `HttpCall.never_left`; a redirect may lead to what a pool is not for, after a request that was sent."""
+        """See `HttpCall.never_left`; a redirect to a host that is not the pool's follows a request that was sent."""
         redirected = self.connection is not None and not _OF_URL.isdisjoint(cls.__name__ for cls in type(error).__mro__)
         return not redirected and super().never_left(error)
 
@@ -97,23 +97,23 @@ class Urllib3Call(HttpCall):
 
 
 class FollowedResponse(TappedBody):
-    """Follow one response of urllib3 by the methods that read it."""
+    """One open response of urllib3, followed by the methods that read it."""
 
     __slots__ = ("_busy", "_encoded")
 
     def __init__(self, *given: Any, encoded: bool) -> None:
         super().__init__(*given)
         self._encoded = encoded
-        self._busy = False  # it is being read: whoever reads it tells how that ends, though urllib3 may close it on the way
+        self._busy = False  # whether it is being read: the read then settles it, even if urllib3 closes it meanwhile
 
     def read(self, wrapped: Callable[..., Any], response: Any, args: Any, kwargs: Any, *, at_once: bool = False) -> Any:
-        """Stand for `read`, which returns so much, or all of it; `at_once` for `read1`, which returns what is there."""
+        """Replace `read`, which returns some bytes, or all; with `at_once` it is `read1`, which returns what is there."""
         if self.cut is not None:
             raise self.cut
         data = self._next(partial(wrapped, *args, **kwargs))
         amount = args[0] if args else kwargs.get("amt")
         everything = not at_once and (amount is None or amount < 0)
-        # Of what is decoded nothing may come of some bytes: urllib3 1 returns that.
+        # Some encoded bytes may decode to none, which urllib3 1 returns: that is no end.
         ends = everything or (amount != 0 and not data and not self._encoded) or _is_drained(response)
         if data:
             self.came(data, decoded=self._is_decoded(args, kwargs, response.decode_content), is_rest=ends)
@@ -122,8 +122,8 @@ class FollowedResponse(TappedBody):
         return data
 
     def chunks(self, source: Generator[bytes], response: Any, args: Any, kwargs: Any) -> Generator[bytes]:
-        """Stand for `read_chunked`, which generates what comes."""
-        decoded = self._is_decoded(args, kwargs, None)  # where nothing is said it does not decode, other than `read`
+        """Replace `read_chunked`, which yields the chunks as they come."""
+        decoded = self._is_decoded(args, kwargs, None)  # unlike `read`, it does not decode by default
         try:
             while self.cut is None and (data := self._next(partial(next, source, None))) is not None:
                 self.came(data, decoded=decoded)
@@ -139,7 +139,7 @@ class FollowedResponse(TappedBody):
         raise self.cut
 
     def _next(self, read: Callable[[], Any]) -> Any:
-        """Return what comes next; raise our refusal where that does not come because of us."""
+        """Return what the next read returns; raise our refusal where it fails because of us."""
         self._busy = True
         try:
             return read()
@@ -159,48 +159,48 @@ class FollowedResponse(TappedBody):
         return not self._encoded or bool(default if asked is None else asked)
 
     def _raise_instead(self, error: BaseException | None) -> None:
-        """Settle it at its end, or because reading it failed; raise our refusal where we caused that."""
+        """Settle it at its end, or because a read failed; raise our refusal where we caused that."""
         instead = self.instead_of(error)
         try:
             if instead is not None and instead is not error:
                 raise instead from error
         finally:
-            del instead, error  # whose tracebacks know this frame
+            del instead, error  # whose tracebacks refer to this frame
 
     def stop(self) -> None:
         """See `InFlight.stop`."""
         if not (self._stopped or self._over):
             self._stopped = True
-            with suppress(Exception):  # closed by now, or read from somewhere else
-                shut_down(self.response()._fp.fp.raw._sock)  # noqa: SLF001 - the only way to it in all versions
+            with suppress(Exception):  # closed by now, or not read from a socket
+                shut_down(self.response()._fp.fp.raw._sock)  # noqa: SLF001 - the same in all versions
 
 
 def _is_drained(response: Any) -> bool:
-    """Whether all came, and nothing that is decoded already waits to be read."""
+    """Whether the body has ended, and nothing decoded is left to read."""
     waits: Any = get(response, "_decoded_buffer")
     return response.isclosed() and not (waits is not None and len(waits)) and not get(get(response, "_decoder"), "has_unconsumed_tail")
 
 
 def _decoder(encoding: Any) -> Callable[[bytes], Any]:
-    """Return what undoes an encoding as urllib3 does it."""
+    """Return a new decoder of an encoding, as urllib3 makes it."""
     return sys.modules["urllib3.response"]._get_decoder(encoding.lower()).decompress  # type: ignore[no-any-return]  # noqa: SLF001 - in all versions
 
 
 def follow_response(call: HttpCall, live: ModelCall, response: Any) -> Reply | None:
-    """Follow an open response, of whatever call; return what is known of one that is not urllib3's own, which nobody sees read."""
-    if not isinstance(response, sys.modules["urllib3.response"].HTTPResponse):  # of a recorder that plays urllib3's connections
+    """Follow an open response of any call; settle at once one of another class than urllib3's, whose reads cannot be seen."""
+    if not isinstance(response, sys.modules["urllib3.response"].HTTPResponse):  # made by a recorder that replays urllib3's connections
         return Reply()
     encoding = response.headers.get("content-encoding")
     feed = BodyFeed(call.framing_of(response.headers.get("content-type")), encoding, partial(_decoder, encoding))
     body = FollowedResponse(live, call.format, feed, encoded=bool(encoding))
     body.tap(response, TAPS, id(response))
-    if response.isclosed():  # there is nothing to read
+    if response.isclosed():  # it is empty
         body.settle()
     return None
 
 
 TAPS: Final[dict[int, FollowedResponse]] = {}
-"""What follows each open response, by the id of it."""
+"""The open responses, each by its id."""
 
 
 class Urllib3Seam:
@@ -212,7 +212,7 @@ class Urllib3Seam:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what sends a request, and what reads an answer."""
+        """Wrap the methods that send a request, and those that read an answer."""
         pool, response = self._module.HTTPConnectionPool, sys.modules["urllib3.response"].HTTPResponse
         self._wraps.wrap(pool, "urlopen", self._open)
         self._wraps.wrap(pool, "_make_request", self._make_request)
@@ -224,7 +224,7 @@ class Urllib3Seam:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
         for body in list(TAPS.values()):
@@ -256,7 +256,7 @@ class Urllib3Seam:
             return None
 
     def _make_request(self, wrapped: Callable[..., Any], _pool: Any, args: Any, kwargs: Any) -> Any:
-        """Note the connection, by which whoever waits for an answer can be woken."""
+        """Note the connection, by which a thread that waits for the answer can be woken."""
         call = HTTP_CALL.get()
         if call is not None and call.sends:
             call.connection = args[0] if args else kwargs.get("conn")
@@ -294,12 +294,12 @@ def _argument(args: Any, kwargs: Any, place: int, name: str, default: Any = None
 
 
 def _host_of(pool: Any, target: str) -> tuple[ModelHost | None, str]:
-    """Return whose host a request goes to, and the path there: a proxy that reads it is given the whole URL."""
+    """Return the model host that a request goes to, and its path: for a forwarding proxy the target is the whole URL."""
     if target[:4].lower() == "http":
         try:
             parts = urlsplit(target)
             port = parts.port or _PORTS.get(parts.scheme.lower())
-        except ValueError:  # which the library refuses itself
+        except ValueError:  # urllib3 rejects it itself
             return None, ""
         path = parts.path + (f"?{parts.query}" if parts.query else "")
         return MODEL_HOSTS.at(parts.hostname, port), path
@@ -323,7 +323,7 @@ class _Raw:
 
 
 def shut_down(found: Any) -> None:
-    """Shut down a socket that somebody reads from, who is woken by its end; there is none while it still connects."""
+    """Shut down a socket, which wakes the thread that reads from it; there is none while the connection is being made."""
     if found is None:
         return
     # By a copy: an encrypted socket that is shut down itself goes on in plain text.

@@ -1,4 +1,4 @@
-"""Know the sessions of the official MCP SDK's client: which server is at the other end, over what, and what of ours is under way there."""
+"""The sessions of the official MCP SDK's client: the server and transport of each, and the tool calls that are under way there."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ TOOLS_CALL: Final = "tools/call"
 CALLBACKS: Final = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 """What a server may ask of its client."""
 LINK: Final = "ravi-call"
-"""Under which name in `_meta` a server of ours says of such a request which call of a tool it serves."""
+"""The name in `_meta` under which a server of ours links such a request to the tool call that it serves."""
 INITIALIZE: Final = "initialize"
 DISPATCHER: Final = "JSONRPCDispatcher"
-"""What writes messages in 2.x."""
+"""The class that writes messages in 2.x."""
 
 _STDIO: Final = "stdio_client"
 _PORTS: Final = {"http": 80, "https": 443}
@@ -34,30 +34,30 @@ _MOST_ROUNDS: Final = 1_000
 _MISSING: Final = object()
 
 _transports: Final[weakref.WeakKeyDictionary[Any, weakref.ref[Any]]] = weakref.WeakKeyDictionary()
-"""What writes requests over HTTP, by the stream that it takes them from."""
+"""The transport that sends requests over HTTP, by the stream that it reads them from."""
 
 _servers: Final[weakref.WeakKeyDictionary[Any, McpServer]] = weakref.WeakKeyDictionary()
 
 
 def method_of(request: Any) -> str | None:
-    """Return what is asked: of 1.x a request has another around it."""
+    """Return the method of a request, which 1.x wraps in another model."""
     method = getattr(getattr(request, "root", request), "method", None)
     return method if isinstance(method, str) else None
 
 
 def params_of(request: Any) -> Any:
-    """Return with what it is asked."""
+    """Return the parameters of a request."""
     return getattr(request, "root", request).params
 
 
 def read_field(given: Any, name: str, old: str) -> Any:
-    """Return a field of the SDK's by its name in 2.x, or else by the `old` one of 1.x, which fastmcp warns of; None where neither is."""
+    """Return a field of the SDK's by its name in 2.x, or else by the `old` one of 1.x, which fastmcp deprecates; None without either."""
     found = getattr(given, name, _MISSING)
     return getattr(given, old, None) if found is _MISSING else found
 
 
 def read_param(params: Any, name: str) -> Any:
-    """Return one parameter, None where there is none: a program's own request may have them as a mapping."""
+    """Return one parameter, None where it is missing; a program's own request may have a mapping of them."""
     return cast("Mapping[str, Any]", params).get(name) if isinstance(params, Mapping) else getattr(params, name, None)
 
 
@@ -73,9 +73,9 @@ def with_params(request: Any, **changed: Any) -> Any:
 
 
 class McpServer:
-    """Know what a session's server said of itself, what its tools take, and which calls of them it has asked something about.
+    """The server of a session: its name and protocol version, its tools' schemas, and the calls that are under way or wait for input.
 
-    Where it `shares_store` its limits are counted where this process counts, too.
+    `shares_store` means that it counts limits in the same store as this process.
     """
 
     __slots__ = ("_session", "asked", "calls", "is_piped", "name", "protocol_version", "schemas", "shares_store")
@@ -92,7 +92,7 @@ class McpServer:
 
     @classmethod
     def of(cls, session: Any) -> McpServer:
-        """Return what is known of a session's server: 2.x keeps what it said of itself."""
+        """Return the server of a session, up to date with what a 2.x session has stored of it."""
         known = _servers.get(session)
         if known is None:
             known = _servers[session] = cls(session)
@@ -103,14 +103,14 @@ class McpServer:
         return known
 
     def began(self, result: Any) -> None:
-        """Note the answer to `initialize`: what writes requests has written the first now, and waits for another."""
+        """Note the answer to `initialize`. Only now does the task that writes requests wait for another, by which a pipe is recognised."""
         info = read_field(result, "server_info", "serverInfo")
         self.name = _text(getattr(info, "name", None))
         self.protocol_version = _text(read_field(result, "protocol_version", "protocolVersion"))
         self.is_piped = _is_piped(self._stream)
 
     def goes_on(self, params: Any) -> bool:
-        """Whether a call only answers what the server asked about the same one; each is answered once."""
+        """Whether a call only brings the input that the server asked for about the same call; each such question is answered once."""
         if read_param(params, "input_responses") is None and read_param(params, "request_state") is None:
             return False
         asked = (read_param(params, "name"), read_param(params, "arguments"))
@@ -120,16 +120,16 @@ class McpServer:
         return False
 
     def answered(self, params: Any, result: Any) -> None:
-        """Note that a server asks something before it answers a call."""
+        """Note where the server asks for input before it answers a call."""
         if getattr(result, "result_type", None) == "input_required":
             self.asked.append((read_param(params, "name"), read_param(params, "arguments")))
             del self.asked[:-_MOST_ROUNDS]
 
     def call_of(self, meta: Mapping[str, Any]) -> McpCall | None:
-        """Return the call of a tool that the server is serving when it asks something of the client; None where none is under way.
+        """Return the tool call that the server's request to the client belongs to; None where none is under way.
 
-        What asks in the context of one, as over HTTP in 2.x, belongs to that one. Else a server of ours says which it is, and others
-        may send its trace along. Where nothing tells which of several it is, it is the one that was begun first.
+        A request that arrives in the context of a call, as over HTTP in 2.x, belongs to that call. Otherwise a server of ours sends a
+        link, and others may send the trace. Where neither identifies one of several calls, it is the one that began first.
         """
         calls, here = self.calls, _CALL.get()
         if not calls or here in calls:
@@ -148,13 +148,13 @@ class McpServer:
 
     @property
     def url(self) -> str | None:
-        """Return where it is asked over HTTP; None of any other way."""
+        """The URL that it is called at, None where that is not over HTTP."""
         return None if self._transport is None else str(self._transport.url)
 
     def remote_tool(self, *, spanned: bool) -> RemoteTool:
-        """Say where a tool of it runs."""
+        """Return where its tools run, for the span of a call."""
         remote = RemoteTool(self.name, self.protocol_version, transport="pipe" if self.is_piped else None, spanned=spanned)
-        with suppress(Exception):  # what a program has put in a transport's place need not have what one has
+        with suppress(Exception):  # a program's own transport need not have these attributes
             transport = self._transport
             if transport is not None:
                 url = urlsplit(str(transport.url))
@@ -164,21 +164,21 @@ class McpServer:
 
     @property
     def _stream(self) -> Any:
-        """Return the stream that requests are written to; None where a server in this process is called without one."""
+        """The stream that requests are written to; None where a server in this process is called directly."""
         session = self._session()
         stream = getattr(getattr(session, "_dispatcher", None) or session, "_write_stream", None)
         return getattr(stream, "_inner", stream)
 
     @property
     def _transport(self) -> Any:
-        with suppress(TypeError):  # it is nothing that can be kept by
+        with suppress(TypeError):  # a stream that cannot be referred to weakly
             held = _transports.get(self._stream)
             return None if held is None else held()
         return None
 
 
 class McpCall:
-    """One call of a tool that is under way: the context that it was made in, and what a server may say of it."""
+    """One tool call that is under way: the context that it was made in, and the ids by which a server's request may refer to it."""
 
     __slots__ = ("_context", "_enclosures", "link", "span_ids", "trace_id")
 
@@ -192,11 +192,11 @@ class McpCall:
 
     @staticmethod
     def current() -> McpCall | None:
-        """Return the one that is sent here."""
+        """Return the call that is being sent in this context."""
         return _CALL.get()
 
     async def sent(self, server: McpServer, sending: Awaitable[Any]) -> Any:
-        """Be under way for as long as it is sent, and answered."""
+        """Send it, and count as under way until it is answered."""
         server.calls.append(self)
         token = _CALL.set(self)
         try:
@@ -206,7 +206,7 @@ class McpCall:
             server.calls.remove(self)
 
     async def run(self, callback: Callable[..., Awaitable[Any]], *args: Any, **kwargs: Any) -> Any:
-        """Run what a server asks for as a part of this call."""
+        """Run the callback for a server's request as part of this call."""
         token = _CALL.set(self)
         try:
             with _current.Attachment(self._context), Inside(self._enclosures):
@@ -219,14 +219,14 @@ _CALL: Final[ContextVar[McpCall | None]] = ContextVar("ravi-otel-mcp-call", defa
 
 
 def _trace_of(meta: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Return the trace and span that a message is a part of, as its sender says."""
+    """Return the ids of the trace and span that a message claims to be part of."""
     given = meta.get("traceparent")
     parts = given.split("-") if isinstance(given, str) else []
     return (parts[1], parts[2]) if len(parts) >= 4 else (None, None)  # noqa: PLR2004 - version, trace, span and flags
 
 
 def _is_piped(stream: Any) -> bool:
-    """Whether what waits for something to write is the SDK's task that writes to a process it has started."""
+    """Whether the task that waits for messages to write is the SDK's own for a process that it has started."""
     with suppress(Exception):  # of another library's making
         return any(_STDIO in str(receiver.task_info.name) for receiver in stream._state.waiting_receivers.values())  # noqa: SLF001 - nothing else tells
     return False
@@ -237,7 +237,7 @@ def _text(value: object) -> str | None:
 
 
 class HttpTransports:
-    """Hold the wrapped method of `mcp.client.streamable_http` by which a session is known to go over HTTP, and where to."""
+    """The wrapped method of `mcp.client.streamable_http` that shows whether a session goes over HTTP, and where to."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -245,12 +245,12 @@ class HttpTransports:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what takes a session's messages."""
+        """Wrap the method that takes a session's messages."""
         self._wraps.wrap(self._module.StreamableHTTPTransport, "post_writer", self._post_writer)
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
+        """Stop watching, and restore the original method."""
         self._active = False
         self._wraps.restore()
 

@@ -1,7 +1,7 @@
-"""Decide what of ours a request over MCP takes along in its `_meta`: to a server that is listed by its name or host, and to no other.
+"""Add our token to the `_meta` of a request over MCP: to a server that is listed by its name or host, and to no other.
 
-2.x puts there what the propagators know of the context, when it writes a request, and so does one instrumentation of 1.x: so ours is
-taken off where a request is written, and in 1.x, where nothing else comes in between, is in no context of a request that is sent.
+2.x injects the context into `_meta` by the propagators as it writes a request, and so does one instrumentation of 1.x. Our baggage is
+therefore removed where 2.x writes a request; in 1.x, where nothing can be removed later, a request is sent in a context without it.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ _TRACEPARENT: Final = "traceparent"
 _TRACE: Final = TraceContextTextMapPropagator()
 _MOST_AUDIENCE: Final = 256
 EXPIRES_S: Final = 3_600.0
-"""How long what is lent for the call of a tool is good; it is over with the call."""
+"""How long the loan of a tool call is valid; it ends with the call."""
 
 _CALLING: Final[ContextVar[Outgoing | None]] = ContextVar("ravi-otel-mcp-calling", default=None)
-"""The call of a tool of a listed server that is about to be written here."""
+"""The tool call to a listed server that is about to be written in this context."""
 
 _SPREAD: Final = re.compile(r"(?:uberctx|ot-baggage|baggage)-ravi\.|ravi-", re.IGNORECASE)
-"""Entries of older propagators, which make one of each, and those that only an answer has."""
+"""Names of entries by older propagators, which write one for each baggage entry, and of those that belong in answers only."""
 
 
 class Installed:
-    """Hold the wrapped methods of `mcp.client.session`; of 2.x a server's requests to its clients are written by the same one."""
+    """The wrapped methods of `mcp.client.session`; in 2.x a server writes its requests to its clients by the same `_write`."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -59,7 +59,7 @@ class Installed:
         self._writes_itself = False
 
     def install(self) -> None:
-        """Wrap what sends requests, and in 2.x what writes messages."""
+        """Wrap the method that sends requests, and in 2.x the one that writes messages."""
         dispatcher = getattr(self._module, DISPATCHER, None)
         session = self._module.ClientSession
         owner = next(kind for kind in session.__mro__ if "send_request" in vars(kind))
@@ -70,11 +70,11 @@ class Installed:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 
-    # -- a call of a tool ------------------------------------------------------------------------------------------------
+    # -- a tool call -----------------------------------------------------------------------------------------------------
 
     def _send_request(self, wrapped: Callable[..., Any], session: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not self._active:
@@ -124,7 +124,7 @@ class Installed:
 
 
 class Outgoing:
-    """One call of a tool of a listed server: what it takes along, and what its answer brings back."""
+    """One tool call to a listed server: the loan that it carries there, and what its answer returns."""
 
     def __init__(self, session: Any, server: McpServer) -> None:
         self._session = session
@@ -135,24 +135,24 @@ class Outgoing:
 
     @classmethod
     def of(cls, session: Any) -> Outgoing | None:
-        """Return that of a session whose server is listed, and not called without a wire, in this very context; None of any other."""
+        """Return that of a session; None where its server is not listed, or is called directly in this context, with nothing written."""
         try:
             config = configuration()
             if not config.to:
                 return None
             server = McpServer.of(session)
-            in_this_context = not hasattr(getattr(session, "_dispatcher", session), "_write_stream")  # it is called, and nothing written
+            in_this_context = not hasattr(getattr(session, "_dispatcher", session), "_write_stream")  # a direct call
             return None if in_this_context or not config.to.has_server(server.name, server.url) else cls(session, server)
         except Exception as bug:  # noqa: BLE001 - the request goes out, with nothing of ours
             swallow("carrier.outbound", bug)
             return None
 
     def is_of(self, dispatcher: Any) -> bool:
-        """Whether it is written by this dispatcher of 2.x, and has not been yet."""
+        """Whether this dispatcher of 2.x is to write it, and has not yet."""
         return not self._written and getattr(self._session, "_dispatcher", None) is dispatcher
 
     async def send(self, wrapped: Callable[..., Any], request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Send it with a loan; give back what did not leave, take back what came back, and count the rest as used."""
+        """Send it with a loan: release what was not sent, settle what is returned, and charge the rest as used."""
         await self._borrow()
         token = _CALLING.set(self)
         bare = without_loan(without_our_baggage(otel_context.get_current()))
@@ -171,7 +171,7 @@ class Outgoing:
             self._end()
 
     async def _borrow(self) -> None:
-        """Hold what goes along: the loan of the block around, if no other request has it, or one of its own."""
+        """Reserve what it carries: the loan of the block around it, if no other request has that, or a loan of its own."""
         around = lending.current_loan()
         if around is not None and around.status == "held":
             self._lent = around
@@ -185,7 +185,7 @@ class Outgoing:
             call.link = STATE.locate()[0].facts.scope_id if self._lent is None else self._lent.id
 
     def meta(self, given: Any) -> dict[str, Any]:
-        """Return `_meta` with the entry of the current scope in its baggage, and the trace where nobody else has put it there."""
+        """Return `_meta` with the current scope's token in its baggage, and with the trace context where nobody else has injected it."""
         self._written = True
         meta: dict[str, Any] = dict(given or {})
         baggage = meta.pop(_BAGGAGE, None)
@@ -197,7 +197,7 @@ class Outgoing:
         return meta
 
     def _with_meta(self, request: Any) -> Any:
-        """Return a request of 1.x with it."""
+        """Return a request of 1.x with that `_meta`."""
         bare = _without_ours(request)
         return _with_meta(bare, self.meta(_meta_of(bare)))
 
@@ -207,7 +207,7 @@ class Outgoing:
         return audience_of(url) if name is None and url is not None else f"{SERVER}{name}"[:_MOST_AUDIENCE]
 
     async def _take(self, value: str | None) -> None:
-        """Take what came back, whoever is cancelled meanwhile."""
+        """Settle what was returned, even if the caller is cancelled meanwhile."""
         if value is None:
             return
         flow = take_spent(value)
@@ -220,7 +220,7 @@ class Outgoing:
             self._server.shares_store = True
 
     def _end(self) -> None:
-        """Give back a loan of its own that did not leave, and charge one that did not come back: nobody waits for it any more."""
+        """Release a loan of its own that was not sent, and charge in full one that was not returned: its call is over."""
         own = self._own
         if own is None:
             return
@@ -241,7 +241,7 @@ def _with_request(wrapped: Callable[..., Any], request: Any, args: tuple[Any, ..
 
 
 def _taken_of(result: Any) -> str | None:
-    """Return what a result says of a loan, and take it out: the program gets what the tool gave."""
+    """Return what a result reports of a loan, and remove it: the program gets the tool's own result."""
     found: Any = getattr(result, "meta", None)
     if not isinstance(found, dict) or RETURN_HEADER not in found:
         return None
@@ -254,15 +254,15 @@ def _taken_of(result: Any) -> str | None:
 
 
 def _taken_of_error(error: Exception) -> str | None:
-    """Return what an error says of a loan, and take it out."""
-    told: Any = getattr(error, "error", None)
-    data: Any = getattr(told, "data", None)
+    """Return what an error reports of a loan, and remove it."""
+    inner: Any = getattr(error, "error", None)
+    data: Any = getattr(inner, "data", None)
     if not isinstance(data, dict) or RETURN_HEADER not in data:
         return None
     left = dict(cast("dict[str, Any]", data))
     value: Any = left.pop(RETURN_HEADER)
-    told.data = left or None
-    error.args = tuple(told.data if each is data else each for each in error.args)
+    inner.data = left or None
+    error.args = tuple(inner.data if each is data else each for each in error.args)
     return value if isinstance(value, str) else None
 
 
@@ -272,20 +272,20 @@ async def _inside(context: Any, sent: Any) -> Any:
 
 
 def _linked(meta: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the `_meta` of what a server asks of its client with which call of a tool it serves, where that brought along whose it is."""
+    """Return the `_meta` of a server's request to its client, linked to the tool call that is being served, if that came with a token."""
     link = served_call()
     return meta if link is None else {**(meta or {}), LINK: link}
 
 
 def _with_link(request: Any) -> Any:
-    """Return such a request of 1.x with it."""
+    """Return such a request of 1.x with that link."""
     given = _meta_of(request)
     linked = _linked(given)
     return request if linked is given else _with_meta(request, linked)
 
 
 def _meta_of(request: Any) -> dict[str, Any]:
-    """Return the `_meta` of a request of 1.x, whose parameters may be a program's own mapping."""
+    """Return the `_meta` of a request of 1.x, whose parameters may be a mapping of the program's own."""
     params = params_of(request) if hasattr(getattr(request, "root", request), "params") else None
     if isinstance(params, Mapping):
         meta: Any = cast("Mapping[str, Any]", params).get(_META)
@@ -295,7 +295,7 @@ def _meta_of(request: Any) -> dict[str, Any]:
 
 
 def _with_meta(request: Any, given: Mapping[str, Any] | None) -> Any:
-    """Return such a request with another `_meta`, None for none."""
+    """Return such a request with another `_meta`, without any for None."""
     params = params_of(request)
     if isinstance(params, Mapping):
         return with_params(request, _meta=given)
@@ -304,7 +304,7 @@ def _with_meta(request: Any, given: Mapping[str, Any] | None) -> Any:
 
 
 def _kept(meta: Any) -> Any:
-    """Return `_meta` without anything of ours, the very same where it has nothing; None where nothing else is in it."""
+    """Return `_meta` without our entries: the same object where it has none, None where nothing else is in it."""
     if not isinstance(meta, Mapping):
         return meta
     given = cast("Mapping[str, Any]", meta)
@@ -326,7 +326,7 @@ def _kept(meta: Any) -> Any:
 
 
 def _without_ours(request: Any) -> Any:
-    """Return a request of 1.x without anything of ours in what came with it."""
+    """Return a request of 1.x without our entries in its `_meta`."""
     given = _meta_of(request)
     kept = _kept(given)
     return request if kept is given or not given else _with_meta(request, kept or {})

@@ -1,8 +1,8 @@
-"""Go on with the caller's run in a server that is asked over MCP: what the handler of a tool does is within what its caller lent.
+"""Continue the caller's run in a server that is called over MCP: a tool's handler runs within what its caller lent.
 
-`instrument()` puts this around the handlers of servers of the official SDK: in 2.x as a middleware of every server, right around the
-handler, in 1.x around what answers a request. What a request brings along is in its `_meta`; what was used of a loan goes back in that of
-the answer, and in an error's data.
+`instrument()` wraps the handlers of servers of the official SDK: in 2.x by a middleware of every server, right around the handler, in 1.x
+around the method that answers a request. A request carries its token in `_meta`; what was used of a loan is returned in the `_meta` of the
+answer, or in an error's data.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from ravi_otel.hooks._listeners import swallow
 
 _META: Final = "_meta"
 _SERVING: Final[ContextVar[ContinuedRun | None]] = ContextVar("ravi-otel-mcp-serving", default=None)
-"""The run in which a request is answered."""
+"""The run in which the current request is answered."""
 
 
 def served_call() -> str | None:
-    """Return by what name its caller knows the call of a tool that is served here; None where none is that brought one along."""
+    """Return the id by which its caller knows the tool call that is served here; None where there is none with a token."""
     run = _SERVING.get()
     token = None if run is None else run.inbound.token
     return None if token is None else token.scope_id if token.loan is None else token.loan.id
 
 
 def run_of(meta: Any, server: Any, request: Any = None) -> ContinuedRun | None:
-    """Return the run to answer the call of a tool in, None where it brings none along; never raises.
+    """Return the run to answer a tool call in, None where the call carries no token; never raises.
 
-    Any client may call without one, and is answered as without us. What came and is not believed is counted, and has a run of its own
-    that is as strict as one over HTTP.
+    Any client may call without a token, and is answered as without us. A token that is not accepted is counted, and its call has a run
+    of its own that is as strict as one over HTTP.
     """
     try:
         if not configuration().believes:
-            _told_without_keys(meta)
+            _warn_without_keys(meta)
             return None
         name = getattr(server, "name", None)
         inbound = read(_fields(meta), peer=_peer(request), server=name if isinstance(name, str) else None)
@@ -56,14 +56,14 @@ def run_of(meta: Any, server: Any, request: Any = None) -> ContinuedRun | None:
         return None
 
 
-def _told_without_keys(meta: Any) -> None:
-    """Count, and say once, that something came which nobody here can believe."""
+def _warn_without_keys(meta: Any) -> None:
+    """Count a token that came although no keys are configured, and warn of it once."""
     if "ravi." in str(_fields(meta).get("baggage", "")):
         read(_fields(meta))
 
 
 def _fields(meta: Any) -> Mapping[str, Any]:
-    """Return `_meta` by name, whatever came in its place."""
+    """Return `_meta` as a mapping, empty where something else came in its place."""
     if isinstance(meta, Mapping):
         return cast("Mapping[str, Any]", meta)
     extra: Any = getattr(meta, "model_extra", None)
@@ -77,7 +77,7 @@ def _peer(request: Any) -> str | None:
 
 
 async def _returned(run: ContinuedRun) -> dict[str, str]:
-    """Return what the answer says of the loan; nothing where the store does not tell, and then it counts as spent."""
+    """Return what the answer reports of the loan; nothing where the store cannot tell, and then the loan counts as used in full."""
     if not run.lent:
         return {}
     try:
@@ -91,7 +91,7 @@ async def _returned(run: ContinuedRun) -> dict[str, str]:
 
 
 def _with_data(error: Any, said: dict[str, str]) -> Any:
-    """Return an error of a protocol with what comes back beside its data, where that takes names."""
+    """Return a protocol error with the loan's return added to its data, where that is a mapping or empty."""
     data: Any = error.data
     if said and (data is None or isinstance(data, dict)):
         return error.model_copy(update={"data": {**(data or {}), **said}})
@@ -100,7 +100,7 @@ def _with_data(error: Any, said: dict[str, str]) -> Any:
 
 @asynccontextmanager
 async def _serving(run: ContinuedRun, tool: object) -> AsyncGenerator[None]:
-    """Answer a call of a tool in a run; a `@tool` of that name is the call itself, which a caller that is believed has counted."""
+    """Answer a tool call in a run; a `@tool` of that name is the call itself, which a caller whose token was accepted has counted."""
     is_counted = isinstance(tool, str) and run.inbound.token is not None
     async with run:
         token = _SERVING.set(run)
@@ -112,7 +112,7 @@ async def _serving(run: ContinuedRun, tool: object) -> AsyncGenerator[None]:
 
 
 class Middleware:
-    """Hold the wrapped method of `mcp.server.runner` (2.x) by which every server has one middleware more, around the handler itself."""
+    """The wrapped method of `mcp.server.runner` (2.x) that adds our middleware to every server, right around the handler."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
@@ -120,12 +120,12 @@ class Middleware:
         self._active = False
 
     def install(self) -> None:
-        """Wrap what composes a server's middlewares."""
+        """Wrap the method that composes a server's middlewares."""
         self._wraps.wrap(self._module.ServerRunner, "_compose_server_middleware", self._compose)
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical method back."""
+        """Stop watching, and restore the original method."""
         self._active = False
         self._wraps.restore()
 
@@ -155,17 +155,17 @@ class Middleware:
 
 
 class RequestHandlers:
-    """Hold the wrapped methods of `mcp.server.lowlevel.server` (1.x) by which a request is answered in the caller's run."""
+    """The wrapped methods of `mcp.server.lowlevel.server` (1.x) by which a request is answered in the caller's run."""
 
     def __init__(self, module: ModuleType) -> None:
         self._module = module
         self._wraps = Wraps()
         self._active = False
         self._runs: weakref.WeakKeyDictionary[Any, ContinuedRun] = weakref.WeakKeyDictionary()
-        """The run of each request that is being served, by what answers it."""
+        """The run of each request that is being served, by its responder."""
 
     def install(self) -> None:
-        """Wrap what runs the handler of a request, and what sends the answer; in 2.x neither is there, and `Middleware` is instead."""
+        """Wrap the method that runs a request's handler, and the one that sends its answer; 2.x has neither, and `Middleware` instead."""
         server = self._module.Server
         if "_handle_request" in vars(server):
             self._wraps.wrap(server, "_handle_request", self._handle)
@@ -173,7 +173,7 @@ class RequestHandlers:
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 
@@ -190,7 +190,7 @@ class RequestHandlers:
         return named_like(_served(run, read_param(params_of(request), "name"), wrapped(*args, **kwargs)), wrapped)
 
     def _respond(self, wrapped: Callable[..., Any], responder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # By the request, and not by the context: a session that the handler opens as a client answers its own server in the same one.
+        # Found by the request, not the context: a client session that the handler opens answers its own server in the same context.
         run = self._runs.get(responder) if self._active else None
         if run is None or not run.lent:
             return wrapped(*args, **kwargs)

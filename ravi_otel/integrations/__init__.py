@@ -1,8 +1,8 @@
 """Agents and tools of agent frameworks, by the names that the frameworks give them: one adapter each, installed by `instrument()`.
 
-An adapter wraps the few methods of its framework within which an agent works and a tool runs. It opens `agent()` around the one and
-makes a tool call of the other, so that trees, budgets of single agents and limits of tools are right. Callbacks, trace processors and
-events would not do: they run in threads of their own, or not at all, and none of them can refuse a tool.
+An adapter wraps the few methods of its framework in which an agent works or a tool runs. It opens `agent()` around the former and makes
+a tool call of the latter, so that trees, budgets of single agents and limits of tools are right. Callbacks, trace processors and events
+cannot do this: they run in threads of their own, or not at all, and none of them can refuse a tool.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _UNUSABLE: Final = (
 
 
 class FrameworkPackage(Package):
-    """Wrap one module of a framework when, and only when, the program imports it, and the framework is one of those asked for."""
+    """One module of a framework, wrapped once the program imports it, if its framework is one of those that were asked for."""
 
     def __init__(self, framework: str, module: str, adapter: str, made: str) -> None:
         self.framework = framework
         super().__init__(module, partial(_made, adapter, made), _UNUSABLE.format(framework=framework, module=module))
 
     def install(self) -> None:
-        """Wrap it now, and whenever the program imports it; put it back where it was wrapped and is not asked for any more."""
+        """Wrap it now, or when the program imports it; remove the wrappers where its framework is no longer asked for."""
         if STATE.options.follows(self.framework):
             super().install()
         else:
@@ -63,4 +63,4 @@ ADAPTERS: Final = (
     FrameworkPackage("autogen", "autogen_agentchat.agents._assistant_agent", "_autogen", "Agents"),
     FrameworkPackage("autogen", "autogen_core.tools._base", "_autogen", "Tools"),
 )
-"""One of each for ever, as their wrappers are."""
+"""One of each for the life of the process, as of their wrappers."""

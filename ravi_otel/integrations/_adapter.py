@@ -1,4 +1,4 @@
-"""What an adapter is: it says in which methods of a framework an agent works and a tool runs, and how each is called."""
+"""The base of an adapter, which names the methods of a framework in which an agent works or a tool runs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ravi_otel.integrations._turns import (
 )
 
 Runner = Callable[[Any, Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Runs a wrapped method with its arguments, given what was read of the call."""
+"""Calls a wrapped method with its arguments; the first parameter is what the `Reader` returned."""
 
 Reader = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""Reads a call of a method: its instance and arguments; None where it is nothing of ours."""
+"""Reads a call of a method from its instance and arguments; returns None where the call does not concern us."""
 
 
 class Adapter(ABC):
-    """Hold what is wrapped in one module of a framework."""
+    """The wrapped methods of one module of a framework."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module: Final[Any] = module
@@ -39,33 +39,33 @@ class Adapter(ABC):
         self._active = False
 
     def install(self) -> None:
-        """Wrap it; AttributeError or KeyError where this version of the framework has not what is wrapped."""
+        """Wrap them. Raise AttributeError or KeyError where this version of the framework lacks one."""
         self.follow()
         self._active = True
 
     def remove(self) -> None:
-        """Fall silent, and put the identical methods back."""
+        """Stop watching, and restore the original methods."""
         self._active = False
         self._wraps.restore()
 
     @abstractmethod
     def follow(self) -> None:
-        """Say by `agents`, `tools` and `around` what to wrap."""
+        """Name what to wrap, by `agents`, `tools` and `around`."""
 
     def agents(self, owner: Any, method: str, named: Reader) -> None:
-        """Have each call of a method be an agent's turn, of any kind of method; `named` reads what tells the agent's name."""
+        """Make each call of a method an agent's turn, whatever kind of method it is; `named` reads the agent's name."""
         self.around(owner, method, named, _agent_runner(owner.__dict__[method]))
 
     def tools(self, owner: Any, method: str, read: Callable[[Any, tuple[Any, ...], dict[str, Any]], FrameworkTool | None]) -> None:
-        """Have each call of a method be a tool call."""
+        """Make each call of a method a tool call."""
         self.around(owner, method, read, _await_tool if inspect.iscoroutinefunction(owner.__dict__[method]) else _call_tool)
 
     def told_tools(self, owner: Any, method: str, read: Callable[[Any, tuple[Any, ...], dict[str, Any]], FrameworkTool | None]) -> None:
-        """Have each call of a method be a tool call, of a framework that tells the model in words what a tool raised."""
+        """Make each call of a method a tool call, in a framework that sends the model a text of whatever a tool raises."""
         self.around(owner, method, read, _await_told if inspect.iscoroutinefunction(owner.__dict__[method]) else _call_told)
 
     def around(self, owner: Any, method: str, read: Reader, run: Runner) -> None:
-        """Have `run` call a method of a class or a function of a module, where `read` says of a call that it is ours."""
+        """Let `run` call a method of a class, or a function of a module, where `read` finds that the call concerns us."""
 
         def wrapper(wrapped: Callable[..., Any], instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             found = None
@@ -123,6 +123,6 @@ async def _await_told(tool: FrameworkTool, wrapped: Callable[..., Any], args: tu
 
 
 def _refuse_next(call: ToolCall) -> None:
-    """Have the request refused that brings what the framework makes of a refusal."""
+    """Refuse the next model call, which would bring the model the framework's text of a refusal."""
     if not call.started:
         INFERRING.refused(STATE.locate()[0], call.name)

@@ -1,8 +1,8 @@
 """CrewAI: an agent at work on a task or a message, and its tools. Read in crewai 1.15.30.
 
-CrewAI's event listeners are called in threads of a pool of their own, and cannot refuse. What an agent does for a task, with all that is
-tried again, is one method; work in threads has a copy of its context. CrewAI makes a text for the model of whatever a tool raises; a
-refusal of ours refuses the request, too, that would bring that text to the model, and what was refused is not tried again.
+CrewAI's event listeners run in threads of their own pool, and cannot refuse. An agent's work on a task, retries included, is one method;
+work in threads has a copy of its context. CrewAI sends the model a text of whatever a tool raises: so a refusal also refuses the request
+that would bring that text to the model, and what was refused is not retried.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ravi_otel.integrations._adapter import Adapter
 from ravi_otel.integrations._turns import FrameworkTool, run_awaited, run_called
 
 _AT_WORK: Final[ContextVar[tuple[Any, Any] | None]] = ContextVar("ravi_crewai_at_work", default=None)
-"""The agent that works, and its task: what is tried again is called inside of that."""
+"""The agent at work, and its task: a retry is called inside the first attempt."""
 
 
 class Agents(Adapter):
     """The agents, in `crewai.agent.core`."""
 
     def follow(self) -> None:
-        """Wrap what has an agent work, and for a task what tries that again."""
+        """Wrap the methods in which an agent works, and the one that decides whether a task is retried."""
         agent = self.module.Agent
         self.around(agent, "execute_task", _agent, _work)
         self.around(agent, "aexecute_task", _agent, _work_async)
@@ -38,7 +38,7 @@ def _refusal(_agent: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ravi
 
 
 def _end_with(refusal: RaviError, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """End a task that was refused, where CrewAI looks at what it failed with and would try it again."""
+    """End a task that was refused, where CrewAI examines its error and would retry it."""
     wrapped(*args, **kwargs)
     raise refusal
 
@@ -68,20 +68,20 @@ class Tools(Adapter):
     """The tools, in `crewai.tools.base_tool`."""
 
     def follow(self) -> None:
-        """Wrap what runs a tool that the model called by its API."""
+        """Wrap the methods that run a tool which the model called by its API."""
         for kind in (self.module.BaseTool, self.module.Tool):
             for method in ("run", "arun"):
                 self.told_tools(kind, method, self._tool)
 
     def _tool(self, tool: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FrameworkTool:
-        name = self.module.sanitize_tool_name(tool.name)  # what the model knows it by
+        name = self.module.sanitize_tool_name(tool.name)  # the name that the model sees
         return FrameworkTool(name, None, kwargs or (args[0] if args else None), getattr(tool, "func", None))
 
 
 class StructuredTools(Tools):
-    """The tools that are called by the words of an answer, in `crewai.tools.structured_tool`."""
+    """The tools that are called by the text of an answer, in `crewai.tools.structured_tool`."""
 
     def follow(self) -> None:
-        """Wrap what runs such a tool."""
+        """Wrap the methods that run such a tool."""
         for method in ("invoke", "ainvoke"):
             self.told_tools(self.module.CrewStructuredTool, method, self._tool)

@@ -1,8 +1,8 @@
 """LlamaIndex: agents, alone or taking turns in a workflow, and their tools. Read in llama-index-core 0.14.25, llama-index-workflows 2.26.1.
 
-`run()` gives a handler at once, and the work goes on in tasks that have its context: an agent's scope stays open until the handler has its
-result, or another agent takes over. LlamaIndex makes a result of whatever a tool raises; a refusal of ours is raised outside of that, and
-ends the workflow.
+`run()` returns a handler at once, and the work goes on in tasks with its context: an agent's scope stays open until the handler has its
+result, or another agent takes over. LlamaIndex makes a result of whatever a tool raises; our refusal is raised outside that, and ends the
+workflow.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Agents(Adapter):
     """An agent by itself, in `llama_index.core.agent.workflow.base_agent`."""
 
     def follow(self) -> None:
-        """Wrap what starts it, and what runs a tool of it."""
+        """Wrap the method that starts it, and the one that runs its tools."""
         self.around(self.module.BaseWorkflowAgent, "run", lambda agent, _args, _kwargs: agent, _run_agent)
         self.around(self.module.BaseWorkflowAgent, "_call_tool", _tool, _run_tool)
 
@@ -33,7 +33,7 @@ class Workflows(Adapter):
     """Agents that take turns, in `llama_index.core.agent.workflow.multi_agent_workflow`."""
 
     def follow(self) -> None:
-        """Wrap what starts them, and what runs a tool of any of them."""
+        """Wrap the method that starts them, and the one that runs the tools of any of them."""
         self.around(self.module.AgentWorkflow, "run", lambda workflow, _args, _kwargs: workflow, _run_workflow)
         self.around(self.module.AgentWorkflow, "_call_tool", _tool, _run_tool)
 
@@ -59,7 +59,7 @@ def _run_workflow(_workflow: Any, wrapped: Callable[..., Any], args: tuple[Any, 
 
 
 def _start(turns: AgentTurns, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the handler of work that is started; the last agent's turn ends with it."""
+    """Return the handler of the work that this starts; the last agent's turn ends with it."""
     token = _TURNS.set(turns)
     try:
         handler = wrapped(*args, **kwargs)
@@ -69,7 +69,7 @@ def _start(turns: AgentTurns, wrapped: Callable[..., Any], args: tuple[Any, ...]
     finally:
         _TURNS.reset(token)
     with Guarded(PLACE):
-        handler._result_task.add_done_callback(partial(_end, turns))  # noqa: SLF001 - the handler itself calls nobody back
+        handler._result_task.add_done_callback(partial(_end, turns))  # noqa: SLF001 - the handler itself has no callbacks
     return handler
 
 

@@ -1,8 +1,8 @@
 """The OpenAI Agents SDK: agents that take turns in one run, and function tools. Read in openai-agents 0.24.0.
 
-Its trace processor is told nothing once tracing is off, and cannot refuse. A run, also one as a tool of another, is one coroutine,
-and each turn of an agent in it another, perhaps in a task of its own: an agent's scope stays open from its first turn until another
-agent takes over, or the run ends.
+Its trace processor is not called while tracing is off, and cannot refuse. A run, also one that is a tool of another, is one coroutine, and
+each turn of an agent in it is another, perhaps in a task of its own: an agent's scope stays open from its first turn until another agent
+takes over, or the run ends.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from ravi_otel.integrations._turns import AgentTurns, FrameworkTool
 
 _TURNS: Final[ContextVar[AgentTurns | None]] = ContextVar("ravi_openai_agents_turns", default=None)
 _TOOLS: Final = ("_invoke_function_tool_with_metadata", "invoke_function_tool")
-"""What runs a function tool, in this version of the SDK and in older ones."""
+"""The function that runs a function tool, in this version of the SDK and in older ones."""
 
 
 class Runs(Adapter):
-    """What runs agents and tools, in `agents.run` and the modules below it."""
+    """The functions that run agents and tools, in `agents.run` and the modules below it."""
 
     def follow(self) -> None:
         """Wrap a run, a turn and a tool."""
@@ -39,7 +39,7 @@ def _any(_instance: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> boo
 
 
 async def _run(_found: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Await a run, and end the turn of whoever is at work when it ends."""
+    """Await a run, and end the turn of the agent that is at work when it ends."""
     turns = AgentTurns()
     token = _TURNS.set(turns)
     error: BaseException | None = None
@@ -51,7 +51,7 @@ async def _run(_found: object, wrapped: Callable[..., Any], args: tuple[Any, ...
     finally:
         _TURNS.reset(token)
         turns.close(error)
-        del error  # whose traceback knows this frame
+        del error  # whose traceback refers to this frame
 
 
 async def _take_turn(agent: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

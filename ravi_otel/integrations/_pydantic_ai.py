@@ -1,7 +1,7 @@
 """Pydantic AI: a run of an agent, and its tools. Read in pydantic-ai-slim 2.68.0.
 
 Every way to run an agent enters `Agent.iter()`, whose `async with` is the agent's turn, as it is the span of Pydantic AI's own
-instrumentation. A tool is one whose arguments are valid and which is not put off; output tools, by which a model answers, are none.
+instrumentation. A tool call counts if its arguments are valid and it is not deferred; output tools, by which a model answers, do not count.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from ravi_otel.integrations._adapter import Adapter
 from ravi_otel.integrations._turns import AgentTurn, FrameworkTool
 
 _NOT_RUN: Final = ("external", "output")
-"""Kinds of tools that the program, or nobody, runs."""
+"""The kinds of tools that the program runs itself, or that nothing runs."""
 
 
 class Agents(Adapter):
     """The agents, in `pydantic_ai.agent`."""
 
     def follow(self) -> None:
-        """Wrap what enters a run."""
+        """Wrap the method that starts a run."""
         self.around(self.module.Agent, "iter", lambda agent, _args, _kwargs: agent, _Entering)
 
 
@@ -29,12 +29,12 @@ class Tools(Adapter):
     """The tools, in `pydantic_ai.tool_manager`."""
 
     def follow(self) -> None:
-        """Wrap what runs a tool, outside of the hooks of capabilities."""
+        """Wrap the method that runs a tool, outside the hooks of capabilities."""
         self.tools(self.module.ToolManager, "execute_tool_call", _tool)
 
 
 class _Entering:
-    """Stand for the context manager of a run: entered and left with the agent's scope around it, it is that in all else."""
+    """The context manager of a run, entered and left in the agent's scope; in all else it passes on to the original."""
 
     def __init__(self, agent: Any, wrapped: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._agent = agent

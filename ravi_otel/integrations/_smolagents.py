@@ -1,8 +1,8 @@
 """smolagents: agents with their steps, and tools, also those that code calls. Read in smolagents 1.26.0.
 
-`_run_stream` is what every way to run an agent goes through, a managed one too, which is an agent inside another. smolagents makes an
-error for the model of whatever a tool raises; a refusal of ours ends the agent after that step, as one of a model call does. Code that
-runs in another process or machine calls its tools there, where nobody sees them.
+Every way to run an agent goes through `_run_stream`, also of a managed one, which is an agent inside another. smolagents sends the model
+an error text of whatever a tool raises; our refusal ends the agent after that step, as the refusal of a model call does. Code that runs in
+another process or machine calls its tools there, where they are not seen.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ravi_otel.integrations._adapter import Adapter
 from ravi_otel.integrations._turns import FrameworkTool, run_generated
 
 _ANSWER: Final = "final_answer"
-"""The tool by which a model says that it is done: it ends the agent, and does nothing else."""
+"""The tool by which a model ends the agent; it does nothing else."""
 
 _refusals: Final[weakref.WeakKeyDictionary[Scope, list[RaviError]]] = weakref.WeakKeyDictionary()
-"""By the scope of each agent at work, which threads are given too: the code of an agent runs in one of its own."""
+"""The refusals of tools by the scope of the agent at work, which its threads have too: an agent's code runs in one of its own."""
 
 
 class Agents(Adapter):
     """The agents, in `smolagents.agents`."""
 
     def follow(self) -> None:
-        """Wrap what yields an agent's steps."""
+        """Wrap the generator of an agent's steps."""
         self.around(self.module.MultiStepAgent, "_run_stream", lambda agent, _args, _kwargs: agent, _run)
 
 
@@ -36,7 +36,7 @@ class Tools(Adapter):
     """The tools, in `smolagents.tools`."""
 
     def follow(self) -> None:
-        """Wrap what runs a tool."""
+        """Wrap the method that runs a tool."""
         for kind in (self.module.Tool, self.module.PipelineTool):
             self.around(kind, "__call__", _tool, _call)
 
@@ -47,7 +47,7 @@ def _run(agent: Any, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 def _until_refused(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Yield an agent's steps; end it after the one in which a tool of it was refused."""
+    """Yield an agent's steps; end the agent after the step in which one of its tools was refused."""
     scope, refused = STATE.locate()[0], list[RaviError]()
     _refusals[scope] = refused
     take: Callable[[], Any] = steps.__next__
@@ -68,7 +68,7 @@ def _until_refused(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
 
 
 def _is_step(item: object) -> bool:
-    """Whether what was yielded is a step that has ended, with all that it did."""
+    """Whether an item is a completed step."""
     return hasattr(item, "step_number")
 
 

@@ -1,7 +1,7 @@
-"""Open an agent of a framework around each of its steps, and make a tool call of what it runs as a tool.
+"""Run each step of a framework's agent in a scope of that agent, and make a tool call of each tool that it runs.
 
 A framework's agent may be a generator, work in many tasks and threads, and take turns with others: its scope is opened once, entered for
-each step in the context of that step, and closed once. What of ours goes wrong here never reaches the program; refusals do.
+each step in the context of that step, and closed once. Our own faults here never reach the program; refusals do.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ravi_otel.policy._checks import MAX_NAME
 from ravi_otel.policy._limits import ScopeKind
 
 PLACE: Final = "framework"
-"""What is said of a bug of ours in an adapter."""
+"""The place under which a bug of ours in an adapter is reported."""
 
 _opened: Final[weakref.WeakSet[Scope]] = weakref.WeakSet()
-"""The scopes of agents that a framework runs; all others a program has opened itself."""
+"""The scopes of agents that a framework runs; the program has opened all others itself."""
 
 
 def label_of(name: object, default: str) -> str:
-    """Return a framework's name for something as one that a scope can have; `default` where it is no text, or none is left of it."""
+    """Return a framework's name for something as a valid name of a scope; `default` where it is no text, or nothing printable is left."""
     with Guarded(PLACE):
         if isinstance(name, str):
             start = str.__getitem__(name, slice(MAX_NAME))
@@ -44,7 +44,7 @@ def label_of(name: object, default: str) -> str:
 
 
 class AgentTurn:
-    """One agent of a framework at work: `begin` opens its scope, each `step` runs in it, `close` ends it. With `with` it is one step."""
+    """One turn of a framework's agent: `begin` opens its scope, each `step` runs in it, `close` ends it; a `with` block is one step."""
 
     __slots__ = ("_before", "_context", "_handle", "_ours", "_step")
 
@@ -66,24 +66,24 @@ class AgentTurn:
 
     @classmethod
     def begin(cls, name: object, default: str = "agent") -> Self | None:
-        """Open the scope of an agent; None where that fails through a fault of ours. Raises what refuses it."""
+        """Return a turn with an open scope; None where a fault of ours prevents it. Raise its refusal."""
         with Guarded(PLACE, RaviError):
             return cls(label_of(name, default))
         return None
 
     def step(self) -> AgentStep:
-        """Return what goes around one step, in whatever task or thread that runs."""
+        """Return the context manager of one step, in whatever task or thread that runs."""
         return AgentStep(self)
 
     def context_in(self, around: Context) -> Context:
-        """Return the context of a step where `around` is current: that with what is ours, but for spans that others began in the agent."""
+        """Return `around` with our values, for a step; a span that others began within the agent stays current."""
         if around is self._before:
             return self._context
         kept = {key for key in self._ours if key != LEAF and around.get(key) is not self._before.get(key)}
         return Context({**around, **{key: value for key, value in self._ours.items() if key not in kept}})
 
     def context_after(self, left: Context, around: Context) -> Context:
-        """Return the context after a step which has `left` another one than it was given: that without what is ours."""
+        """Return `left`, the context in which a step ended, without our values; `around` is the one from before."""
         values = dict(left)
         for key, value in self._ours.items():
             if values.get(key) is value:
@@ -94,7 +94,7 @@ class AgentTurn:
         return Context(values)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End it, by `error` if that is how; the error is the caller's to raise."""
+        """End it, with `error` if it failed; raising the error is up to the caller."""
         with Guarded(PLACE):
             before = otel_context.get_current()
             otel_context.attach(self._context)
@@ -115,7 +115,7 @@ class AgentTurn:
 
 
 class AgentStep:
-    """Make an agent's scope current for a `with` body; spans that others leave current in there stay so, for the next step, too."""
+    """A `with` block in an agent's scope; a span that others leave current at its end stays so, also for the next step."""
 
     __slots__ = ("_around", "_context", "_turn")
 
@@ -133,12 +133,12 @@ class AgentStep:
 
 
 def _is_programs(around: Scope) -> bool:
-    """Whether an agent of the program's own is around: whatever a framework does in there is charged to it, as without an adapter."""
+    """Whether an agent of the program's own is around: it pays for what a framework does within, as without an adapter."""
     return any(each.facts.kind is ScopeKind.AGENT and each not in _opened for each in around.upwards())
 
 
 class AgentTurns:
-    """Let the agents of one run of a framework take turns: where another takes over, the turn of the one before has ended."""
+    """The turns of the agents in one run of a framework: where another agent takes over, the turn before has ended."""
 
     __slots__ = ("_agent", "_turn")
 
@@ -147,7 +147,7 @@ class AgentTurns:
         self._turn: AgentTurn | None = None
 
     def turn_of(self, agent: object, name: object) -> AgentTurn | None:
-        """Return the turn of `agent`, which begins where another's was; None as from `AgentTurn.begin`."""
+        """Return the turn of `agent`, which begins now if the current one is another's; None as from `AgentTurn.begin`."""
         if agent is not self._agent or self._turn is None:
             self.close()
             self._turn, self._agent = AgentTurn.begin(name), agent
@@ -155,11 +155,11 @@ class AgentTurns:
 
     @property
     def current(self) -> AgentTurn | None:
-        """Return the turn that goes on."""
+        """The current turn."""
         return self._turn
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the turn that goes on, if there is one."""
+        """End the current turn, if there is one."""
         turn, self._turn, self._agent = self._turn, None, None
         if turn is not None:
             turn.close(error)
@@ -169,7 +169,7 @@ class AgentTurns:
 
 
 def run_called(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a method gives that is one agent's whole turn."""
+    """Return the result of a method that is one agent's whole turn."""
     turn = AgentTurn.begin(name)
     if turn is None:
         return wrapped(*args, **kwargs)
@@ -178,7 +178,7 @@ def run_called(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...],
 
 
 async def run_awaited(name: object, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what a coroutine method gives that is one agent's whole turn."""
+    """Return the result of a coroutine method that is one agent's whole turn."""
     turn = AgentTurn.begin(name)
     if turn is None:
         return await wrapped(*args, **kwargs)
@@ -187,7 +187,7 @@ async def run_awaited(name: object, wrapped: Callable[..., Any], args: tuple[Any
 
 
 def run_generated(name: object, generator: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-    """Yield what a generator yields that is one agent's whole turn; each step runs in its scope, and what is between them not."""
+    """Yield from a generator that is one agent's whole turn; each step runs in its scope, the code between two steps does not."""
     turn = AgentTurn.begin(name)
     if turn is None:
         return (yield from generator)
@@ -206,7 +206,7 @@ def run_generated(name: object, generator: Generator[Any, Any, Any]) -> Generato
                 with turn.step():
                     generator.close()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it is the framework's to deal with
+            except BaseException as thrown:  # noqa: BLE001 - the framework's generator deals with it
                 step = partial(generator.throw, thrown)
             else:
                 step = partial(generator.send, sent)
@@ -215,11 +215,11 @@ def run_generated(name: object, generator: Generator[Any, Any, Any]) -> Generato
         raise
     finally:
         turn.close(error)
-        del error  # whose traceback knows this frame
+        del error  # whose traceback refers to this frame
 
 
 async def run_generated_async(name: object, generator: AsyncGenerator[Any, Any]) -> AsyncGenerator[Any, Any]:
-    """Yield what an async generator yields, as `run_generated`."""
+    """Yield from an async generator, as `run_generated` does."""
     turn = AgentTurn.begin(name)
     error: BaseException | None = None
     try:
@@ -236,7 +236,7 @@ async def run_generated_async(name: object, generator: AsyncGenerator[Any, Any])
                 with otel_context_of(turn):
                     await generator.aclose()
                 raise
-            except BaseException as thrown:  # noqa: BLE001 - it is the framework's to deal with
+            except BaseException as thrown:  # noqa: BLE001 - the framework's generator deals with it
                 step = partial(generator.athrow, thrown)
             else:
                 step = partial(generator.asend, sent)
@@ -246,11 +246,11 @@ async def run_generated_async(name: object, generator: AsyncGenerator[Any, Any])
     finally:
         if turn is not None:
             turn.close(error)
-        del error  # whose traceback knows this frame
+        del error  # whose traceback refers to this frame
 
 
 def otel_context_of(turn: AgentTurn | None) -> AbstractContextManager[None]:
-    """Return what goes around a step of a turn; where there is none, what changes nothing."""
+    """Return the context manager of one step; one that changes nothing where there is no turn."""
     return nullcontext() if turn is None else turn.step()
 
 
@@ -258,9 +258,9 @@ def otel_context_of(turn: AgentTurn | None) -> AbstractContextManager[None]:
 
 
 class FrameworkTool(NamedTuple):
-    """Say what a framework is about to run as a tool: its name, the id that the model gave the call, and what it is given.
+    """A tool that a framework is about to run: its name, the id that the model gave the call, and its arguments.
 
-    `function` is the program's own function, where the framework has it at hand: it may be a tool of ours by another name.
+    `function` is the program's own function, where the framework has it at hand: it may be a `@tool` by another name.
     """
 
     name: object
@@ -269,7 +269,7 @@ class FrameworkTool(NamedTuple):
     function: object = None
 
     def call(self, wrapped: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ToolCall | None:
-        """Return the tool call that runs it; None where it is one that is told already, or a fault of ours stands in the way."""
+        """Return the tool call that runs it; None where an enclosing tool call counts it already, or a fault of ours prevents it."""
         with Guarded(PLACE):
             name = label_of(self.name, "tool")
             within = enclosing_call(name, STATE.locate()[0], exactly=True)
@@ -284,7 +284,7 @@ class FrameworkTool(NamedTuple):
 
 
 def _shown(arguments: object) -> Mapping[str, object] | str | None:
-    """Return arguments as listeners are shown them, None unless content is captured."""
+    """Return the arguments for listeners, None unless content is captured."""
     if not is_captured():
         return None
     if isinstance(arguments, str):

@@ -1,4 +1,4 @@
-"""Follow the stream of an API in its own words, put together piece by piece: what names it, what it says, which tools it asks for."""
+"""Assemble an answer from the events of a provider's native stream: its id and model, its text, and the tools that it calls."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _TOOL: Final = "tool_call"
 
 
 class AnswerCollector(TextCollector):
-    """Hold what a format's `add` finds in the events of a stream; what came last counts, of texts and calls the whole.
+    """The answer that a format's `add` assembles from the events of a stream: the last value of each field, all of texts and tool calls.
 
-    Indexes, names and sizes are the server's to claim and ours to bound.
+    The server chooses indexes, names and sizes, so each is bounded here.
     """
 
     __slots__ = ("_answers", "_captured", "_messages", "_reasons", "_uses", "ended", "error_type", "id", "model", "service_tier", "usage")
@@ -31,7 +31,7 @@ class AnswerCollector(TextCollector):
         self.service_tier: str | None = None
         self.error_type: str | None = None
         self.ended = False
-        """Whether the provider told all it had to tell."""
+        """Whether the provider has sent the last of its events."""
         self._answers = 0
         self._captured = MOST_TEXT if call.content is not None else 0
         self._messages: dict[int, list[Part]] = {}
@@ -49,11 +49,11 @@ class AnswerCollector(TextCollector):
         return tuple(self._uses) if self._call.offers_tools else ()
 
     def begin(self) -> None:
-        """Note that something of an answer came."""
+        """Note that part of an answer has come."""
         self._answers = max(self._answers, 1)
 
     def say(self, piece: str | None, *, kind: str = "text", index: int = 0) -> bool:
-        """Take in a piece of the `index`-th answer's text, or of its reasoning; whether nobody has to look at it."""
+        """Add a piece of the `index`-th answer's text, or of its reasoning; whether no limit needs to be checked for it."""
         if not piece:
             return False
         self.begin()
@@ -61,12 +61,12 @@ class AnswerCollector(TextCollector):
         return self._add_text(piece, is_text=kind == "text" and index == 0)
 
     def finish(self, reason: str | None, index: int = 0) -> None:
-        """Note why the `index`-th answer ended, in the convention's word."""
+        """Note why the `index`-th answer ended, in the semantic conventions' term."""
         if reason and (index in self._reasons or len(self._reasons) < _MOST_CAPTURED):
             self._reasons[index] = reason
 
     def ask(self, call_id: str | None, name: str | None, arguments: Any = "", *, index: int = 0) -> None:
-        """Note that a tool is asked for; arguments as text may go on with `argue`."""
+        """Note that a tool is called; `argue` appends to arguments that are text."""
         self.begin()
         if len(self._uses) < MOST_USES:
             self._uses.append(ToolUse(call_id, name))
@@ -76,7 +76,7 @@ class AnswerCollector(TextCollector):
             parts.append(tool_call(call_id, name, arguments if isinstance(arguments, str) else parsed(arguments)))
 
     def argue(self, piece: str | None, index: int = 0) -> bool:
-        """Take in a piece of the arguments of the tool that was asked for last."""
+        """Add a piece to the arguments of the tool that was called last."""
         if not piece:
             return False
         parts = self._messages.get(index)
@@ -113,7 +113,7 @@ class AnswerCollector(TextCollector):
             parts.append({"type": kind, "content": piece})
 
     def _room_for(self, index: int) -> list[Part] | None:
-        """Return where the parts of an answer are kept; None where nothing is captured, or no further answer."""
+        """Return the list of an answer's parts; None where no content is captured, or too many answers are."""
         if self._call.content is None:
             return None
         if index not in self._messages and len(self._messages) >= _MOST_CAPTURED:

@@ -2,8 +2,8 @@
 
 Operations, paths and shapes: https://docs.aws.amazon.com/bedrock/latest/APIReference/API_runtime_Converse.html and the service model
 `bedrock-runtime` in botocore (https://github.com/boto/botocore). Bodies of InvokeModel, by family:
-https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters.html. The model stands in the path: an id, a profile or an ARN.
-`inputTokens` are fresh input; what was read from the cache, or written to it, is told apart, and is added.
+https://docs.aws.amazon.com/bedrock/latest/userguide/model-parameters.html. The path names the model: an id, a profile or an ARN.
+`inputTokens` are fresh input; tokens read from the cache, or written to it, are reported separately, and are added.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _STOPS: Final[Mapping[str, str]] = {
     "guardrail_intervened": "content_filter",
     "malformed_model_output": "error",
     "malformed_tool_use": "error",
-    # of InvokeModel: Titan, and the families that speak like OpenAI
+    # of InvokeModel: Titan, and the families with OpenAI's reasons
     "FINISH": "stop",
     "FINISHED": "stop",
     "LENGTH": "length",
@@ -76,11 +76,11 @@ _STOPS: Final[Mapping[str, str]] = {
     "MAX_TOKENS": "length",
 }
 _EXCEPTION: Final = "Exception"
-"""How the names of the events end in which a stream tells that it failed."""
+"""The endings of the names of events by which a stream reports an error."""
 
 
 class _OfBedrock(WireFormat):
-    """What all of Bedrock's formats have in common: whether they stream stands in the path, and their streams are AWS event streams."""
+    """The base of Bedrock's formats: the path decides whether they stream, and their streams are AWS event streams."""
 
     def streams(self, request: Request) -> bool:
         """See `WireFormat.streams`."""
@@ -105,7 +105,7 @@ def model_in(path: str) -> str | None:
 
 
 class Converse(_OfBedrock):
-    """Read `/model/{id}/converse` and `/model/{id}/converse-stream`, and the bodies of Nova, which are alike."""
+    """The format of `/model/{id}/converse` and `/model/{id}/converse-stream`, and of Nova's bodies, which are alike."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -188,7 +188,7 @@ class Converse(_OfBedrock):
 
 _WITH_TOOLS: Final = 1_024
 _CAPS: Final = ("maxTokens", "max_new_tokens")
-"""What Converse calls it, and what Nova's own bodies may."""
+"""The cap's name in Converse, and the other that Nova's own bodies may use."""
 
 _HIDES: Final = ("promptVariables",)
 _SETTINGS: Final = Settings(
@@ -206,12 +206,12 @@ def _stop(told: str | None) -> str | None:
 
 
 def _routed(told: Any) -> str | None:
-    """Return the model that a router of prompts chose."""
+    """Return the model that a prompt router chose."""
     return text(get(get(told, "trace"), "promptRouter"), "invokedModelId")
 
 
 def usage(found: Any) -> Usage | None:
-    """Read a `usage` object of Converse or of Nova; None where it tells no input or no output."""
+    """Read a `usage` object of Converse or of Nova; None where it has no input or no output."""
     if found is None:
         return None
     fresh, made = count(get(found, "inputTokens")), count(get(found, "outputTokens"))
@@ -237,7 +237,7 @@ def _first(found: Any, *names: str) -> int:
 
 
 class ConverseCollector(AnswerCollector):
-    """Follow the events of ConverseStream: what each is called is its only field."""
+    """The collector of ConverseStream's events, each an object with the event's name as its only field."""
 
     __slots__ = ()
 
@@ -275,7 +275,7 @@ class ConverseCollector(AnswerCollector):
 
 
 def _is_programs(call: Any) -> bool:
-    """Whether a call is the program's to make; those of `server_tool_use` Bedrock makes."""
+    """Whether the program is to run a tool call; Bedrock itself runs those of `server_tool_use`."""
     return call is not None and text(call, "type") is None
 
 
@@ -321,7 +321,7 @@ _READ_AS: Final[Mapping[str, Callable[[Any], Part | None]]] = {
     **{name: partial(_medium, name) for name in ("image", "audio", "video", "document")},
     "citationsContent": lambda held: words("".join(text(one, "text") or "" for one in _blocks(held))),
 }
-"""How a block is read, by the field that it has."""
+"""The readers of a block, by the field that it has."""
 
 
 def _definition(tool: Any) -> dict[str, Any]:
@@ -337,7 +337,7 @@ _SHEER: Final = frozenset({"text", "toolUse", "toolResult", "reasoningContent", 
 
 
 def _bounded(block: Any, parts: Parts) -> int:
-    """Return how much more a block can count than it has bytes; what has no bound is hidden."""
+    """Return by how much a block's tokens can exceed its bytes; a block without a bound is marked as hidden."""
     image = get(block, "image")
     if image is not None:
         data = get(get(image, "source"), "bytes")
@@ -357,7 +357,7 @@ def _bounded(block: Any, parts: Parts) -> int:
 
 
 class Invoked(Hosted, _OfBedrock):
-    """Read `/model/{id}/invoke` and `/model/{id}/invoke-with-response-stream`, whose bodies are those of the model's family.
+    """The format of `/model/{id}/invoke` and `/model/{id}/invoke-with-response-stream`, whose bodies are those of the model's family.
 
     Each event of a stream has one of the family's events inside, in base 64; the last of them has what the call used.
     """
@@ -390,7 +390,7 @@ def _number(told: bytes) -> int | None:
 
 
 class _Informed(Invoked):
-    """Read an answer whose headers told what was used; what its body tells goes before."""
+    """The format of an answer with its usage in headers; usage in the body takes precedence."""
 
     def __init__(self, inner: WireFormat, told: Usage) -> None:
         super().__init__(inner)
@@ -407,7 +407,7 @@ _METRICS: Final = "amazon-bedrock-invocationMetrics"
 
 
 class InvokedCollector(Collector):
-    """Open the events of a stream for the collector of the model's family."""
+    """The collector of a stream whose events wrap those of the model's family."""
 
     __slots__ = ("_error_type", "_inner", "_usage")
 
@@ -488,7 +488,7 @@ def _opened(data: Any) -> Any:
 
 
 class TextModels(WireFormat):
-    """Read the bodies of families that complete a text: Llama, Mistral, Titan, Jurassic, Command, older Claude, and what is like them."""
+    """The format of families that complete a text: Llama, Mistral, Titan, Jurassic, Command, older Claude, and their like."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -587,12 +587,12 @@ def _count_of(told: Any, names: Sequence[str]) -> int | None:
 
 
 def _text_usage(told: Any) -> Usage | None:
-    """Read the counts of a family that tells some in its body; Mistral's tell them in headers alone."""
+    """Read the counts of a family that reports some in the body; Mistral's has them in headers only."""
     given, made = _count_of(told, _GIVEN), _count_of(told, _MADE)
     if made is None:
         counted = [count(get(one, "tokenCount")) for one in items(told, "results")]
         made = sum(filter(None, counted)) if counted and None not in counted else None
-    if made is None and get(told, "embedding") is not None:  # of a model that embeds, whose name an ARN hides
+    if made is None and get(told, "embedding") is not None:  # an embedding model, whose name an ARN hides
         made = 0
     if given is None or made is None or made > MOST:
         return chat.usage(get(told, "usage"))
@@ -604,7 +604,7 @@ _MADE: Final = ("generation_token_count", "totalOutputTextTokenCount")
 
 
 class TextModelsCollector(AnswerCollector):
-    """Follow the stream of a family that completes a text: each event is an answer with a little more of it."""
+    """The collector of a family that completes a text: each event is an answer with a further piece of it."""
 
     __slots__ = ("_given",)
 
@@ -615,18 +615,18 @@ class TextModelsCollector(AnswerCollector):
     def add(self, event: Any) -> bool | None:
         """See `Collector.add`."""
         quiet = False
-        self._given = _count_of(event, _GIVEN) or self._given  # told with the first event alone
+        self._given = _count_of(event, _GIVEN) or self._given  # only the first event has it
         for at, one in enumerate(_completions(event)):
             quiet = self.say(_said(one), index=at)
             self.finish(_reason_of(one), at)
         found = _text_usage({**as_mapping(event), _GIVEN[0]: self._given})
-        if found is not None:  # so far: each event tells it anew
+        if found is not None:  # a running total, repeated in each event
             self.usage, self.ended = found, bool(self._reasons)
         return quiet and not self.ended
 
 
 class Embeddings(WireFormat):
-    """Read the bodies of models that embed: Titan tells the tokens of a text in the body, Cohere's in headers alone."""
+    """The format of models that embed: Titan reports a text's tokens in the body, Cohere's in headers only."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -645,7 +645,7 @@ class Embeddings(WireFormat):
 
 
 class _Unknown(WireFormat):
-    """Read the bodies of families that nobody here knows, pictures for the most part: a request of a model that is known by its name."""
+    """The format of unknown families, mostly for pictures: a request to a model of which only the name is known."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -697,11 +697,11 @@ def _is_converse(body: Mapping[str, Any]) -> bool:
 
 
 def otherwise(parts: tuple[str, ...]) -> WireFormat | None:
-    """Return what stands for a POST to any other path, None where it asks no model: guardrails and what manages Bedrock do not."""
+    """Return the format of a POST to any other path, None where it asks no model: guardrails and management of Bedrock do not."""
     model = _MODEL in parts[:-1] and parts[-1] != "count-tokens"
     agent = parts[-1:] and parts[-1] in _AGENTS
     return UNREAD if model or agent else None
 
 
 _AGENTS: Final = frozenset({"text", "retrieveandgenerate", "retrieveandgeneratestream", "rerank", "optimize-prompt"})
-"""How the paths end by which Bedrock's agents and knowledge bases set a model to work."""
+"""The endings of the paths by which Bedrock's agents and knowledge bases call a model."""

@@ -1,8 +1,8 @@
 """Cohere's chat (version 2, and its first), embeddings and reranking.
 
 https://docs.cohere.com/reference/chat, https://docs.cohere.com/reference/chat-stream, https://docs.cohere.com/reference/embed and the
-types of the library (https://github.com/cohere-ai/cohere-python). Its usage tells `tokens`, which the model saw, and `billed_units`,
-which are paid for: the latter count here, as the limits are about what is paid for.
+types of the library (https://github.com/cohere-ai/cohere-python). Its usage has `tokens`, which the model saw, and `billed_units`,
+which are paid for: the latter count here, as limits are about what is paid for.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _SETTINGS: Final = Settings(
     ("conversation_id", "conversation_id"),
 )
 _HIDES: Final = ("connectors", "conversation_id", "search_queries_only")
-"""What of the first version looks elsewhere for its input, or keeps it."""
+"""The fields of the first version by which input comes from elsewhere, or is stored."""
 
 
 class Chat(WireFormat):
-    """Read `/v2/chat`, and `/v1/chat`, which has one message and a history."""
+    """The format of `/v2/chat`, and of `/v1/chat`, which has one message and a history."""
 
     def framing(self, request: Request) -> Framing:
         """See `WireFormat.framing`; the first version sends lines of JSON."""
@@ -149,13 +149,13 @@ def _stop(told: str | None) -> str | None:
 
 
 def _told(result: Any) -> Any:
-    """Return what holds the usage: `usage`, or `meta` of other endpoints and of the first version."""
+    """Return the object with the usage: `usage`, or `meta` of other endpoints and of the first version."""
     used = get(result, "usage")
     return get(result, "meta") if used is None else used
 
 
 def usage(found: Any) -> Usage | None:
-    """Read a usage object by its billed units, else by its tokens; None where it tells neither."""
+    """Read a usage object by its billed units, else by its tokens; None where it has neither."""
     for name in ("billed_units", "tokens"):
         told = get(found, name)
         given, made = count(get(told, "input_tokens")), count(get(told, "output_tokens"))
@@ -165,7 +165,7 @@ def usage(found: Any) -> Usage | None:
 
 
 class ChatCollector(AnswerCollector):
-    """Follow the events of a chat of either version."""
+    """The collector of a chat's events, of either version."""
 
     __slots__ = ()
 
@@ -234,7 +234,7 @@ def _call(call: Any) -> Part:
 
 
 class Embed(WireFormat):
-    """Read `/v2/embed` and `/v1/embed`, which make no tokens."""
+    """The format of `/v2/embed` and `/v1/embed`, which generate no tokens."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -255,7 +255,7 @@ class Embed(WireFormat):
 
 
 class Rest(WireFormat):
-    """Read what else asks a model, reranking for one, which is billed by the search and not by tokens."""
+    """The format of all other requests to a model, such as reranking, which is billed by the search and not by tokens."""
 
     def __init__(self, operation: str) -> None:
         self._operation = operation
@@ -281,7 +281,7 @@ _JOBS: Final = frozenset({"batches", "embed-jobs", "finetuned-models"})
 
 
 def known(parts: tuple[str, ...], body: Mapping[str, Any]) -> WireFormat | None:
-    """Return the format of a POST below a version of this API; others have paths called so, but not with these fields."""
+    """Return the format of a POST below a version of this API; other APIs have paths of that name, but not these fields."""
     if len(parts) < 2 or below_version(parts[-2:]) != parts[-1:]:  # noqa: PLR2004 - a version and a name
         return None
     name = parts[-1]
@@ -293,7 +293,7 @@ def known(parts: tuple[str, ...], body: Mapping[str, Any]) -> WireFormat | None:
 
 
 def otherwise(parts: tuple[str, ...]) -> WireFormat | None:
-    """Return what stands for a POST to any other path of Cohere's own: None where it asks no model."""
+    """Return the format of a POST to any other path of Cohere's own: None where it asks no model."""
     if not _FREE.isdisjoint(parts):
         return None
     if not _JOBS.isdisjoint(parts):

@@ -1,7 +1,7 @@
 """Choose the format of a request: by the dialect that a host is known to speak, and by its path and body, whichever client sends it.
 
-Most hosts speak more than one: Vertex AI also Anthropic's, Bedrock also OpenAI's, Ollama both. A path that is another dialect's, and no
-other, is read as that one's.
+Most hosts speak more than one: Vertex AI also Anthropic's, Bedrock also OpenAI's, Ollama both. So a path that belongs to exactly one other
+dialect is read as that one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ravi_otel._instrumentation.formats import anthropic, bedrock, cohere, googl
 from ravi_otel._instrumentation.formats.format import READS, WireFormat, below_version, segments
 
 Dialect = Literal["openai", "anthropic", "google", "bedrock", "cohere", "ollama", "auto"]
-"""An API that hosts speak; `auto` is told by path and body alone."""
+"""An API that hosts speak; with `auto`, path and body alone decide."""
 
 DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
 
@@ -44,19 +44,19 @@ _SPOKEN: Final[Mapping[str, Dialect]] = {
     "vllm": "openai",
     "x_ai": "openai",
 }
-"""The dialect of each provider that `model_hosts` knows, and of servers whose hosts a program names."""
+"""The dialect of each provider that `model_hosts` knows, and of servers whose hosts only a program can name."""
 
 
 def dialect_of(provider: str) -> Dialect | None:
-    """Return the dialect that a provider's hosts speak; None for one that nobody knows."""
+    """Return the dialect that a provider's hosts speak; None for an unknown provider."""
     return _SPOKEN.get(provider)
 
 
 def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[str, Any], provider: str = "") -> WireFormat | None:
     """Return the format that reads a request, None where it asks no model for anything.
 
-    `path` may have a query, which some formats read. A request of a dialect whose path nobody knows is `UNREAD`; of `auto`, where
-    neither path nor body tells what it is, it is nobody's business. `provider` is who answers, where that is known.
+    `path` may have a query, which some formats read. With a known dialect, a request to an unknown path is `UNREAD`; with `auto`, one that
+    neither path nor body identifies is ignored. `provider` is the one that answers, where that is known.
     """
     if method.upper() in READS:
         return _look(method.upper(), path) if dialect in ("openai", "auto") else None
@@ -70,7 +70,7 @@ def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[s
 
 
 def _look(method: str, path: str) -> WireFormat | None:
-    """Return what reads a look at an answer that was begun before."""
+    """Return the format of a request that polls an answer begun earlier."""
     found: WireFormat = openai.format_for(method, path)
     return None if found is openai.PLAIN else found
 
@@ -92,7 +92,7 @@ _READERS: Final[Mapping[str, Callable[[tuple[str, ...], Mapping[str, Any]], Wire
     "anthropic": anthropic.known,
     "openai": openai.known,
 }
-"""What knows a dialect's paths, in the order in which they are asked: the most particular first."""
+"""The functions that recognise a dialect's paths, in the order in which they are tried: the most specific first."""
 
 _OTHERWISE: Final[Mapping[str, Callable[[tuple[str, ...]], WireFormat | None]]] = {
     "google": google.otherwise,
@@ -100,4 +100,4 @@ _OTHERWISE: Final[Mapping[str, Callable[[tuple[str, ...]], WireFormat | None]]] 
     "cohere": cohere.otherwise,
     "ollama": ollama.otherwise,
 }
-"""What stands for the other paths of a dialect."""
+"""The functions that choose a format for a dialect's other paths."""

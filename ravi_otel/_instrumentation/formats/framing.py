@@ -1,4 +1,4 @@
-"""How a stream's events are cut out of its bytes, as they come: four framings, each with a parser that is bounded and never raises.
+"""Cut a stream's bytes into events as they come: four framings, each with a parser that is bounded and never raises.
 
 Server-sent events: https://html.spec.whatwg.org/multipage/server-sent-events.html. Newline-delimited JSON, as Ollama sends it:
 https://docs.ollama.com/api/streaming. AWS event streams: https://smithy.io/2.0/aws/amazon-eventstream.html. An array of JSON is what
@@ -18,19 +18,19 @@ from struct import Struct
 from typing import Any, Final
 
 MOST_EVENT: Final = 8 * 1024 * 1024
-"""Bytes of one event; a larger one is passed over, and nothing of it is kept."""
+"""The most bytes of one event; a larger one is skipped, and nothing of it is kept."""
 
 _LIGHT: Final = 64 * 1024
 _MOST_MARKS: Final = 200_000
-"""Commas and brackets of one event: each is a value to make, and a program waits for all of them."""
+"""The most commas and brackets of one event: each makes a value, and the program waits meanwhile."""
 
 _UNREADABLE: Final = object()
 
 
 class StreamParser(ABC):
-    """Cut one stream into the JSON of its events. Whatever the bytes are, nothing is raised, and what waits is bounded.
+    """A parser of one stream into the JSON of its events. Whatever the bytes are, it never raises, and its buffer is bounded.
 
-    `lossy` says that something came which could not be read: an event too large, no JSON, or a checksum that is wrong.
+    `lossy` means that something could not be read: too large an event, invalid JSON, or a wrong checksum.
     """
 
     __slots__ = ("lossy",)
@@ -40,10 +40,10 @@ class StreamParser(ABC):
 
     @abstractmethod
     def feed(self, data: bytes) -> list[Any]:
-        """Return the events that are whole with these bytes, however the stream was cut into pieces."""
+        """Return the events that these bytes complete, however the stream was cut into pieces."""
 
     def end(self) -> list[Any]:
-        """Return what the end of the stream makes whole; call it once."""
+        """Return the events that the end of the stream completes; call it once."""
         return []
 
     def _read(self, data: bytes, into: list[Any]) -> None:
@@ -59,7 +59,7 @@ class StreamParser(ABC):
 
 
 class Framing(Enum):
-    """Name a framing; its value is the content type that it is sent as."""
+    """A framing, by the content type that it is sent with."""
 
     SSE = "text/event-stream"
     NDJSON = "application/x-ndjson"
@@ -72,12 +72,12 @@ class Framing(Enum):
 
     @classmethod
     def of(cls, content_type: str | None) -> Framing | None:
-        """Return the framing of a streamed body by its content type; None for one that says nothing."""
+        """Return the framing of a streamed body by its content type; None for any other type."""
         return _BY_TYPE.get((content_type or "").partition(";")[0].strip().lower())
 
 
 class _Lines(StreamParser):
-    """Cut bytes into lines; what waits is one line that has no end yet."""
+    """A parser by lines, which buffers the one line that has no end yet."""
 
     __slots__ = ("_after_return", "_size", "_skips", "_waiting")
 
@@ -85,7 +85,7 @@ class _Lines(StreamParser):
         super().__init__()
         self._waiting: list[bytes] = []
         self._size = 0
-        self._skips = False  # the rest of a line that is too long
+        self._skips = False  # whether the rest of the line is skipped: it is too long
         self._after_return = False
 
     def _lines(self, data: bytes) -> list[bytes]:
@@ -118,7 +118,7 @@ class _Lines(StreamParser):
 
 
 class _ServerSentEvents(_Lines):
-    """Read events up to `[DONE]`. Those whose names begin with `thread.` are wrapped with them, as clients do: their data lacks them."""
+    """Events up to `[DONE]`. One with a name that begins with `thread.` is wrapped with it, as clients do: its data lacks it."""
 
     __slots__ = ("_data", "_done", "_heavy", "_name", "_so_far")
 
@@ -173,7 +173,7 @@ class _ServerSentEvents(_Lines):
 
 
 _NAMED: Final = b"thread."
-"""Events of Assistants do not name themselves in their data."""
+"""The start of the names of Assistants' events, which their data lacks."""
 
 
 class _JsonLines(_Lines):
@@ -194,7 +194,7 @@ class _JsonLines(_Lines):
 
 
 class _JsonArray(StreamParser):
-    """Cut an array into its elements as they come; a body that is an object alone is one event."""
+    """The elements of an array as they come; a body that is a single object is one event."""
 
     __slots__ = ("_begun", "_depth", "_element", "_escaped", "_in_array", "_in_text", "_size")
 
@@ -236,7 +236,7 @@ class _JsonArray(StreamParser):
         return at + self._in_array
 
     def _separates(self, mark: bytes) -> bool:
-        """Take in a quote, backslash, bracket or comma; whether it ends an element."""
+        """Read a quote, backslash, bracket or comma; whether it ends an element."""
         if self._in_text:
             self._in_text = mark != b'"'
             self._escaped = mark == b"\\"
@@ -277,9 +277,9 @@ _OUTSIDE: Final = re.compile(rb'["{}\[\],]')
 
 
 class _AwsEventStream(StreamParser):
-    """Read messages as `{name of the event or exception: its JSON}`.
+    """Messages as `{name of the event or exception: its JSON}`.
 
-    What follows a wrong checksum or length cannot be told apart, and is not read. A message beyond what is kept is passed over.
+    After a wrong checksum or length the messages cannot be separated, and nothing more is read. Too large a message is skipped.
     """
 
     __slots__ = ("_broken", "_prelude", "_size", "_skips", "_waiting", "_wanted")

@@ -1,7 +1,7 @@
 """Google's `generateContent`, its stream and its embeddings, as AI Studio and Vertex AI serve them, and others' models on Vertex AI.
 
 Requests, answers and usage: https://ai.google.dev/api/generate-content, https://ai.google.dev/api/embeddings and
-https://docs.cloud.google.com/vertex-ai/generative-ai/docs/model-reference/inference. The model stands in the path. Fields may be spelled
+https://docs.cloud.google.com/vertex-ai/generative-ai/docs/model-reference/inference. The path names the model. Fields may be spelled
 in either case (https://protobuf.dev/programming-guides/json/). A cached prompt is part of `promptTokenCount`; thoughts and the
 results of Google's own tools are not in the counts of candidates and prompt, and are added.
 """
@@ -60,7 +60,7 @@ _STOPS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION"), "content_filter"),
     **dict.fromkeys(("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"), "error"),
 }
-"""https://ai.google.dev/api/generate-content#FinishReason; one the convention has no word for stays as it is."""
+"""https://ai.google.dev/api/generate-content#FinishReason; one without a term in the semantic conventions stays as it is."""
 
 _SETTINGS: Final = Settings(
     ("temperature", "seed", "top_p", "top_k", "stop_sequences", "presence_penalty", "frequency_penalty"),
@@ -76,7 +76,7 @@ _SETTINGS: Final = Settings(
 )
 _SHEER: Final = frozenset({"text", "thought", "thoughtSignature", "thought_signature", "functionCall", "function_call", "executableCode"})
 _SHEER_TOO: Final = frozenset({"executable_code", "codeExecutionResult", "code_execution_result", "partMetadata", "part_metadata"})
-"""Fields of parts that are text, whose every token has at least a byte."""
+"""The fields of parts that are text, in which a token has at least one byte."""
 
 _TEXT: Final = "text"
 _MEDIA: Final = frozenset({"image", "audio", "video"})
@@ -86,7 +86,7 @@ _NO_TEXT: Final = frozenset({"IMAGE", "AUDIO", "VIDEO"})
 
 
 def either(value: Any, camel: str) -> Any:
-    """Read a field in the spelling of JSON, or in that of its definition."""
+    """Return a field in JSON's spelling (camelCase), or in that of its definition (snake_case)."""
     found = get(value, camel)
     return get(value, _snake(camel)) if found is None else found
 
@@ -102,10 +102,10 @@ def model_in(path: str) -> str | None:
 
 
 class GenerateContent(WireFormat):
-    """Read `…:generateContent` and `…:streamGenerateContent`."""
+    """The format of `…:generateContent` and `…:streamGenerateContent`."""
 
     def streams(self, request: Request) -> bool:
-        """See `WireFormat.streams`; the path says it."""
+        """See `WireFormat.streams`; the path decides."""
         return _action(segments(request.path)) == "streamgeneratecontent"
 
     def framing(self, request: Request) -> Framing:
@@ -240,7 +240,7 @@ def usage(found: Any) -> Usage | None:
 
 
 _SEEN: Final = ("IMAGE", "DOCUMENT")
-"""What is counted, and sold, as pictures."""
+"""The modalities that are counted, and billed, as pictures."""
 
 
 def _of(details: Sequence[Any], *modalities: str) -> int:
@@ -253,12 +253,12 @@ def _reason(candidate: Any) -> str | None:
 
 
 def _blocked(result: Any) -> str | None:
-    """Return the reason of a prompt that was blocked, to which there are no candidates."""
+    """Return why a prompt was blocked, for which there are no candidates."""
     return "content_filter" if text(get(result, "promptFeedback"), "blockReason") else None
 
 
 class ContentCollector(AnswerCollector):
-    """Follow a stream, each event of which is an answer with a little more of each candidate, and the usage so far."""
+    """The collector of a stream whose events are answers with a further piece of each candidate, and the usage so far."""
 
     __slots__ = ()
 
@@ -357,7 +357,7 @@ def _definition(tool: Any) -> dict[str, Any]:
 
 
 def _picture(part: Any, parts: Parts) -> int:
-    """Return how much more a part can count than it has bytes; what has no bound is hidden."""
+    """Return by how much a part's tokens can exceed its bytes; a part without a bound is marked as hidden."""
     if isinstance(part, str):
         return 0
     inline = either(part, "inlineData")
@@ -381,7 +381,7 @@ def _picture(part: Any, parts: Parts) -> int:
 
 
 class EmbedContent(WireFormat):
-    """Read `…:embedContent` and `…:batchEmbedContents`, and Vertex AI's `…:predict` of models that embed; none makes tokens.
+    """The format of `…:embedContent` and `…:batchEmbedContents`, and Vertex AI's `…:predict` of models that embed; none makes tokens.
 
     AI Studio tells no usage for most of its models, Vertex AI the tokens of each text.
     """
@@ -417,7 +417,7 @@ def _statistics(result: Any) -> list[Any]:
 
 
 class Predict(WireFormat):
-    """Read a `…:predict` of any other model: a request whose usage nobody tells, pictures for the most part."""
+    """The format of `…:predict` of any other model: a request whose usage is not reported, mostly for pictures."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -432,7 +432,7 @@ class Predict(WireFormat):
 
 
 class RawPredict(Hosted):
-    """Read `…:rawPredict` and `…:streamRawPredict`, which hand a body in another dialect to a model that the path names."""
+    """The format of `…:rawPredict` and `…:streamRawPredict`, which pass a body in another dialect to a model that the path names."""
 
     def model_in(self, path: str) -> str | None:
         """See `Hosted.model_in`."""
@@ -484,7 +484,7 @@ def known(parts: tuple[str, ...], body: Mapping[str, Any]) -> WireFormat | None:
 
 
 def otherwise(parts: tuple[str, ...]) -> WireFormat | None:
-    """Return what stands for a POST to any other path: None where it asks no model.
+    """Return the format of a POST to any other path: None where it asks no model.
 
     Vertex AI has hundreds of those, AI Studio few.
     """

@@ -1,7 +1,7 @@
 """Ollama's own API: `/api/chat`, `/api/generate`, `/api/embed` and the older `/api/embeddings`.
 
-https://docs.ollama.com/api and the types of the library (https://github.com/ollama/ollama-python). A chat streams unless it is told not
-to, as lines of JSON, the last of which tells what was used. `num_predict` below 1 is no cap. A request without messages or a prompt
+https://docs.ollama.com/api and the types of the library (https://github.com/ollama/ollama-python). A chat streams unless the request says
+not to, as lines of JSON, the last of which has the usage. `num_predict` below 1 is no cap. A request without messages or a prompt
 only loads a model.
 """
 
@@ -57,10 +57,10 @@ _STOPS: Final = {"load": "stop", "unload": "stop"}
 
 
 class _Generated(WireFormat):
-    """What a chat and a completion have in common: the options of the model, and how an answer tells what was used."""
+    """The base of chat and completion: the model's options, and the usage in an answer."""
 
     def streams(self, request: Request) -> bool:
-        """See `WireFormat.streams`; it is what happens unless `stream` is false."""
+        """See `WireFormat.streams`; true unless `stream` is false."""
         return request.body.get("stream") is not False
 
     def framing(self, request: Request) -> Framing:  # noqa: ARG002 - the protocol's
@@ -121,7 +121,7 @@ class _Generated(WireFormat):
 
 
 class Chat(_Generated):
-    """Read `/api/chat`."""
+    """The format of `/api/chat`."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -154,7 +154,7 @@ class Chat(_Generated):
 
 
 class Generate(_Generated):
-    """Read `/api/generate`."""
+    """The format of `/api/generate`."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -180,7 +180,7 @@ class Generate(_Generated):
 
 
 class Embed(WireFormat):
-    """Read `/api/embed`, and `/api/embeddings`, which tells no usage; neither makes tokens."""
+    """The format of `/api/embed`, and of `/api/embeddings`, which reports no usage; neither generates tokens."""
 
     def call(self, request: Request) -> Call:
         """See `WireFormat.call`."""
@@ -203,13 +203,13 @@ class Embed(WireFormat):
 
 
 def usage(told: Any) -> Usage | None:
-    """Read the counts of a last line; None where one is left out, as older versions do with the prompt's when they had read it before."""
+    """Read the counts of a last line; None where one is missing, as older versions leave out that of a cached prompt."""
     given, made = count(get(told, "prompt_eval_count")), count(get(told, "eval_count"))
     return None if given is None or made is None else Usage(given, made)
 
 
 class LinesCollector(AnswerCollector):
-    """Follow the lines of a chat or a completion, each with a little more of the answer."""
+    """The collector of a chat's or a completion's lines, each with a further piece of the answer."""
 
     __slots__ = ()
 
@@ -274,11 +274,11 @@ _FREE: Final = frozenset(
 
 
 def known(parts: tuple[str, ...], body: Mapping[str, Any]) -> WireFormat | None:
-    """Return the format of a POST below `/api`; others have paths called so, but not with these fields."""
+    """Return the format of a POST below `/api`; other APIs have paths of that name, but not these fields."""
     found, field = _NAMES.get(parts[-1], (None, "")) if parts[-2:-1] == ("api",) else (None, "")
     return found if field in body and as_text(body.get("model")) is not None else None
 
 
 def otherwise(parts: tuple[str, ...]) -> WireFormat | None:
-    """Return what stands for a POST to any other path of Ollama's own: None where it asks no model."""
+    """Return the format of a POST to any other path of Ollama's own: None where it asks no model."""
     return None if not _FREE.isdisjoint(parts) else UNREAD
