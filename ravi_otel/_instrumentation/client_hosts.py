@@ -44,12 +44,12 @@ class Library:
     own: Callable[[Any], Any] = lambda _module: None
 
 
-def _bedrock(made: Made) -> Any:
+def _bedrock_host(made: Made) -> Any:
     service = str(made.args[0] if made.args else made.kwargs.get("service_name"))
     return made.result.meta.endpoint_url if service.startswith("bedrock") and service.endswith("runtime") else None
 
 
-def _asked(made: Made) -> Any:
+def _litellm_host(made: Made) -> Any:
     more: Any = made.args[3] if len(made.args) > 3 else made.kwargs.get("additional_args")  # noqa: PLR2004 - the fourth parameter
     return more.get("api_base") or None if isinstance(more, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # of whatever it holds
 
@@ -91,13 +91,13 @@ LIBRARIES: Final = (
         lambda made: made.instance._client.base_url,  # noqa: SLF001 - the only place that has it
         own=lambda module: module._client._client.base_url,  # noqa: SLF001 - what its functions go through
     ),
-    Library("boto3", "bedrock", "botocore.client", lambda module: module.ClientCreator, "create_client", _bedrock),
-    Library("litellm", "auto", "litellm.litellm_core_utils.litellm_logging", lambda module: module.Logging, "pre_call", _asked),
+    Library("boto3", "bedrock", "botocore.client", lambda module: module.ClientCreator, "create_client", _bedrock_host),
+    Library("litellm", "auto", "litellm.litellm_core_utils.litellm_logging", lambda module: module.Logging, "pre_call", _litellm_host),
 )
 """Packages whose clients are not wrapped. LiteLLM has no clients: the URL is read from each of its calls."""
 
 
-class _Watched:
+class _WrappedPackage:
     """The wrapped method of one package."""
 
     def __init__(self, library: Library, module: ModuleType) -> None:
@@ -145,7 +145,7 @@ def _add_host(library: Library, url: Any) -> None:
 CLIENT_HOSTS: Final = tuple(
     Package(
         each.module,
-        partial(_Watched, each),
+        partial(_WrappedPackage, each),
         f"ravi-otel: clients of this version of {each.name} do not tell which hosts they were made for (%s is missing); requests to known "
         "hosts, and to those that formats= names, are counted all the same.",
     )

@@ -415,7 +415,7 @@ class ClientCall(LibraryCall):
     has_post_parser: bool = False
     """Whether a post-parser, the program's or the client's, parses the answer, and may reject it."""
     answer: Any = None
-    """The HTTP response that the post-parser is given."""
+    """The HTTP response that the post-parser receives."""
     _attempts: int = 0
     _client: Any = None
     _built: Any = None
@@ -505,7 +505,7 @@ class ClientCall(LibraryCall):
             call.unbounded = call.unbounded or "what could not be read"
 
     def cap(self, tokens: int) -> None:
-        """Cap the output, whatever the caller's fields say."""
+        """Cap the output, whatever the caller asks for."""
         if self._request is not None:
             self._write(self.format.cap(self._request, tokens))
 

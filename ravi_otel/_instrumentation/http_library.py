@@ -218,7 +218,7 @@ class BodyCopy:
         return self.ended or self._ends_itself or self._stated == str(self._size)
 
     def add(self, data: bytes) -> None:
-        """Keep what came, unless it grows too large to be kept at all."""
+        """Append some bytes; drop the whole body where it grows too large."""
         if self._kept is None:
             return
         self._size += len(data)

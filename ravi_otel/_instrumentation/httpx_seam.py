@@ -40,15 +40,15 @@ class HttpxCall(HttpCall):
     def __init__(self, client: Any, request: Any, out: Outgoing, wrapped: Callable[..., Any], args: Any, kwargs: Any) -> None:
         super().__init__(out, wrapped, args, kwargs)
         self._client = client
-        self._given = request  # the program's
-        self._goes = request  # the one that is sent in its place
+        self._original = request  # the program's
+        self._sent_request = request  # the one that is sent in its place
         self._extensions: Any = None  # the original ones, while the request has shorter time-outs
         if self.unwritable is None and class_of(request.stream).__name__ != _BYTES:
             self.unwritable = "a request that is no JSON"
 
     def write(self, body: Mapping[str, Any]) -> None:
         """See `HttpCall.write`."""
-        given = self._given
+        given = self._original
         content = json.dumps(body, separators=(",", ":")).encode()
         headers = given.headers.copy()
         if "content-length" in headers:
@@ -56,7 +56,7 @@ class HttpxCall(HttpCall):
         changed: Any = object.__new__(class_of(given))
         # `_content` is what the request has read of its stream.
         changed.__dict__ |= {**given.__dict__, "headers": headers, "stream": type(given.stream)(content), "_content": content}
-        self._goes, self.written = changed, content
+        self._sent_request, self.written = changed, content
         if self._args:
             self._args = (changed, *self._args[1:])
         else:
@@ -64,27 +64,27 @@ class HttpxCall(HttpCall):
 
     def shut_down(self) -> None:
         """See `LibraryCall.shut_down`."""
-        shut_down_request(_Holder(self._client), self._goes)
+        shut_down_request(_Holder(self._client), self._sent_request)
 
     def shorten_timeouts(self, request: Any, left_s: float) -> bool:  # noqa: ARG002 - the base's
         """See `LibraryCall.shorten_timeouts`."""
-        shorter = shorter_timeouts(self._goes, self._client, left_s)
+        shorter = shorter_timeouts(self._sent_request, self._client, left_s)
         if shorter is not None:
-            self._extensions, self._goes.extensions = self._goes.extensions, shorter
+            self._extensions, self._sent_request.extensions = self._sent_request.extensions, shorter
         return shorter is not None
 
     def _restore_timeouts(self) -> None:
-        self._goes.extensions = self._extensions
+        self._sent_request.extensions = self._extensions
 
     def _note_failure(self, error: Exception) -> None:
-        if self._goes is not self._given and get(error, "_request") is self._goes:
-            error._request = self._given  # type: ignore[attr-defined]  # noqa: SLF001 - which the program gets as `request`
+        if self._sent_request is not self._original and get(error, "_request") is self._sent_request:
+            error._request = self._original  # type: ignore[attr-defined]  # noqa: SLF001 - which the program gets as `request`
 
     def is_ours(self, client: Any, request: Any) -> bool:
         """Whether a request is one of this call: HTTP libraries pass its extensions on to the request that follows."""
-        if request is self._goes:
+        if request is self._sent_request:
             return True
-        mine, its = (get(get(one, "extensions"), TIMEOUT) for one in (self._goes, request))
+        mine, its = (get(get(one, "extensions"), TIMEOUT) for one in (self._sent_request, request))
         return client in (None, self._client) and mine is not None and mine is its
 
     @contextmanager
@@ -114,8 +114,8 @@ class HttpxCall(HttpCall):
 
     def read(self, live: ModelCall, result: Any) -> Reply | None:
         """See `CallSender.read`."""
-        if self._goes is not self._given and get(result, "request") is self._goes:
-            result.request = self._given
+        if self._sent_request is not self._original and get(result, "request") is self._sent_request:
+            result.request = self._original
         status = result.status_code
         self.note_headers(live, status, result.headers)
         if status >= ERRORS:
@@ -246,7 +246,7 @@ class HttpxSeam:
 
 
 _REDIRECTED: Final[Any] = WeakSet[Any]()
-"""Requests to models that redirects have led to, until they are sent."""
+"""Redirected requests to models, until they are sent."""
 
 
 def _content_of(request: Any) -> Any:

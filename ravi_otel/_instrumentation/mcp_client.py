@@ -99,7 +99,7 @@ class ClientSessions:
     async def _call_tool(
         self, wrapped: Callable[..., Any], session: Any, request: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        sent = _Sent(wrapped, session, request, args, kwargs)
+        sent = _ToolsCall(wrapped, session, request, args, kwargs)
         server = McpServer.of(session)
         if server.goes_on(sent.params) or sent.is_sent_again():
             result = await sent.send()
@@ -121,14 +121,14 @@ class ClientSessions:
         server.answered(sent.params, result)
         return result
 
-    async def _run(self, sent: _Sent, gate: GateOfTool | None, remote: RemoteCall) -> Any:
+    async def _run(self, sent: _ToolsCall, gate: GateOfTool | None, remote: RemoteCall) -> Any:
         """Run it as a tool call; raise a refusal as an error that is one of the SDK's, too."""
         shown = sent.arguments if gate is not None or is_captured() else None
         if gate is None:
             call = sent.call = ToolCall(sent.name, sent.send, shown, remote=remote)
         else:
-            run = partial(_sent_with, sent)
-            call = sent.call = ToolCall(sent.name, run, shown, gate.gate, parameters=Parameters(_anything, sent.name), remote=remote)
+            run = partial(_send_with, sent)
+            call = sent.call = ToolCall(sent.name, run, shown, gate.gate, parameters=Parameters(_any_arguments, sent.name), remote=remote)
         call.answered = True  # so that what a callback calls meanwhile is another call
         try:
             return await call.run_async()
@@ -153,7 +153,7 @@ class ClientSessions:
         made: Any = self._errors.get(kind)
         if made is None:
             base = _error_class()
-            made = self._errors[kind] = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__reduce__": _reduced_to(kind)})
+            made = self._errors[kind] = type(kind.__name__, (kind, base), {"__module__": kind.__module__, "__reduce__": _reduce_as(kind)})
         error = made.__new__(made)
         error.args = refused.args
         error.__dict__.update(refused.__dict__)
@@ -193,7 +193,7 @@ _written: Final[weakref.WeakKeyDictionary[Any, dict[str, PendingSpan]]] = weakre
 
 
 def _adopt(dispatcher: Any, message: Any) -> None:
-    """Make the span that the SDK has just started the span of the call."""
+    """Copy what is known of the call to the span that the SDK has just started for it."""
     span = trace.get_current_span().get_span_context()
     call = McpCall.current()
     if call is not None and span.is_valid:
@@ -204,7 +204,7 @@ def _adopt(dispatcher: Any, message: Any) -> None:
         _written.setdefault(dispatcher, {})[str(message.id)] = found
 
 
-class _Sent:
+class _ToolsCall:
     """One `tools/call` that is to be sent, with the tool call that it is part of."""
 
     __slots__ = ("_args", "_kwargs", "_request", "_resend", "_session", "_wrapped", "call", "name", "params")
@@ -289,10 +289,10 @@ class Clients:
 
     def _call_tool(self, wrapped: Callable[..., Any], _client: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         called = wrapped(*args, **kwargs)
-        return named_like(_as_one(called), wrapped) if self._active else called
+        return named_like(_send_as_one_call(called), wrapped) if self._active else called
 
 
-async def _as_one(called: Any) -> Any:
+async def _send_as_one_call(called: Any) -> Any:
     token = _RESEND.set(_Resend())
     try:
         return await called
@@ -300,11 +300,11 @@ async def _as_one(called: Any) -> Any:
         _RESEND.reset(token)
 
 
-async def _sent_with(sent: _Sent, /, **arguments: Any) -> Any:
+async def _send_with(sent: _ToolsCall, /, **arguments: Any) -> Any:
     return await sent.send_with(arguments)
 
 
-def _anything(**arguments: Any) -> None:
+def _any_arguments(**arguments: Any) -> None:
     """Stand in for a tool whose parameters only its server knows."""
 
 
@@ -315,7 +315,7 @@ def _mark_remote(within: ToolCall, remote: RemoteTool) -> None:
         record.remote = remote
 
 
-def _reduced_to(kind: type[RaviError]) -> Callable[[Any], Any]:
+def _reduce_as(kind: type[RaviError]) -> Callable[[Any], Any]:
     def reduced(error: Any) -> Any:
         """Pickle the refusal alone: the combined class exists only where the SDK does."""
         plain: Any = kind.__new__(kind)

@@ -21,7 +21,7 @@ from ravi_otel.hooks._listeners import Guarded
 
 TOOLS_CALL: Final = "tools/call"
 CALLBACKS: Final = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
-"""What a server may ask of its client."""
+"""The methods that a server may call on its client."""
 LINK: Final = "ravi-call"
 """The name in `_meta` under which a server of ours links such a request to the tool call that it serves."""
 INITIALIZE: Final = "initialize"

@@ -90,13 +90,13 @@ class Installed:
             if not spans_stay_here():
                 return wrapped(*args, **kwargs)
             # The SDK would send our span along as its own parent, to a server that is none of ours.
-            return named_like(_inside(trace.set_span_in_context(trace.INVALID_SPAN, current), wrapped(*args, **kwargs)), wrapped)
-        bare, kept = without_our_baggage(current), _without_ours(request)
+            return named_like(_await_in_context(trace.set_span_in_context(trace.INVALID_SPAN, current), wrapped(*args, **kwargs)), wrapped)
+        bare, kept = without_our_baggage(current), _request_without_ours(request)
         if method_of(request) in CALLBACKS:
             kept = _with_link(kept)
         if bare is current and kept is request:
             return wrapped(*args, **kwargs)
-        return named_like(_inside(bare, _with_request(wrapped, kept, args, kwargs)), wrapped)
+        return named_like(_await_in_context(bare, _with_request(wrapped, kept, args, kwargs)), wrapped)
 
     # -- a message of 2.x ----------------------------------------------------------------------------------------------
 
@@ -109,12 +109,12 @@ class Installed:
             return wrapped(*args, **kwargs)
         given = cast("Mapping[str, Any]", params)
         meta = given.get(_META)
-        kept = _kept(meta)
+        kept = _meta_without_ours(meta)
         outgoing = _CALLING.get()
         if outgoing is not None and message.method == TOOLS_CALL and outgoing.is_of(dispatcher):
             kept = outgoing.meta(kept)
         elif message.method in CALLBACKS:
-            kept = _linked(kept)
+            kept = _meta_with_link(kept)
         if kept is not meta:
             changed = {name: value for name, value in given.items() if name != _META}
             if kept is not None:
@@ -161,10 +161,10 @@ class Outgoing:
                 if not hasattr(self._session, "_dispatcher"):
                     request = self._with_meta(request)
                 result = await _with_request(wrapped, request, args, kwargs)
-            await self._take(_taken_of(result))
+            await self._settle_return(_pop_return(result))
             return result  # noqa: TRY300 - what comes after is the end of every call
         except Exception as error:
-            await self._take(_taken_of_error(error))
+            await self._settle_return(_pop_return_of_error(error))
             raise
         finally:
             _CALLING.reset(token)
@@ -198,7 +198,7 @@ class Outgoing:
 
     def _with_meta(self, request: Any) -> Any:
         """Return a request of 1.x with that `_meta`."""
-        bare = _without_ours(request)
+        bare = _request_without_ours(request)
         return _with_meta(bare, self.meta(_meta_of(bare)))
 
     @property
@@ -206,15 +206,15 @@ class Outgoing:
         name, url = self._server.name, self._server.url
         return audience_of(url) if name is None and url is not None else f"{SERVER}{name}"[:_MOST_AUDIENCE]
 
-    async def _take(self, value: str | None) -> None:
+    async def _settle_return(self, value: str | None) -> None:
         """Settle what was returned, even if the caller is cancelled meanwhile."""
         if value is None:
             return
         flow = take_spent(value)
         if not is_done(flow):
-            await run_to_end(self._noted(flow))
+            await run_to_end(self._note_shared_store(flow))
 
-    def _noted(self, flow: Flow[Spent | None]) -> Flow[None]:
+    def _note_shared_store(self, flow: Flow[Spent | None]) -> Flow[None]:
         spent = yield from flow
         if spent is not None and spent.same_store:
             self._server.shares_store = True
@@ -240,7 +240,7 @@ def _with_request(wrapped: Callable[..., Any], request: Any, args: tuple[Any, ..
     return wrapped(request, *args[1:], **kwargs) if args else wrapped(**{**kwargs, "request": request})
 
 
-def _taken_of(result: Any) -> str | None:
+def _pop_return(result: Any) -> str | None:
     """Return what a result reports of a loan, and remove it: the program gets the tool's own result."""
     found: Any = getattr(result, "meta", None)
     if not isinstance(found, dict) or RETURN_HEADER not in found:
@@ -253,7 +253,7 @@ def _taken_of(result: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _taken_of_error(error: Exception) -> str | None:
+def _pop_return_of_error(error: Exception) -> str | None:
     """Return what an error reports of a loan, and remove it."""
     inner: Any = getattr(error, "error", None)
     data: Any = getattr(inner, "data", None)
@@ -266,12 +266,12 @@ def _taken_of_error(error: Exception) -> str | None:
     return value if isinstance(value, str) else None
 
 
-async def _inside(context: Any, sent: Any) -> Any:
+async def _await_in_context(context: Any, sent: Any) -> Any:
     with _current.Attachment(context):
         return await sent
 
 
-def _linked(meta: dict[str, Any] | None) -> dict[str, Any] | None:
+def _meta_with_link(meta: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the `_meta` of a server's request to its client, linked to the tool call that is being served, if that came with a token."""
     link = served_call()
     return meta if link is None else {**(meta or {}), LINK: link}
@@ -280,7 +280,7 @@ def _linked(meta: dict[str, Any] | None) -> dict[str, Any] | None:
 def _with_link(request: Any) -> Any:
     """Return such a request of 1.x with that link."""
     given = _meta_of(request)
-    linked = _linked(given)
+    linked = _meta_with_link(given)
     return request if linked is given else _with_meta(request, linked)
 
 
@@ -303,7 +303,7 @@ def _with_meta(request: Any, given: Mapping[str, Any] | None) -> Any:
     return with_params(request, meta=None if given is None else kind.model_validate(given))
 
 
-def _kept(meta: Any) -> Any:
+def _meta_without_ours(meta: Any) -> Any:
     """Return `_meta` without our entries: the same object where it has none, None where nothing else is in it."""
     if not isinstance(meta, Mapping):
         return meta
@@ -325,8 +325,8 @@ def _kept(meta: Any) -> Any:
     return left or None
 
 
-def _without_ours(request: Any) -> Any:
+def _request_without_ours(request: Any) -> Any:
     """Return a request of 1.x without our entries in its `_meta`."""
     given = _meta_of(request)
-    kept = _kept(given)
+    kept = _meta_without_ours(given)
     return request if kept is given or not given else _with_meta(request, kept or {})

@@ -76,7 +76,7 @@ def _peer(request: Any) -> str | None:
     return host if isinstance(host, str) else None
 
 
-async def _returned(run: ContinuedRun) -> dict[str, str]:
+async def _loan_return(run: ContinuedRun) -> dict[str, str]:
     """Return what the answer reports of the loan; nothing where the store cannot tell, and then the loan counts as used in full."""
     if not run.lent:
         return {}
@@ -90,11 +90,11 @@ async def _returned(run: ContinuedRun) -> dict[str, str]:
     return {} if value is None else {RETURN_HEADER: value}
 
 
-def _with_data(error: Any, said: dict[str, str]) -> Any:
+def _with_data(error: Any, returned: dict[str, str]) -> Any:
     """Return a protocol error with the loan's return added to its data, where that is a mapping or empty."""
     data: Any = error.data
-    if said and (data is None or isinstance(data, dict)):
-        return error.model_copy(update={"data": {**(data or {}), **said}})
+    if returned and (data is None or isinstance(data, dict)):
+        return error.model_copy(update={"data": {**(data or {}), **returned}})
     return error
 
 
@@ -144,13 +144,13 @@ class Middleware:
             try:
                 result = await call_next(ctx)
             except self._module.MCPError as error:
-                error.error = _with_data(error.error, await _returned(run))
+                error.error = _with_data(error.error, await _loan_return(run))
                 raise
-            said = await _returned(run)
-            if said and isinstance(result, dict):
+            returned = await _loan_return(run)
+            if returned and isinstance(result, dict):
                 answer = cast("dict[str, Any]", result)
                 meta: dict[str, Any] = answer.get(_META) or {}
-                return {**answer, _META: {**meta, **said}}
+                return {**answer, _META: {**meta, **returned}}
             return result
 
 
@@ -187,27 +187,27 @@ class RequestHandlers:
         if run is None:
             return wrapped(*args, **kwargs)
         self._runs[message] = run
-        return named_like(_served(run, read_param(params_of(request), "name"), wrapped(*args, **kwargs)), wrapped)
+        return named_like(_serve_in_run(run, read_param(params_of(request), "name"), wrapped(*args, **kwargs)), wrapped)
 
     def _respond(self, wrapped: Callable[..., Any], responder: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # Found by the request, not the context: a client session that the handler opens answers its own server in the same context.
         run = self._runs.get(responder) if self._active else None
         if run is None or not run.lent:
             return wrapped(*args, **kwargs)
-        return named_like(_answered(run, wrapped, args[0] if args else kwargs["response"]), wrapped)
+        return named_like(_respond_with_return(run, wrapped, args[0] if args else kwargs["response"]), wrapped)
 
 
-async def _served(run: ContinuedRun, tool: object, handled: Any) -> Any:
+async def _serve_in_run(run: ContinuedRun, tool: object, handled: Any) -> Any:
     async with _serving(run, tool):
         return await handled
 
 
-async def _answered(run: ContinuedRun, respond: Callable[..., Any], response: Any) -> Any:
-    said = await _returned(run)
+async def _respond_with_return(run: ContinuedRun, respond: Callable[..., Any], response: Any) -> Any:
+    returned = await _loan_return(run)
     root: Any = getattr(response, "root", None)
-    if said and root is not None:
-        changed = root.model_copy(update={"meta": {**(root.meta or {}), **said}})
+    if returned and root is not None:
+        changed = root.model_copy(update={"meta": {**(root.meta or {}), **returned}})
         response = response.model_copy(update={"root": changed})
-    elif said:
-        response = _with_data(response, said)
+    elif returned:
+        response = _with_data(response, returned)
     return await respond(response)

@@ -159,7 +159,7 @@ class Converse(_OfBedrock):
         return [] if told is None else [_message(told, _stop(text(result, "stopReason")))]
 
     def bound(self, request: Request, call: Call) -> None:
-        """See `WireFormat.bound`; a prompt that Bedrock keeps has none, nor have documents, videos, sounds and tools that it runs."""
+        """See `WireFormat.bound`; a prompt that Bedrock stores has none, nor have documents, videos, sounds and tools that it runs."""
         body, parts = request.body, Parts()
         parts.hide(first_of(body, _HIDES))
         tools = items(body.get("toolConfig"), "tools")
@@ -371,7 +371,7 @@ class Invoked(Hosted, _OfBedrock):
         return InvokedCollector(self.inner.collector(call))
 
     def informed(self, headers: Iterable[tuple[bytes, bytes]]) -> WireFormat:
-        """See `WireFormat.informed`; some families tell what they used in headers alone."""
+        """See `WireFormat.informed`; some families report their usage in headers only."""
         told = {name: _number(value) for raw, value in headers if (name := raw.lower()).startswith(_COUNTED)}
         given, made = told.get(_COUNTED + b"input-token-count"), told.get(_COUNTED + b"output-token-count")
         if given is None:
@@ -470,7 +470,7 @@ class InvokedCollector(Collector):
         return None if metrics is not None else quiet
 
     def reply(self) -> Reply:
-        """See `Collector.reply`; the family's own usage tells more than the metrics do."""
+        """See `Collector.reply`; the family's own usage is more detailed than the metrics."""
         reply = self._inner.reply()
         if self._usage is not None and (reply.usage is None or reply.usage.source != "reported"):
             reply.usage = self._usage

@@ -1,7 +1,7 @@
 """Choose the format of a request: by the dialect that a host is known to speak, and by its path and body, whichever client sends it.
 
-Most hosts speak more than one: Vertex AI also Anthropic's, Bedrock also OpenAI's, Ollama both. So a path that belongs to exactly one other
-dialect is read as that one.
+Most hosts speak more than one: Vertex AI also Anthropic's, Bedrock also OpenAI's, Ollama both. A path that only another dialect
+has is read as that dialect's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Dialect = Literal["openai", "anthropic", "google", "bedrock", "cohere", "ollama"
 
 DIALECTS: Final[tuple[Dialect, ...]] = get_args(Dialect)
 
-_SPOKEN: Final[Mapping[str, Dialect]] = {
+_DIALECT_OF_PROVIDER: Final[Mapping[str, Dialect]] = {
     "anthropic": "anthropic",
     "aws.bedrock": "bedrock",
     "azure.ai.inference": "openai",
@@ -49,7 +49,7 @@ _SPOKEN: Final[Mapping[str, Dialect]] = {
 
 def dialect_of(provider: str) -> Dialect | None:
     """Return the dialect that a provider's hosts speak; None for an unknown provider."""
-    return _SPOKEN.get(provider)
+    return _DIALECT_OF_PROVIDER.get(provider)
 
 
 def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[str, Any], provider: str = "") -> WireFormat | None:
@@ -59,7 +59,7 @@ def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[s
     neither path nor body identifies is ignored. `provider` is the one that answers, where that is known.
     """
     if method.upper() in READS:
-        return _look(method.upper(), path) if dialect in ("openai", "auto") else None
+        return _format_of_poll(method.upper(), path) if dialect in ("openai", "auto") else None
     parts = segments(path)
     own = (_READERS[dialect],) if dialect in _READERS else ()
     for reader in (*own, *_READERS.values()):
@@ -69,7 +69,7 @@ def format_for_request(dialect: Dialect, method: str, path: str, body: Mapping[s
     return _otherwise(dialect, parts, path, body, provider)
 
 
-def _look(method: str, path: str) -> WireFormat | None:
+def _format_of_poll(method: str, path: str) -> WireFormat | None:
     """Return the format of a request that polls an answer begun earlier."""
     found: WireFormat = openai.format_for(method, path)
     return None if found is openai.PLAIN else found

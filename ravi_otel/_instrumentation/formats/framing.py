@@ -360,7 +360,7 @@ _CRC: Final = 4
 _EVENT, _EXCEPTION, _ERROR = ":event-type", ":exception-type", ":error-code"
 _TEXT: Final = 7
 _SIZES: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-"""Bytes of a header's value by its type: true, false, numbers, a time, a UUID. Bytes and text say their length."""
+"""Bytes of a header's value by its type: true, false, numbers, a time, a UUID. Bytes and text have a length of their own."""
 
 _COUNTED: Final = frozenset({6, _TEXT})
 

@@ -171,7 +171,7 @@ class GenerateContent(WireFormat):
         return [_message(get(one, "content"), "assistant", _reason(one)) for one in items(result, "candidates")]
 
     def bound(self, request: Request, call: Call) -> None:
-        """See `WireFormat.bound`; what Google keeps, fetches or searches has none, nor have videos, sounds and documents."""
+        """See `WireFormat.bound`; content that Google stores, fetches or searches has none, nor have videos, sounds and documents."""
         body, parts = request.body, Parts()
         config = either(body, "generationConfig")
         parts.hide(next((name for name in _FOUND_ELSEWHERE if body.get(name)), None))
