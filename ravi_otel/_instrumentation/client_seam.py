@@ -642,7 +642,7 @@ class ClientCall(LibraryCall):
         """Return the JSON of the answer that a post-parser has rejected; None where no whole answer came."""
         try:
             return None if self.answer is None else json.loads(self.answer.content)
-        except Exception as error:  # noqa: BLE001 - a server sends what it likes, and not all of it may have come
+        except Exception as error:  # noqa: BLE001 - the body may be malformed or incomplete
             raise_from_signal(error)
             return None
 

@@ -443,7 +443,7 @@ class BodyFeed:
             if window is not None:
                 self._inflate = zlib.decompressobj(window)
             elif decoder is not None:
-                with Guarded("decoder"):  # then what it used is unknown
+                with Guarded("decoder"):  # without one its usage is unknown
                     self._decode = decoder()
         self._missed = False  # whether some of it came in an encoding that cannot be undone here
         self._size = 0

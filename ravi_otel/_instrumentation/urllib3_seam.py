@@ -326,6 +326,6 @@ def shut_down(found: Any) -> None:
     """Shut down a socket, which wakes the thread that reads from it; there is none while the connection is being made."""
     if found is None:
         return
-    # By a copy: an encrypted socket that is shut down itself goes on in plain text.
+    # By a duplicate: a TLS socket that is itself shut down goes on in plain text.
     with socket.fromfd(found.fileno(), found.family, found.type) as twin, suppress(OSError):
         twin.shutdown(socket.SHUT_RDWR)

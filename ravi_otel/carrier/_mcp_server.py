@@ -51,7 +51,7 @@ def run_of(meta: Any, server: Any, request: Any = None) -> ContinuedRun | None:
         name = getattr(server, "name", None)
         inbound = read(_fields(meta), peer=_peer(request), server=name if isinstance(name, str) else None)
         return None if inbound.rejected == "missing" else continue_run(inbound)
-    except Exception as bug:  # noqa: BLE001 - our own bug never reaches whoever serves the request
+    except Exception as bug:  # noqa: BLE001 - our own bug never reaches the server
         swallow("carrier", bug)
         return None
 

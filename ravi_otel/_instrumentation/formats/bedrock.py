@@ -279,7 +279,7 @@ def _is_programs(call: Any) -> bool:
     return call is not None and text(call, "type") is None
 
 
-# -- what is said -------------------------------------------------------------------------------------------------------
+# -- messages -----------------------------------------------------------------------------------------------------------
 
 
 def _blocks(message: Any) -> Sequence[Any]:
@@ -359,7 +359,7 @@ def _bounded(block: Any, parts: Parts) -> int:
 class Invoked(Hosted, _OfBedrock):
     """The format of `/model/{id}/invoke` and `/model/{id}/invoke-with-response-stream`, whose bodies are those of the model's family.
 
-    Each event of a stream has one of the family's events inside, in base 64; the last of them has what the call used.
+    Each event of a stream wraps one of the family's events, in base 64; the last of these has the usage.
     """
 
     def model_in(self, path: str) -> str | None:

@@ -294,7 +294,7 @@ class ContentCollector(AnswerCollector):
         return False
 
 
-# -- what is said -------------------------------------------------------------------------------------------------------
+# -- messages -----------------------------------------------------------------------------------------------------------
 
 
 def _contents(body: Mapping[str, Any]) -> Sequence[Any]:
@@ -383,7 +383,7 @@ def _picture(part: Any, parts: Parts) -> int:
 class EmbedContent(WireFormat):
     """The format of `…:embedContent` and `…:batchEmbedContents`, and Vertex AI's `…:predict` of models that embed; none makes tokens.
 
-    AI Studio tells no usage for most of its models, Vertex AI the tokens of each text.
+    AI Studio reports no usage for most of its models, Vertex AI the tokens of each text.
     """
 
     def call(self, request: Request) -> Call:
@@ -486,7 +486,7 @@ def known(parts: tuple[str, ...], body: Mapping[str, Any]) -> WireFormat | None:
 def otherwise(parts: tuple[str, ...]) -> WireFormat | None:
     """Return the format of a POST to any other path: None where it asks no model.
 
-    Vertex AI has hundreds of those, AI Studio few.
+    Vertex AI has hundreds of paths that ask none, AI Studio few.
     """
     action = _action(parts)
     if parts[-1:] and parts[-1] in _TUNING:
