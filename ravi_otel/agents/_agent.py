@@ -1,7 +1,7 @@
-"""The smallest useful agent: it asks a model, runs the tools that are asked for, and asks again until there is an answer.
+"""A ReAct agent: it calls a model, runs the tools that the model asks for, and repeats until there is an answer.
 
-`ReActAgent` is the agent, `AgentContext` what its own code has in hand while it runs, `ReActRun` one run of it from the first limit to the
-result, and `Loop` what goes round inside: ask, run tools, ask again.
+`ReActAgent` is the agent, and `ReActRun` one run of it, from opening its limits to its result. `Loop` is the loop of model calls and tool
+calls inside a run, and `AgentContext` is the run's handle for the agent's own code, such as its tools.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ Input = str | Sequence[ChatMessage]
 
 _LIVING: Final[weakref.WeakSet[ReActAgent]] = weakref.WeakSet()
 _REFUSED: Final = (400, 413, 422)
-"""The statuses of a request that will be refused again."""
+"""HTTP statuses of a request that would be refused again."""
 _KEEPING_S: Final = 2.0
-"""The seconds that a store is given to keep what was said in a run whose time is up."""
+"""Seconds in which a store may save the conversation of a run whose time is up."""
 _UNFINISHED: Final = {
     "refusal": StopReason.LLM_REFUSAL,
     **dict.fromkeys(
@@ -72,7 +72,7 @@ _UNFINISHED: Final = {
         StopReason.LLM_BROKEN_OFF,
     ),
 }
-"""What an answer's finish reason makes of it, as chat and the servers that resemble it spell them; anything else is an answer."""
+"""The stop reason for each finish reason of an unfinished answer, as chat endpoints spell it; any other finish reason is an answer."""
 _CUT: Final = "The answer that asked for this was cut off, so it was not run. Ask again, for less at a time."
 WRAP_UP: Final = ChatMessage(
     "user",
@@ -80,24 +80,24 @@ WRAP_UP: Final = ChatMessage(
     "what is missing.",
 )
 _ANSWERS: Final = (256, 32)
-"""Tokens of answer that room is made for, the first if it can be had; with less than the last there is nothing worth paying for."""
+"""Answer tokens to make room for: the first number if possible, else the last; a shorter answer is not worth its cost."""
 _AROUND: Final = 640
-"""Tokens that a request has beside its body at most: what servers put around it, with something to spare."""
+"""An upper bound on the tokens that a server adds to a request's body."""
 _TEXTS: Final = (2_000, 500, 100)
-"""Characters that texts are cut to, one after the other, when the newest exchange alone is too long."""
+"""Characters to cut each text to, tried in this order, when the newest exchange alone is too long."""
 
 # -- the agent --------------------------------------------------------------------------------------------------------
 
 
 class ReActAgent:
-    """An agent over one model: it asks, runs the tools that are asked for, and asks again until there is an answer.
+    """An agent over one model: it calls the model, runs the tools that it asks for, and repeats until there is an answer.
 
-    `model` is a name, an LLMClient such as OpenAIModel, or None for the default; `api` is for a name. `execution_budget` is each run's,
-    or as an ExecutionTracker the one of all its runs; `limits` are each run's. `hooks` hear this agent's own events. `middleware`
-    stands around its runs, its model calls and its tools, the first one outermost. `history` is a HistoryStore or AgentMemory, in which
-    sessions are kept. `supervisor` is a Supervisor or a ToolGate, and judges every tool call. `max_steps` is how often the model is asked
-    in one run at most; `description` is what an agent that may delegate to it is told. One agent may run often, and at once. Raises
-    ConfigurationError.
+    `model` is a name, an LLMClient such as OpenAIModel, or None for the default; `api` applies to a name only. An `execution_budget`
+    applies to each run, or, as an ExecutionTracker, to all runs together; `limits` apply to each run. `hooks` receive this agent's own
+    events. `middleware` wraps its runs, model calls and tool calls, the first one outermost. `history` is the HistoryStore or AgentMemory
+    that stores its sessions. `supervisor` is a Supervisor or a ToolGate that reviews every tool call. `max_steps` is the most steps of a
+    run, each with one model call; `description` describes the agent to one that may delegate to it. One agent can run repeatedly and
+    concurrently. Raises ConfigurationError.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -149,11 +149,11 @@ class ReActAgent:
         return _OwnId.of(self)
 
     async def run(self, input: Input, *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Work on `input` to the end; what ends it is in the result, and only the program's own cancellation is raised.
+        """Run the agent on `input`, and return how the run ended.
 
-        Inside a run it joins that run as an agent; else it opens one of its own name, of that session. Limits, a pause, a cancellation
-        of the run, the gate and the model's failures end it with a `status`, a `stop_reason` and what there is (`partial`). Raises
-        ConfigurationError, and what the program's own middleware raises.
+        Inside a run the agent joins that run; otherwise it opens one with its own name and this session. A limit, a pause, a cancellation
+        of the run, a refusal of the gate or a failure of the model ends it with a `status`, a `stop_reason` and the `partial` answer.
+        Raises the program's own cancellation, ConfigurationError, and what the program's own middleware raises.
         """
         return await ReActRun(self, self._new_loop, input, session_id).execute()
 
@@ -164,12 +164,12 @@ class ReActAgent:
         return anyio.run(partial(self.run, input, session_id=session_id))
 
     def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
-        """Return the loop of a run: `before` is the session so far, `asked` what it is asked now."""
+        """Return the loop of a run: `before` is the session so far, `asked` the new input."""
         return Loop(ctx, before, asked)
 
 
 class _OwnId(AgentId):
-    """The id of one agent object, which it leads to; to everybody else it is the text that it is."""
+    """The id of one agent, as text that also references the agent object."""
 
     __slots__ = ("agent",)
 
@@ -184,9 +184,10 @@ class _OwnId(AgentId):
 
     @classmethod
     def agent_of(cls, agent_id: str, asking: ReActAgent) -> ReActAgent:
-        """Return the agent of an id: the very one whose `agent.id` it is; of mere text one that `asking` may delegate to, then any other.
+        """Return the agent with an id.
 
-        Raises ConfigurationError for an id that none has, or several.
+        An `agent.id` returns that very agent. Plain text is looked up among the agents that `asking` may delegate to, then among all
+        others. Raises ConfigurationError if no agent has the id, or several have it.
         """
         if isinstance(agent_id, cls):
             return agent_id.agent
@@ -216,18 +217,21 @@ def _text(parameter: str, given: str | None) -> str | None:
     return given
 
 
-# -- what its code has in hand ----------------------------------------------------------------------------------------
+# -- its context ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
 class AgentContext:
-    """One run of one agent, for its own code: who it is, its model, and other agents; `scope` is its own, `session_id` None without one."""
+    """The handle of one run of an agent for the agent's own code: its identity, its model, and other agents.
+
+    `scope` is the agent's own; `session_id` is None without a session.
+    """
 
     agent: ReActAgent
     scope: Scope
     session_id: str | None = None
-    failure: BaseException | None = field(default=None, repr=False)  # the last that the model itself raised
-    group: TaskGroup | None = field(default=None, repr=False)  # where the agents at work in the background are
+    failure: BaseException | None = field(default=None, repr=False)  # the last error that the model itself raised
+    group: TaskGroup | None = field(default=None, repr=False)  # of the agents that run in the background
 
     @property
     def agent_name(self) -> str:
@@ -250,16 +254,16 @@ class AgentContext:
         return self.agent.instructions
 
     def check(self) -> None:
-        """Raise what stands against going on: CancellationError, DeadlineExceededError, AgentPausedError."""
+        """Raise CancellationError, DeadlineExceededError or AgentPausedError if the run must not go on."""
         self.scope.checkpoint()
 
     async def llm(
         self, messages: Sequence[ChatMessage], *, tools: Sequence[JsonObject] = (), options: Mapping[str, Any] | None = None
     ) -> Generation:
-        """Ask the agent's model, through its middleware; charged, limited and told like any call.
+        """Call the agent's model through its middleware; the call is limited, charged and recorded like any other.
 
         The instructions go before the messages. Raises LLMTimeout, LLMEmpty, refusals of limits, MiddlewareTermination, and what the
-        client raises; ConfigurationError once the agent's run is over, whose limits would not hold any more.
+        client raises; ConfigurationError after the agent's run, whose limits no longer apply.
         """
         self._at_work("llm()")
         call = ChatCall(
@@ -272,7 +276,7 @@ class AgentContext:
             tools=list(tools),
             options=dict(options or {}),
             model=model_name(self.agent.model),
-            client=None if isinstance(self.agent.model, OpenAIModel) else self.agent.model,  # two clients may call their models the same
+            client=None if isinstance(self.agent.model, OpenAIModel) else self.agent.model,  # two clients may use the same model name
         )
         await self.agent.pipeline.run_chat(call, self._generate)
         return cast("Generation", call.response)
@@ -281,7 +285,7 @@ class AgentContext:
         client: LLMClient = self.agent.model if call.client is None else call.client
         model = call.model
         if client is not self.agent.model and model == model_name(self.agent.model) and not takes_model(client):
-            model = None  # a middleware has changed the client alone, which has a model of its own
+            model = None  # a middleware has replaced the client only, which has its own model
         first = [] if call.system_instructions is None else [ChatMessage("system", call.system_instructions)]
         try:
             with only_requested("the model"):
@@ -291,10 +295,11 @@ class AgentContext:
             raise
 
     async def spawn(self, agent_id: str, *, boot: str, priority: Priority | None = None) -> SpawnedAgent:
-        """Start the agent of that id on `boot`, in the background of this one, on the slot acquired for it, else on one of its own.
+        """Start the agent with this id in the background, with `boot` as its first message.
 
-        It ends with this agent at the latest. `priority` is that of its slot: NORMAL, or what an acquired one has, unless given.
-        Raises SpawnDeniedError where there is no slot, ConfigurationError for an id that no living agent has.
+        It runs in the slot that was acquired for it, or acquires one, and ends with this agent at the latest. `priority` is its slot's;
+        the default is that of the acquired slot, or NORMAL. Raises SpawnDeniedError if there is no free slot, ConfigurationError for an
+        id that no living agent has.
         """
         group = self._at_work("spawn()")
         spawned = SpawnedAgent(
@@ -309,20 +314,20 @@ class AgentContext:
         return self.group
 
     async def ask(self, handle: SpawnedAgent, message: str, *, timeout: float | None = None) -> AgentResult:  # noqa: ASYNC109 - the contract's own keyword
-        """Send a spawned agent a message, and wait for what it answers: after its boot, and what others have asked it before.
+        """Send a spawned agent a message and return its answer; it first works on its boot message and on earlier messages.
 
-        It knows what was said before. Past `timeout` seconds it stops working on this message, and the result says "ask_timeout".
+        It has its conversation so far. Past `timeout` seconds it stops working on this message, and the `stop_reason` is "ask_timeout".
         """
         return await handle.ask(message, timeout)
 
     @classmethod
     def current(cls) -> AgentContext | None:
-        """Return the context of the agent that the running code works for, in any task or thread that it started; None outside."""
+        """Return the context of the agent that the current task or thread works for, None outside any agent."""
         return _CURRENT.get()
 
     @contextmanager
     def entered(self) -> Generator[AgentContext, None, None]:
-        """Make it the current one inside."""
+        """Make this context the current one inside the block."""
         token = _CURRENT.set(self)
         try:
             yield self
@@ -337,7 +342,7 @@ _CURRENT: ContextVar[AgentContext | None] = ContextVar("ravi_otel_agent_context"
 
 
 class Loop:
-    """The rounds of one run: `messages` of the session before it, `new` those of this run, `trace` a row for each tool call."""
+    """The loop of one run: `new` are the messages of this run, after those of its session, and `trace` has a row for each tool call."""
 
     def __init__(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> None:
         self.ctx = ctx
@@ -352,7 +357,7 @@ class Loop:
         self._limit: BudgetError | None = None
 
     async def run(self) -> Ending:
-        """Go round until there is an answer, or the steps are used up; raise what ends it otherwise."""
+        """Run steps until there is an answer or `max_steps` are used up; raise any other error that ends the run."""
         try:
             for step in range(1, self.ctx.agent.max_steps + 1):
                 ended = await self._step(step)
@@ -366,14 +371,14 @@ class Loop:
         return Ending("stopped", StopReason.MAX_STEPS)
 
     def add_to(self, result: AgentResult) -> AgentResult:
-        """Return the result with what only this loop knows: the call that was not let through, or the limit behind a last answer."""
+        """Return the result with what only this loop knows: the action that was refused, or the limit behind a final answer."""
         return result if result.ok else replace(result, action=self.action, raw_action=self.raw_action, error=result.error or self._limit)
 
     def close(self) -> None:
-        """Let go what it holds, when its run is over."""
+        """Release the resources of the loop when its run is over."""
 
     async def _step(self, number: int) -> Ending | None:
-        """Go round once, which is told as a step; return the end, or None to go on."""
+        """Run one step and emit its events; return the ending, or None to continue."""
         listeners, facts = self.ctx.scope.engine.listeners, self.ctx.scope.facts
         listeners.stepped(StepEvent("start", facts, number))
         status: Any = "error"
@@ -389,14 +394,14 @@ class Loop:
         return ended
 
     async def _go(self, number: int) -> Ending | None:
-        await checkpoint()  # a step whose answers are all at hand waits for nothing, and must keep nobody waiting
+        await checkpoint()  # a step that awaits no I/O would never yield to the event loop
         self.ctx.check()
         CUT_SHORT.set(None)
         generation = await self.ctx.llm([*self._before, *self.new], tools=[tool.spec for tool in self.ctx.agent.tools.values()])
         message = generation.message
         self.new.append(message)
         if message.content:
-            self.partial = self.ctx.scope.partial = message.content  # what there is so far, for whoever stops it
+            self.partial = self.ctx.scope.partial = message.content  # reported if the run is stopped now
         calls = [ToolOutcome.of(call, number) for call in message.tool_calls]
         unfinished = _UNFINISHED.get((generation.finish_reason or "").lower())
         if unfinished is not None:
@@ -406,7 +411,7 @@ class Loop:
             return COMPLETED
         try:
             await self.tools.run(calls)
-        finally:  # also of what was cut off there is a row, and an answer to the model's call
+        finally:  # calls that were cut off also get a row and a tool message
             self._note(calls)
         last = next((call for call in calls if call.ends is not None), None)
         if last is not None and last.ends is not None:
@@ -416,7 +421,7 @@ class Loop:
         return None if stuck is None else Ending("stopped", stuck, "execution")
 
     def _not_let_through(self, call: ToolOutcome) -> None:
-        """Keep the call at which the gate ended the run."""
+        """Record the call whose refusal by the gate ended the run."""
         if not isinstance(call.ends, StopRun) or self.ctx.agent.gate is None:
             return
         if call.arguments is None:
@@ -429,7 +434,7 @@ class Loop:
         self.trace += [call.row for call in calls]
 
     def _unfinished(self, message: ChatMessage, reason: str, calls: Sequence[ToolOutcome]) -> Ending:
-        """End with an answer that was cut off: what it asks for may be half of what it meant, and is not run."""
+        """End the run with an answer that was cut off; its tool calls may be incomplete, so none is run."""
         self.tools.refuse(calls, _CUT)
         self._note(calls)
         ours = CUT_SHORT.get()
@@ -439,7 +444,7 @@ class Loop:
         raise ours
 
     async def _ask_finally(self, error: BudgetError) -> Ending | None:
-        """Make the one call that a limit with `on_exceed="final"` has kept room for; None where there is none, or it does not fit."""
+        """Make the final call that `on_exceed="final"` leaves room for; return None without such a limit, or if no call fits."""
         limit = limit_of(error)
         ended = Ending.known(error)
         if limit is None or limit.on_exceed is not Outcome.FINAL or ended is None:
@@ -463,13 +468,13 @@ class Loop:
 
 
 class _FinalCall:
-    """The call for the last answer of a run, on as much of its conversation as fits what `on_exceed="final"` has kept back."""
+    """The final call of a run, with as much of the conversation as fits into the room that `on_exceed="final"` leaves."""
 
     def __init__(self, ctx: AgentContext) -> None:
         self._ctx = ctx
 
     async def ask(self, messages: Sequence[ChatMessage]) -> Generation | None:
-        """Ask once more, without tools; None where nothing that is worth asking fits. Raises what a call raises."""
+        """Call the model once more, without tools; return None if no useful request fits. Raises what a call raises."""
         with self._ctx.scope.wrap_up(), self._limits():
             whole = sound(messages)
             found = (_shortened(whole, partial(self._fits, current_scope(), answer)) for answer in _ANSWERS)
@@ -477,7 +482,7 @@ class _FinalCall:
             return None if fitting is None else await self._ctx.llm([*fitting, WRAP_UP])
 
     def _limits(self) -> ScopeHandle:
-        """Return a scope with what is left of each limit, in the worst case; where a client hides that, in the expected one."""
+        """Return a scope with what is left of each `final` limit; a call of unknown worst case is refused for our own client only."""
         unbounded: Unbounded = "refuse" if isinstance(self._ctx.agent.model, OpenAIModel) else "admit"
         left: dict[str, int] = {}
         for account in self._ctx.scope.plan.accounts():
@@ -488,18 +493,18 @@ class _FinalCall:
         )
 
     def _fits(self, scope: Scope, answer: int, messages: Sequence[ChatMessage]) -> bool:
-        """Whether all strict limits have room for these messages and so many tokens of answer; what nobody knows is not in the way."""
+        """Whether all strict limits have room for these messages and `answer` tokens; an unknown price counts as room."""
         call = Call("chat", "chat.completions", model=model_name(self._ctx.agent.model), output_cap=answer, messages=len(messages))
         try:
             found = Capped.of(scope, call, _Size(call, self._bytes([*messages, WRAP_UP])))
             card = scope.engine.prices.card(call.provider, call.model)
             lines = scope.plan.lines(call, Estimate.of(call, card), found.worst)
-        except BudgetError:  # no price is known: the call itself is judged by what the limit says of that
+        except BudgetError:  # no price is known: the limit's own setting decides when the call is made
             return True
         return all(line.want <= line.account.remaining for line in lines if line.account.strict and not (line.free or line.account.observe))
 
     def _bytes(self, messages: Sequence[ChatMessage]) -> int:
-        """Return the bytes of a request, which has no more tokens than that."""
+        """Return the bytes of a request, an upper bound on its tokens."""
         model, instructions = self._ctx.agent.model, self._ctx.system_instructions
         first = [] if instructions is None else [ChatMessage("system", instructions)]
         body = {"model": model_name(model), "messages": write_messages(model, [*first, *messages])}
@@ -507,7 +512,7 @@ class _FinalCall:
 
 
 class _Size:
-    """How large a request can be at most; a `charging.Sizing`."""
+    """An upper bound on a request's input tokens; a `charging.Sizing`."""
 
     def __init__(self, call: Call, tokens: int) -> None:
         self._call = call
@@ -519,7 +524,7 @@ class _Size:
 
 
 def _shortened(messages: Sequence[ChatMessage], fits: Callable[[Sequence[ChatMessage]], bool]) -> list[ChatMessage] | None:
-    """Return the newest of a conversation that fits, with its instructions and its question; None where nothing does."""
+    """Return the newest part of a conversation that fits, with its instructions and its question; None if nothing fits."""
     if fits(messages):
         return list(messages)
     newest = TokenWindow(1).cut(messages)
@@ -547,7 +552,7 @@ NewLoop = Callable[[AgentContext, Sequence[ChatMessage], Sequence[ChatMessage]],
 
 
 class ReActRun:
-    """One run of an agent, in the run around or one of its own, with its session's history: a result of whatever ends it."""
+    """One run of an agent, in the current run or one of its own, with its session's history; whatever ends it, it has a result."""
 
     _ctx: AgentContext
     _seen: AgentRun
@@ -561,23 +566,23 @@ class ReActRun:
         self._asked = asked
         self._session_id = session_id
         self._error: Exception | None = None
-        """What ended the loop, and is in the result."""
+        """The error that ended the loop, which the result has too."""
         self._passed = False
-        """That the middleware has let the result through."""
+        """Whether the middleware has returned the result."""
         self._loop: Loop | None = None
         self._loops: list[Loop] = []
-        """One for each time that the middleware has gone inwards."""
+        """One loop for each time that the middleware has called `call_next()`."""
         self._made: AgentResult | None = None
         self._earlier: list[ChatMessage] = []
-        """What was done in rounds that the middleware has asked for again."""
+        """Messages of earlier loops, which the middleware has repeated."""
         self._working = anyio.Lock()
 
     async def execute(self) -> AgentResult:
-        """Run to the end, and return how that came about."""
+        """Run the agent, and return its result."""
         STATE.warn_uninstrumented("an agent was run", "neither told nor counted")
         agent, around = self._agent, STATE.around()
         inside = around.facts.run_id is not None
-        # A block, or a run, counts what is below the agent too, whose own scope does not.
+        # The usage in the result includes sub-agents; a block or a run counts them, the agent's own scope does not.
         outer = apply_limits(()) if inside else open_run(agent.name, session_id=self._session_id)
         session_id = self._session_id or around.facts.session_id
         try:
@@ -593,9 +598,9 @@ class ReActRun:
         return _with_footers(replace(result, usage=outer.stats()))
 
     async def _enter(self) -> AgentResult:
-        """Enter the agent, and work; its scope hears how that ended before it is left, and so says what the result says.
+        """Open the agent's scope and run inside it; conclude the scope before it closes, so that it reports what the result reports.
 
-        Its limits are opened once, around its middleware: however often that goes on inwards, they hold for all of it.
+        The limits are opened once, around the middleware: they apply to all the loops that it starts.
         """
         agent = self._agent
         handle = open_agent(
@@ -619,7 +624,7 @@ class ReActRun:
                         handle.scope.conclude(result.ending)
                     raise
         except Exception as raised:
-            if raised is not error:  # it was not let in
+            if raised is not error:  # the scope itself raised it, as when a limit refuses to open it
                 ending = _ending_of(raised)
                 result = None if ending is None else self._cut_off(ending, raised)
             if result is None:
@@ -627,24 +632,24 @@ class ReActRun:
         return result
 
     async def _pass_middleware(self) -> None:
-        """Work inside the middleware, and remember it; raise what ended the loop if the middleware left it at that."""
+        """Run inside the middleware and save the conversation; raise what ended the loop if the middleware left it in the result."""
         seen, pipeline = self._seen, self._agent.pipeline
         passing = partial(pipeline.run_agent, seen, self._work)
         if pipeline.at("agent"):
             await ScopeGuard(self._ctx.scope, unless=self._working).run(passing)
-        else:  # the loop is watched itself, and there is nothing around it
+        else:  # nothing is around the loop, which has a guard of its own
             await passing()
         self._passed = True
         if self._error is not None and seen.result is not None and seen.result.error is self._error:
             raise self._error
         self._error = None
         said, earlier = self._said, self._earlier
-        self._loop, self._earlier = None, []  # once: a store that fails is not asked again
+        self._loop, self._earlier = None, []  # cleared first, so that nothing is written twice if the store fails
         filtered = seen.result is not None and seen.result.stop_reason == StopReason.LLM_CONTENT_FILTER
         await self._remember([*earlier, *(unfiltered(said) if filtered else self._as_let_through(said))])
 
     async def _work(self, seen: AgentRun) -> None:
-        """Work once; what ends it is in the result, and only a mistake of the program's is raised."""
+        """Run one loop and set its result; raise only a mistake of the program."""
         self._set_aside()
         self._loop, self._made, self._error = None, None, None
         try:
@@ -658,7 +663,7 @@ class ReActRun:
         seen.result = self._made = self._result(ending)
 
     async def _go_round(self, seen: AgentRun) -> Ending:
-        """Work, with room for agents in the background, which end with it; past a deadline, or cancelled, whatever hangs is cut."""
+        """Run one loop beside its background agents, which end with it; cancel what hangs past a deadline or a cancellation."""
         ctx = self._ctx
 
         async def work() -> Ending:
@@ -694,11 +699,11 @@ class ReActRun:
         return loop.add_to(result)
 
     def _cut_off(self, ending: Ending, error: Exception) -> AgentResult:
-        """Return the result of what was ended outside its loop: without what the agent said, which its middleware did not let through."""
+        """Return the result of a run that ended outside its loop, without the answer, which the middleware did not let through."""
         return AgentResult.ended(self._seen.agent_name, self._seen.run_id, ending, partial=getattr(error, "partial", None), error=error)
 
     def _ended_by(self, error: Exception) -> AgentResult | None:
-        """Return the result of a run that `error` ended: the loop's own, or the one its middleware has let through; None for a mistake."""
+        """Return the result of a run that `error` ended: the loop's, or the one that the middleware returned; None for a mistake."""
         result = self._seen.result
         if error is self._error:
             return result
@@ -709,14 +714,14 @@ class ReActRun:
             return self._cut_off(ending, error)
         return replace(result, status=cast("AgentStatus", ending.status), stop_reason=ending.stop_reason, phase=ending.phase, error=error)
 
-    # -- what the session keeps of it -----------------------------------------------------------------------------
+    # -- the session ----------------------------------------------------------------------------------------------
 
     @property
     def _said(self) -> list[ChatMessage]:
         return [] if self._loop is None else self._loop.new
 
     def _set_aside(self) -> None:
-        """Keep what was done when the middleware goes inwards again; of an answer that it asks for anew nothing is kept."""
+        """Keep the messages of the last loop, if it ran tools, before the middleware runs another one; drop its answer."""
         said = _lasting(self._said, self._error)
         if self._made is not None and self._made.stop_reason == StopReason.LLM_CONTENT_FILTER:
             said = unfiltered(said)
@@ -724,7 +729,7 @@ class ReActRun:
             self._earlier += said[:-1] if _ends_in_answer(said) else said
 
     def _as_let_through(self, said: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-        """Return what was said with the answer that the middleware has made of it."""
+        """Return the messages with the answer as the middleware has changed it."""
         result = self._seen.result
         made = None if self._made is None else self._made.answer
         if result is None or result.answer == made or not _ends_in_answer(said):
@@ -732,19 +737,19 @@ class ReActRun:
         return said[:-1] if result.answer is None else [*said[:-1], ChatMessage("assistant", result.answer)]
 
     async def _keep(self, error: Exception) -> None:
-        """Keep what was said before it was stopped; what cannot be kept is noted on the error, which is still what ended it."""
-        if _ending_of(error, self._ctx.failure) is None:  # a mistake of the program's, which is raised
+        """Save the messages of a run that `error` ended; if that fails, add a note to `error`."""
+        if _ending_of(error, self._ctx.failure) is None:  # a mistake of the program, which is raised
             return
         said = self._said
         if not self._passed and _ends_in_answer(said):
-            said = said[:-1]  # the answer, which its middleware has not let through
+            said = said[:-1]  # the answer, which the middleware has not let through
         try:
             await self._remember([*self._earlier, *_lasting(said, error)])
-        except Exception as unkept:  # noqa: BLE001 - also a store of the program's own keeps nobody from hearing what ended the run
+        except Exception as unkept:  # noqa: BLE001 - a failing store must not hide what ended the run
             error.add_note(f"ravi-otel: what was said until then is not in the session: {checks.show(unkept)}")
 
     async def _remember(self, messages: Sequence[ChatMessage]) -> None:
-        """Keep what was said: a session goes on after it."""
+        """Save messages to the session."""
         memory = self._agent.memory
         if memory is not None and messages:
             await ScopeGuard(self._ctx.scope, grace_s=_KEEPING_S).run(partial(memory.remember, self._ctx.session_id, messages))
@@ -755,18 +760,18 @@ def _ends_in_answer(said: Sequence[ChatMessage]) -> bool:
 
 
 def _lasting(said: Sequence[ChatMessage], error: Exception | None) -> list[ChatMessage]:
-    """Return what may be said again in runs to come: what was refused would be refused again."""
+    """Return the messages that later runs may send again: without what was refused, which would be refused again."""
     refused = isinstance(error, MiddlewareTermination) or getattr(error, "status_code", None) in _REFUSED
     return answered(said) if refused else sound(said)
 
 
 def _ending_of(error: Exception, failure: BaseException | None = None) -> Ending | None:
-    """Return how a run that `error` ended came to its end, None for a mistake of the program's; `failure` is what its model raised."""
+    """Return how `error` ended a run, None for a mistake of the program; `failure` is the last error of its model."""
     if isinstance(error, ConfigurationError):
         return None
-    if isinstance(error, HistoryError):  # what was answered until then was paid for, and is told
+    if isinstance(error, HistoryError):  # the answers so far were paid for, so a result reports them
         return Ending("error", StopReason.HISTORY_ERROR)
-    if isinstance(error, AwaitedCancelledError) and error is not failure:  # a middleware's
+    if isinstance(error, AwaitedCancelledError) and error is not failure:  # raised by a middleware
         return Ending("error", StopReason.ERROR)
     known = Ending.known(error)
     if known is None and error is failure:
@@ -775,7 +780,7 @@ def _ending_of(error: Exception, failure: BaseException | None = None) -> Ending
 
 
 def _with_footers(result: AgentResult) -> AgentResult:
-    """Return the result whose text names the limit that stopped it, where that is asked for: beyond all middleware and memory."""
+    """Return the result with the limit that stopped it in its text, where footers are on; middleware and memory never see them."""
     error = None if result.error is None else read_group(result.error)
     if not isinstance(error, BudgetError):
         return result
@@ -824,11 +829,11 @@ async def run_agent(
     raise_on_limit: bool = False,
     session_id: str | None = None,
 ) -> AgentResult | tuple[AgentResult, BudgetError | None]:
-    """Run an agent inside `limits`, which hold for it and everything below it.
+    """Run an agent inside `limits`, which apply to it and everything below it.
 
-    By default a limit that ends it is in the result: `status`, `stop_reason`, `error`. With `return_limit_error` the error is given beside
-    the result, None where no limit ended it; with `raise_on_limit` it is raised. Limits of elsewhere that end it are told the same
-    way. `session_id` is the session that the run goes on with.
+    By default a limit that ends it is in the result: `status`, `stop_reason`, `error`. With `return_limit_error` the error is returned
+    beside the result, None if no limit ended it; with `raise_on_limit` it is raised. Limits of outer scopes are reported the same way.
+    `session_id` is the session that the run continues.
     """
     if not callable(getattr(agent, "run", None)) or not isinstance(getattr(agent, "name", None), str):
         raise ConfigurationError(f"run_agent({checks.show(agent)}, ...) takes an agent first, such as ReActAgent(...), and then its input.")

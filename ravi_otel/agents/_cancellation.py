@@ -1,4 +1,4 @@
-"""Cancellation: tell whose it is, and cancel what is still at work when its scope is over."""
+"""Cancellation: tell the program's own from others, and cancel what still runs when its scope is over."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from ravi_otel.errors import CancellationError
 ResultT = TypeVar("ResultT")
 
 GRACE_S: Final = 0.25
-"""The seconds that a model call which the runtime ends is given to end."""
+"""Seconds in which a model call may end that the runtime has stopped."""
 
 # -- whose cancellation it is -----------------------------------------------------------------------------------------
 
 
 class AwaitedCancelledError(Exception):
-    """What somebody waited for was cancelled, while nobody had asked the agent to end."""
+    """A cancellation of something that was awaited, while nobody had cancelled the agent."""
 
 
 _STARTED: Final[ContextVar[tuple[asyncio.Task[Any] | None, int]]] = ContextVar("ravi_otel_agent_cancelling", default=(None, 0))
-"""The task that an agent runs in, and how often that had been asked to end before: with that it was left to run."""
+"""The task that an agent runs in, and its cancellation requests from before the agent began, which do not count."""
 
 
 def _current_task() -> asyncio.Task[Any] | None:
@@ -43,7 +43,7 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 
 def _is_requested() -> bool:
-    """Whether somebody asked this task to end since its agent began, by itself or by a scope around it."""
+    """Whether this task, or a scope around it, was cancelled since its agent began."""
     task, (started, before) = _current_task(), _STARTED.get()
     requests = 0 if task is None else task.cancelling() - (before if task is started else 0)
     return anyio.current_effective_deadline() == -math.inf or requests > 0
@@ -51,7 +51,7 @@ def _is_requested() -> bool:
 
 @contextmanager
 def agent_task() -> Generator[None, None, None]:
-    """Run an agent in this task: of requests to end, only those count for it that come from now on."""
+    """Run an agent in this task; only cancellation requests from now on count for it."""
     task = _current_task()
     token = _STARTED.set((task, 0 if task is None else task.cancelling()))
     try:
@@ -62,7 +62,7 @@ def agent_task() -> Generator[None, None, None]:
 
 @contextmanager
 def only_requested(what: str) -> Generator[None, None, None]:
-    """Raise AwaitedCancelledError in the place of a cancellation that nobody asked this task for."""
+    """Replace a cancellation that was not requested of this task by AwaitedCancelledError."""
     try:
         yield
     except (asyncio.CancelledError, anyio.get_cancelled_exc_class()) as error:
@@ -73,9 +73,9 @@ def only_requested(what: str) -> Generator[None, None, None]:
 
 @contextmanager
 def requests_taken_back() -> Generator[None, None, None]:
-    """Take back the requests to end that were dealt with inside, and are left in this task.
+    """Withdraw the cancellation requests that were handled inside the block, but are still counted in this task.
 
-    A task group of asyncio that failed leaves one behind before Python 3.13, and scopes around would not end any more what they cancel.
+    Before Python 3.13 a failed asyncio task group leaves one behind, and cancel scopes around it would no longer work.
     """
     task = _current_task()
     before = 0 if task is None else task.cancelling()
@@ -90,14 +90,14 @@ def requests_taken_back() -> Generator[None, None, None]:
 
 @asynccontextmanager
 async def open_tasks(*, background: bool = False) -> AsyncGenerator[TaskGroup, None]:
-    """Open a task group; what its body raises is raised as it is, and in no group. In the `background` its tasks end with its body."""
+    """Open a task group that raises its body's error without an exception group; in the `background`, its tasks end with the body."""
     failed: BaseException | None = None
     async with anyio.create_task_group() as group:
         try:
             yield group
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as error:  # noqa: BLE001 - raised again outside, where no group is made of it
+        except BaseException as error:  # noqa: BLE001 - raised again outside the task group, which would wrap it
             failed = error
         if background:
             group.cancel_scope.cancel()
@@ -106,9 +106,9 @@ async def open_tasks(*, background: bool = False) -> AsyncGenerator[TaskGroup, N
 
 
 class ScopeGuard:
-    """Cancel what hangs in a scope when the scope is over, such as a tool that waits for ever; an `InFlight`, good for one use.
+    """A guard that cancels what hangs in a scope when the scope is over, such as a tool that waits for ever; an `InFlight`, for one use.
 
-    A model call ends by itself, in words of its own, for which there are `grace_s`. While somebody holds `unless`, nothing is cancelled.
+    A model call has `grace_s` to end by itself, with an error of its own. While `unless` is locked, nothing is cancelled.
     """
 
     def __init__(self, scope: Scope, *, unless: anyio.Lock | None = None, grace_s: float = GRACE_S) -> None:
@@ -118,7 +118,7 @@ class ScopeGuard:
         self._sleeper = Sleeper()
 
     async def run(self, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
-        """Await `work()`; raise what it raises, in no group, and where it was cancelled what stands against going on in the scope."""
+        """Await `work()` and raise what it raises, ungrouped; if the guard cancelled it, raise why the scope is over."""
         done: list[ResultT] = []
         async with self.cancelling():
             done.append(await work())
@@ -129,9 +129,9 @@ class ScopeGuard:
 
     @asynccontextmanager
     async def cancelling(self) -> AsyncGenerator[None, None]:
-        """Cancel what hangs inside when the scope is over, and go on behind it."""
+        """Cancel what hangs inside the block when the scope is over, and continue after the block."""
         async with open_tasks() as group:
-            watching = anyio.CancelScope()  # not the group's: a tool or a middleware may have left cancellations of its own in this task
+            watching = anyio.CancelScope()  # a scope of its own: a tool or a middleware may have left cancellation requests in this task
             try:
                 with anyio.CancelScope() as work:
                     group.start_soon(self._watch, watching, work)
@@ -140,7 +140,7 @@ class ScopeGuard:
                 watching.cancel()
 
     def stop(self) -> None:
-        """Look at the scope again; called by deadlines and by whoever stops its run."""
+        """Check the scope again; called by deadlines and by whoever stops its run."""
         self._sleeper.wake()
 
     async def _watch(self, watching: anyio.CancelScope, work: anyio.CancelScope) -> None:
@@ -155,18 +155,18 @@ class ScopeGuard:
         IN_FLIGHT.add(self)
         try:
             while True:
-                sleeper = self._sleeper = Sleeper()  # before it looks, so that nobody wakes one that is left
+                sleeper = self._sleeper = Sleeper()  # before the check, so that no wake-up is lost
                 if self.scope.is_over():
                     return
                 await sleeper.wait(None)
         finally:
             IN_FLIGHT.discard(self)
             forget()
-            self._sleeper.wake()  # where it sleeps in a thread, that ends too
+            self._sleeper.wake()  # also ends a sleep in a thread
 
 
 async def bounded_wait(awaited: Callable[[], Awaitable[ResultT]], *, reason: str | None = None) -> ResultT:
-    """Await `awaited()` for no longer than the run around allows; raise what stops the run. With a `reason` it is declared as a wait."""
+    """Await `awaited()` for no longer than the run around allows; raise what stops the run. With a `reason` the time is declared as a wait."""
     scope = current_scope()
     with nullcontext() if reason is None else Waiting(reason, scope):
         scope.checkpoint()

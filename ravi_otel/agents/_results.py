@@ -1,4 +1,4 @@
-"""How a run of an agent ended, and whoever can run to such an end."""
+"""The result of an agent's run, and the protocol of what can be run like an agent."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ AgentStatus = Literal["ok", "stopped", "paused", "error"]
 class AgentResult:
     """The outcome of one run of an agent; `status` "ok" goes with `stop_reason` "success", and exhaustion is never "ok".
 
-    `answer` is the final text, None without one; `partial` what there was when it was stopped. `trace` has one row a tool call
+    `answer` is the final text, None without one; `partial` is the last text of a run that was stopped. `trace` has one row for each tool call
     (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason, risk_score`),
-    and of a supervised agent one row an action: of its final answer `tool` is "(final answer)". `executed_from` is "middleware" where a
+    or, of a supervised agent, for each action: the `tool` of its final answer is "(final answer)". `executed_from` is "middleware" where a
     middleware answered and no tool ran.
-    `history` are the messages of the run, oldest first, or of a supervised agent one row an action, too (`step, action, supervisor,
+    `history` has the messages of the run, oldest first, or, of a supervised agent, one row for each action (`step, action, supervisor,
     executed_action, executed_from, observation`, and where a person was asked `human_approval`). `usage` is what was spent.
-    `error` is what ended it, None on success; `phase` is where it ended. `action` or `raw_action` is the one that was not let
-    through, when that ended it.
+    `error` is what ended it, None on success; `phase` is where it ended. `action` or `raw_action` is the one whose
+    refusal ended it.
     """
 
     agent_name: str
@@ -46,7 +46,7 @@ class AgentResult:
 
     @classmethod
     def ended(cls, agent_name: str, run_id: str, ending: Ending, **more: Any) -> Self:
-        """Return the result of a run that ended so."""
+        """Return the result of a run with this ending."""
         status = cast("AgentStatus", ending.status)
         return cls(agent_name=agent_name, run_id=run_id, status=status, stop_reason=ending.stop_reason, phase=ending.phase, **more)
 
@@ -57,14 +57,14 @@ class AgentResult:
 
     @property
     def ending(self) -> Ending:
-        """How it ended, which is what the spans and hooks of its run say."""
+        """How the run ended, as its spans and hooks report it."""
         return Ending(self.status, self.stop_reason, self.phase or "worker")
 
 
 class ToolReport(dict[str, Any]):
-    """A tool's result that also says how what it stands for ended: the call's row in the trace has its `ok` and `stop_reason`.
+    """A tool's result with the `ok` and `stop_reason` of the agent or submission that it reports on, for the call's row in the trace.
 
-    To a model it is the JSON object it is.
+    A model gets it as a JSON object.
     """
 
     def __init__(self, body: Mapping[str, Any], *, ok: bool = True, stop_reason: str | None = None) -> None:
@@ -75,7 +75,7 @@ class ToolReport(dict[str, Any]):
 
 @runtime_checkable
 class Delegate(Protocol):
-    """Anyone who can be given work: a ReActAgent, or anything that runs like one."""
+    """Anything that can be run like an agent: a ReActAgent, or an object with its `name` and `run()`."""
 
     @property
     def name(self) -> str:
@@ -83,7 +83,7 @@ class Delegate(Protocol):
         ...
 
     async def run(self, input: Any, /) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Work on a text to the end; how it ended is in the result."""
+        """Run on a text, and return how the run ended."""
         ...
 
 
@@ -95,7 +95,7 @@ def check_delegate(parameter: str, agent: object) -> None:
 
 
 def check_timeout(parameter: str, seconds: object) -> None:
-    """Raise ConfigurationError for what is no time to wait: seconds above 0, or None."""
+    """Raise ConfigurationError unless it is a timeout: seconds above 0, or None."""
     if seconds is None:
         return
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not math.isfinite(seconds) or seconds <= 0:

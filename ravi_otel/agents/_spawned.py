@@ -1,4 +1,4 @@
-"""An agent that another one has started in its background."""
+"""An agent that another one has spawned in the background."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ravi_otel.policy._runs import Priority, StopReason
 
 
 class _Message:
-    """One message to a spawned agent, and what came of it."""
+    """One message to a spawned agent, and its result."""
 
     __slots__ = ("done", "error", "late", "result", "scope", "text")
 
@@ -32,14 +32,14 @@ class _Message:
         self.late = False
 
     def unanswered(self) -> Ending:
-        """Return how it ended where no answer came: it took too long for who asked, or was cancelled."""
+        """Return the ending of a message without an answer: its caller's timeout, or a cancellation."""
         return Ending("stopped", StopReason.ASK_TIMEOUT if self.late else StopReason.CANCELLED)
 
 
 class SpawnedAgent:
-    """An agent at work in the background of another, on a slot of its own; `AgentContext.ask` talks to it.
+    """An agent that runs in the background of another one, in a slot of its own; `AgentContext.ask` sends it messages.
 
-    It takes one message at a time, in their order. `result` is what its latest message came to, None before it booted.
+    It works on one message at a time, in their order. `result` is that of its latest message, None before the first.
     """
 
     def __init__(self, agent: Delegate, priority: Priority | None = None) -> None:
@@ -47,7 +47,7 @@ class SpawnedAgent:
         self.priority = priority
         self.result: AgentResult | None = None
         self._said: tuple[ChatMessage, ...] = ()
-        self._thread = threading.get_ident()  # of the event loop in which it works
+        self._thread = threading.get_ident()  # the thread of its event loop
         self._to, self._from = anyio.create_memory_object_stream[_Message](math.inf)
 
     def __repr__(self) -> str:
@@ -59,7 +59,7 @@ class SpawnedAgent:
         return str(getattr(self.agent, "id", self.agent.name))
 
     async def start(self, group: TaskGroup, boot: str) -> None:
-        """Take the slot, and begin with `boot`; for `AgentContext.spawn`."""
+        """Acquire the slot, and start with the message `boot`; for `AgentContext.spawn`."""
         self._to.send_nowait(_Message(boot))
         await group.start(self._live)
 
@@ -71,7 +71,7 @@ class SpawnedAgent:
                     async for message in self._from:
                         await self._work(message)
             finally:
-                # Let go whoever still waits: what is in line nobody will work on.
+                # Wake the callers whose messages are still queued: nobody will work on them.
                 with contextlib.suppress(anyio.WouldBlock, anyio.EndOfStream, anyio.ClosedResourceError):
                     while True:
                         self._from.receive_nowait().done.set()
@@ -83,17 +83,17 @@ class SpawnedAgent:
                 try:
                     result = await self.agent.run([*self._said, ChatMessage("user", message.text)])
                 except anyio.get_cancelled_exc_class():
-                    around.close()  # also for what goes on in threads that it has left behind
+                    around.close()  # also ends the work of threads that the agent has left behind
                     raise
                 message.result = self.result = result
                 self._said = tuple(each for each in result.history if isinstance(each, ChatMessage))
-        except Exception as error:  # noqa: BLE001 - it is raised where somebody asked, and ends nobody else
+        except Exception as error:  # noqa: BLE001 - raised by the `ask()` that waits for it, and nowhere else
             message.error = error
         finally:
             message.done.set()
 
     async def ask(self, message: str, timeout_s: float | None = None) -> AgentResult:
-        """Have it work on another message; see `AgentContext.ask`."""
+        """Send another message, and return its result; see `AgentContext.ask`."""
         check_timeout("ask(timeout)", timeout_s)
         if threading.get_ident() != self._thread:
             raise ConfigurationError(
@@ -122,5 +122,5 @@ class SpawnedAgent:
         return AgentResult.ended(self.agent.name, run_id, asked.unanswered(), history=self._said, error=error)
 
     def leave(self) -> None:
-        """Have it end when it has worked on what it was asked; its slot is given back then."""
+        """Let the agent end after the messages it has got; its slot is returned then."""
         self._to.close()

@@ -1,7 +1,7 @@
-"""An agent that proposes, and a gate that decides: nothing is done, and nothing is answered, that was not reviewed.
+"""An agent whose every action, the final answer too, is reviewed by a gate before it takes effect.
 
-`SupervisedAgent` is the agent; `SupervisedLoop` works step by step on what its model proposes as JSON: read it, have the gate decide, do
-it, and tell the model what came of it.
+`SupervisedAgent` is the agent. In each step of its `SupervisedLoop` the model proposes an action as JSON, the gate reviews it, the loop
+executes it and reports the result to the model.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ _WARNING: Final = (
 
 
 class SupervisedAgent(ReActAgent):
-    """A worker whose every action is reviewed: the model proposes JSON actions, the gate decides; the final answer is reviewed too.
+    """An agent whose model proposes JSON actions, each reviewed by a gate before it takes effect, the final answer too.
 
     `supervisor`, `approver`, `policy`, `state`, `audit`, `allow`, `read_only`, `expires_s`, `timeout_s` and `policy_version` are those of
-    the gate; without a supervisor every valid action is approved. `state` left out, or a function, gives one state to all that the agent
-    does in one run. `budget` is how much one run of it may do; each tool runs `per_tool_limit` times in it. What the gate refuses
-    ends the run, with its stop reason, phase and action in the result; with `warn_loops` the first loop is told to the model instead.
-    With `wrap_up` the model is asked once more when `max_steps` are used up, for an answer, which is reviewed too; the run is stopped
-    all the same.
+    the gate; without a supervisor every valid action is approved. Without a `state`, or with a function that makes one, the agent has one
+    state for each run. `budget` limits what the agent may do in one run, and `per_tool_limit` how often each tool runs in it. A refusal of
+    the gate ends the run, with its stop reason, phase and action in the result; with `warn_loops` the first loop is only reported to the
+    model. With `wrap_up` the model is asked for an answer, which is reviewed too, when `max_steps` are used up; the run counts as stopped
+    even so.
 
-    The result's `trace` and `history` have one row an action, the final answer's too: see `AgentResult`.
+    The result's `trace` and `history` have one row for each action, the final answer included: see `AgentResult`.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -134,15 +134,15 @@ class SupervisedAgent(ReActAgent):
         calling = {"allow": allow, "budget": budget, "per_tool_limit": per_tool_limit, "expires_s": expires_s, "timeout_s": timeout_s}
         reading = {"read_only": read_only, "read_only_repeat_limit": read_only_repeat_limit}
         self._terms: dict[str, Any] = {**judging, **calling, **reading}
-        self._open(state)  # what cannot be used is said now, and not in the first run
+        self._open(state)  # raises for wrong arguments now, instead of in the first run
 
     def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> SupervisedLoop:
-        """Return a loop behind a gateway of its own."""
+        """Return a loop with a gateway of its own."""
         gateway = self._open(self._states.of(ctx.scope))
         return SupervisedLoop(ctx, before, asked, gateway, self._may_lack(), warn_loops=self.warn_loops, wrap_up=self.wrap_up)
 
     def _may_lack(self) -> Mapping[str, Collection[str]]:
-        """Return what the supervisor fills in, by tool: a worker may leave it out."""
+        """Return the arguments that the supervisor fills in, by tool: the model may leave them out."""
         ask = cast("Callable[[str], Collection[str]] | None", getattr(self._terms["supervisor"], "may_lack", None))
         return {} if ask is None else {tool: ask(tool) for tool in self.tools}
 
@@ -151,7 +151,7 @@ class SupervisedAgent(ReActAgent):
 
 
 class _States:
-    """The one state of each run, however often, and in whatever thread, an agent works in it: what was done counts in all of it."""
+    """The gate's state for each run, shared by all that an agent does in the run, in any thread."""
 
     def __init__(self, given: GateState | Callable[[], GateState] | None) -> None:
         self._given = given
@@ -159,7 +159,7 @@ class _States:
         self._made: weakref.WeakKeyDictionary[Scope, GateState] = weakref.WeakKeyDictionary()
 
     def of(self, scope: Scope) -> GateState:
-        """Return the state of the run around a scope: the one that was given, or one made for this run."""
+        """Return the state for the run around a scope: the given one, or one made for this run."""
         if self._given is not None and not callable(self._given):
             return self._given
         owner = next((each for each in scope.upwards() if each.facts.kind is ScopeKind.RUN), scope)
@@ -174,10 +174,10 @@ class _States:
 
 
 class SupervisedLoop(Loop):
-    """The work of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
+    """The loop of one run of a supervised agent: `trace` and `rows` are its rows so far, whatever ends it.
 
-    `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the model is told of the first loop, and goes on. With
-    `wrap_up` it is asked once more when the steps are used up, for the answer it can give.
+    `may_lack` are the arguments that a rule fills in, by tool. With `warn_loops` the first loop is reported to the model, which goes on.
+    With `wrap_up` the model is asked for an answer when the steps are used up.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class SupervisedLoop(Loop):
         self._warns = warn_loops
         self._wraps_up = wrap_up
         self._number = 0
-        self._late = False  # the budget's time was up while something was at work
+        self._late = False  # the budget's time ran out during a step
 
     def add_to(self, result: AgentResult) -> AgentResult:
-        """Return the result with the rows, and what was not let through."""
+        """Return the result with the rows, and the action that was refused."""
         return replace(
             result,
             history=tuple(self.rows),
@@ -212,7 +212,7 @@ class SupervisedLoop(Loop):
         )
 
     async def run(self) -> Ending:
-        """Go from step to step until one is the last; raise what refuses or cancels them."""
+        """Run steps until one ends the run; raise the limits and cancellations that end it otherwise."""
         try:
             while True:
                 try:
@@ -231,11 +231,11 @@ class SupervisedLoop(Loop):
             return await self._reviewed(answer, ended)
 
     def close(self) -> None:
-        """Let the gateway go."""
+        """Close the gateway."""
         self.gateway.close()
 
     async def _ask_for_answer(self, ended: Ending) -> Ending:
-        """Ask once more, without tools, when the steps are used up; what does not come to an answer leaves it at that end."""
+        """Ask for an answer, without tools, when the steps are used up; `ended` is how the run ends, with or without one."""
         try:
             generation = await self._ask(WRAP_UP)
         except Exception as failed:
@@ -250,7 +250,7 @@ class SupervisedLoop(Loop):
         return await self._reviewed(said, replace(ended, phase="finalize"))
 
     async def _reviewed(self, said: str | None, ended: Ending) -> Ending:
-        """Have the answer of the last call reviewed like any other; one that is refused, or proposes a tool, is not given."""
+        """Review the answer of the final call; drop it if it is refused or proposes a tool."""
         answer = None if said is None else self._final_of(said)
 
         async def review() -> None:
@@ -262,7 +262,7 @@ class SupervisedLoop(Loop):
         return ended
 
     def _final_of(self, said: str) -> str | None:
-        """Return the answer in what the model said last: its final action, or text, which it was asked for; None of another action."""
+        """Return the answer in the model's last message: its final action or plain text; None for any other action."""
         try:
             action = self._read(said, None)
         except InvalidAction as error:
@@ -277,7 +277,7 @@ class SupervisedLoop(Loop):
         most = self.gateway.budget.max_seconds
         return self._end(_LATE, phase, StopRun(_LATE, f"{most:g} s are allowed, and something was still at work then.", phase=phase))
 
-    async def _go(self, number: int) -> Ending | None:  # noqa: ARG002 - the loop's own shape; the gateway counts the steps
+    async def _go(self, number: int) -> Ending | None:  # noqa: ARG002 - the signature of `Loop._go`; the gateway counts the steps
         try:
             generation = await self._ask()
         except (LLMTimeout, LLMEmpty) as error:
@@ -301,7 +301,7 @@ class SupervisedLoop(Loop):
         return ended
 
     async def _ask(self, *more: ChatMessage) -> Generation | None:
-        """Ask the worker; None when the budget's time is up before it answers."""
+        """Call the model; return None if the budget's time runs out before it answers."""
         gateway = self.gateway
         with anyio.move_on_after(gateway.budget.max_seconds - gateway.gate.tab().seconds()):
             CUT_SHORT.set(None)
@@ -309,14 +309,14 @@ class SupervisedLoop(Loop):
         return None
 
     async def _in_time(self, work: Callable[[], Awaitable[Ending | None]]) -> Ending | None:
-        """Work inside the budget's time, in which declared waits do not count; what hangs past it, such as a review, is cut off.
+        """Run `work` within the budget's time, not counting declared waits; cancel what hangs past it, such as a review.
 
-        A tool is ended by the gate itself, in its own words, and so has a moment more.
+        The gate ends a tool itself, with an error of its own, so `work` has `GRACE_S` more.
         """
         tab, most, done = self.gateway.gate.tab(), self.gateway.budget.max_seconds + GRACE_S, anyio.Event()
         stop, ended = anyio.CancelScope(), cast("Ending | None", None)
 
-        async def look() -> None:
+        async def watch_clock() -> None:
             while not done.is_set():
                 left = most - tab.seconds()
                 if left <= 0:
@@ -329,7 +329,7 @@ class SupervisedLoop(Loop):
         try:
             async with open_tasks() as group:
                 with stop:
-                    group.start_soon(look)
+                    group.start_soon(watch_clock)
                     try:
                         ended = await work()
                     finally:
@@ -339,9 +339,9 @@ class SupervisedLoop(Loop):
         return ended
 
     def _read(self, raw: str, finish_reason: str | None) -> Action:
-        if finish_reason in _CUT:  # an action that was cut is none, also where what is left of it can be read
+        if finish_reason in _CUT:  # an action that was cut off is invalid, even if the rest of it can be read
             ours = CUT_SHORT.get()
-            if ours is not None and finish_reason == "length":  # by a limit that held the answer to what was left
+            if ours is not None and finish_reason == "length":  # a limit cut the answer short
                 raise ours
             raise InvalidAction("non_json", "The answer was cut before it was whole.", raw)
         return read_action(raw, self.gateway.gate.signatures, may_lack=self._may_lack)
@@ -356,11 +356,11 @@ class SupervisedLoop(Loop):
         return self._end(refused, _phase(refused, "supervisor"))
 
     async def _judge(self, action: Action) -> tuple[str | None, str | None]:
-        """Have a final answer reviewed, and write its rows; give the text that may be given, and the stop reason of a refusal."""
+        """Review a final answer and write its rows; return the text to answer with, and the stop reason of a refusal."""
         before = self._last()
         try:
             verdict = await self.gateway.gate.review_final(str(action["answer"]))
-        except BaseException as error:  # nobody knows what would have been decided
+        except BaseException as error:  # the review itself was ended, without a decision
             call, ended = self._judged(before), Ending.known(error)
             self._row(action, call, (_LATE if self._late else self.tools.stop_reason()) if ended is None else ended.stop_reason)
             self._write(action, call, None, None)
@@ -384,7 +384,7 @@ class SupervisedLoop(Loop):
             result = await self._call(action)
         except StopRun as stopped:
             return self._stopped(action, self._judged(before), stopped)
-        except RaviError as limited:  # a limit, a cancellation, a pause, a guardrail: the agent's own end
+        except RaviError as limited:  # a limit, a cancellation, a pause or a guardrail ends the agent itself
             self._row(action, self._judged(before), Ending.of(limited, handled=True).stop_reason)
             raise
         except BaseException:
@@ -393,14 +393,14 @@ class SupervisedLoop(Loop):
         call = self._judged(before)
         observation = _plain(result)
         self._row(action, call, None)
-        if isinstance(result, ToolReport):  # of what it stands for: whoever was handed over to may have come to no end
+        if isinstance(result, ToolReport):  # the row has the outcome of the agent that was handed over to
             self.trace[-1] |= {"ok": result.ok} if result.stop_reason is None else {"ok": result.ok, "stop_reason": result.stop_reason}
         self._write(action, call, _executed(action, call), observation)
         self._observe(call, observation)
         return None
 
     def _cut_off(self, action: Action, call: GateCall | None) -> None:
-        """Record what was at work when the run was ended: how far it came nobody knows."""
+        """Record the call that was running when the run was ended; how far it came is unknown."""
         reason = _LATE if self._late else self.tools.stop_reason()
         observation = {"error": reason, "message": CUT_OFF}
         self._row(action, call, reason)
@@ -410,7 +410,7 @@ class SupervisedLoop(Loop):
     async def _call(self, action: Action) -> Any:
         """Call the tool, through the agent's middleware."""
         name, pipeline = str(action["name"]), self.ctx.agent.pipeline
-        arguments: Mapping[str, Any] = action["args"]  # as `read_action` has read it
+        arguments: Mapping[str, Any] = action["args"]  # validated by `read_action`
 
         async def final(use: ToolUse) -> None:
             use.result = await self.gateway.call_async(name, use.arguments)
@@ -442,7 +442,7 @@ class SupervisedLoop(Loop):
         return calls[-1] if calls else None
 
     def _judged(self, before: GateCall | None) -> GateCall | None:
-        """Return what the gate has on the call that was just made, None when it was refused before it came to the gate."""
+        """Return the gate's record of the call that was just made, None if it was refused before the gate judged it."""
         last = self._last()
         return None if last is before else last
 
@@ -473,7 +473,7 @@ class SupervisedLoop(Loop):
         self.rows.append(row)
 
     def _observe(self, call: GateCall | None, observation: object) -> None:
-        """Tell the worker what came of its action, and what was done in its place."""
+        """Add a message with the result of an action, and with the arguments that were executed in place of the proposed ones."""
         told: dict[str, Any] = {"observation": observation}
         if call is not None and call.executed_from != "original":
             told |= {"executed_args": call.effective, "executed_from": call.executed_from}
@@ -486,7 +486,7 @@ def _executed(action: Action, call: GateCall | None) -> dict[str, Any]:
 
 
 def _decided(call: GateCall | None) -> dict[str, Any] | None:
-    """Return the row's `supervisor`: what was decided about the proposal, under `then` what about each revision; None unasked."""
+    """Return the row's `supervisor`: the decision about the proposal, with those about its revisions under `then`; None without any."""
     if call is None or not call.decisions:
         return None
     first, *then = [_decision(each) for each in call.decisions]
@@ -503,13 +503,13 @@ def _decision(decision: Decision) -> dict[str, Any]:
 
 
 def _plain(result: object) -> Any:
-    """Return what a tool gave as the model is told it: what JSON has, bounded."""
+    """Return a tool's result as the model gets it: as JSON values, cut to a maximal length."""
     text = as_text(result)
     if isinstance(result, str):
         return text
     try:
         return json.loads(text)
-    except ValueError:  # it was cut, or could only be printed
+    except ValueError:  # it was cut, or is no JSON
         return text
 
 

@@ -1,7 +1,7 @@
-"""Teams of agents, and those who lead them.
+"""Agents that run other agents.
 
 Tools that delegate or hand over; `OrchestratorAgent`, which has a tool for each of its sub-agents; `build_supervisor`, whose agent works
-until an answer is accepted; and `Flow`, agents in a row.
+until an answer is accepted; and `Flow`, agents in sequence.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from ravi_otel.policy._contracts import CallNext, ChatMessage, CompactionStrateg
 from ravi_otel.policy._limits import Kind, Limit, ScopeKind
 from ravi_otel.policy._runs import ExecutionBudget, Priority, SpawnBudget, StopReason
 
-_LONGEST_NAME: Final = 64  # of a tool, where the endpoints are concerned
-_LONGEST_TEXT: Final = 1_000  # of an error, to a model
+_LONGEST_NAME: Final = 64  # of a tool's name, as the endpoints allow
+_LONGEST_TEXT: Final = 1_000  # of an error, as a model is shown it
 _LATE: Final = Ending("stopped", StopReason.ASK_TIMEOUT)
 Check: TypeAlias = "Callable[[str], bool | str | Awaitable[bool | str]]"
-"""Look at a submission: True accepts it; False, or the reason as text, does not."""
+"""A check of a submission: True accepts it; False, or the reason as text, rejects it."""
 Truncation: TypeAlias = "Literal['auto', 'disabled'] | CompactionStrategy"
 
 _OUTDONE: Final = (BudgetError, AgentPausedError)
-"""What a finished answer wins over: that more could not be done beside it. What somebody has forbidden it does not."""
+"""Errors that an accepted answer overrides: a limit or a pause that stopped work beside it, but no refusal and no cancellation."""
 _ELSEWHERE: Final = {
     "limits": "limits go to run_agent(limits=...) or handoff(limits=...)",
     "max_steps": "it works until it submits, so a limit ends it: run_agent(limits=[turn_limit(20)])",
@@ -66,21 +66,21 @@ _AGAIN: Final = "It is not right. Go on, and submit another answer."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubAgentConfig:
-    """How an agent may be delegated to: with which priority, and how many seconds its parent waits for it, None as long as it takes."""
+    """A sub-agent, the priority of its slot, and the seconds that its parent waits for its answer, None for no limit."""
 
     agent: Delegate = field(kw_only=False)
     priority: Priority = Priority.NORMAL
     ask_timeout: float | None = None
 
     def __post_init__(self) -> None:
-        """Check what cannot be used."""
+        """Raise ConfigurationError for what cannot be used."""
         check_delegate("SubAgentConfig(agent)", self.agent)
         checks.member("SubAgentConfig(priority)", self.priority, Priority)
         check_timeout("SubAgentConfig(ask_timeout)", self.ask_timeout)
 
 
 class _Delegation:
-    """The tool that runs one agent for another one, on a slot of its own; `around` is opened around each run of it."""
+    """A tool that runs an agent in a slot of its own; `around` returns the scope of each run."""
 
     def __init__(self, agent: Delegate, priority: Priority, ask_timeout: float | None, around: Callable[[], ScopeHandle]) -> None:
         self._agent = agent
@@ -89,7 +89,7 @@ class _Delegation:
         self._around = around
 
     def tool(self, name: str, description: str) -> AgentTool:
-        """Return it as a tool of the model's, which takes the task."""
+        """Return the tool that a model calls, with the task as its argument."""
 
         async def delegate(task: str) -> Any:
             return await self._run(task)
@@ -108,9 +108,9 @@ class _Delegation:
         return f"{first} {own}" if isinstance(own, str) and own else first
 
     async def _run(self, task: str) -> ToolReport:
-        """Run the agent, and report how it ended; past `ask_timeout` it is cancelled, and its slot returned.
+        """Run the agent and report how it ended; past `ask_timeout` it is cancelled, and its slot returned.
 
-        Raises SpawnDeniedError where there is no slot, and passes the program's own cancellation on.
+        Raises SpawnDeniedError if there is no free slot, and the program's own cancellation.
         """
         agent = self._agent
         result: AgentResult | None = None
@@ -120,18 +120,20 @@ class _Delegation:
                     opened.scope.when_cancelled = lambda: _LATE if patience.cancel_called else None
                     try:
                         async with spawn(str(getattr(agent, "id", agent.name)), priority=self._priority):
-                            if opened.scope.facts.kind is not ScopeKind.HANDOFF:  # which has told it when it was entered
+                            if opened.scope.facts.kind is not ScopeKind.HANDOFF:  # opening a handoff has emitted the event
                                 opened.scope.engine.listeners.handed_over(HandoffEvent(opened.scope.facts, agent.name, "delegation"))
                             result = await agent.run(task)
                     except anyio.get_cancelled_exc_class():
-                        opened.close()  # also for what goes on in threads that it has left behind
+                        opened.close()  # also ends the work of threads that the agent has left behind
                         raise
             except SpawnDeniedError:
-                raise  # the tool's own refusal: the model is told there is no room
-            except Exception as error:  # noqa: BLE001 - whatever a sub-agent dies of is its parent's to know, and nobody's end but its own
-                ending = Ending.known(error) or Ending("error", StopReason.ERROR)  # whose end it is shows at its parent's next step
+                raise  # the tool's own refusal: the model is told that there is no slot
+            except Exception as error:  # noqa: BLE001 - a sub-agent that fails ends neither its parent nor its siblings
+                ending = Ending.known(error) or Ending(
+                    "error", StopReason.ERROR
+                )  # if it ends the parent too, the parent's next step raises it
                 result = AgentResult.ended(agent.name, "", ending, error=error, partial=getattr(error, "partial", None))
-        if result is not None:  # also when the time was up just then: a finished result wins
+        if result is not None:  # a finished result counts, even if the time was up just then
             return _report(result)
         message = f"Agent {agent.name!r} did not answer within {self._ask_timeout:g} s, and was stopped."
         body = {"agent": agent.name, "status": _LATE.status, "stop_reason": _LATE.stop_reason, "message": message}
@@ -139,7 +141,7 @@ class _Delegation:
 
 
 def delegation_tool(config: SubAgentConfig) -> AgentTool:
-    """Return the tool by which a model has a sub-agent work: `delegate_to_NAME(task)`."""
+    """Return the tool with which a model delegates to a sub-agent: `delegate_to_NAME(task)`."""
     delegation = _Delegation(config.agent, config.priority, config.ask_timeout, partial(apply_limits, ()))
     return delegation.tool(delegation.name("delegate_to_"), delegation.description("Have agent {} work on a task, and get its answer."))
 
@@ -155,10 +157,10 @@ def handoff(
 ) -> AgentTool:
     """Return a tool that hands over to an agent: `ReActAgent("lead", tools=[handoff(researcher, limits=["messages=12"])])`.
 
-    Each time the model calls it, a handoff of the agent's name is opened with these limits, afresh, and the agent runs in it. What ends
-    it early, such as one of the limits, is the tool's result, and the `stop_reason` of its row in the trace; the agent that handed over
-    goes on. The tool is called `transfer_to_NAME` unless `name` says otherwise, and takes the `task`, which is all that the agent
-    knows. Past `ask_timeout` seconds the agent is cancelled. Raises ConfigurationError for limits that cannot be read. Emits HANDOFF.
+    Each call opens a handoff with the agent's name and with these limits unused, and runs the agent in it. What ends it early, such as
+    one of the limits, becomes the tool's result and the `stop_reason` of its trace row; the agent that handed over continues. The tool is
+    called `transfer_to_NAME` unless `name` is given, and takes the `task`, which is all that the agent knows. Past `ask_timeout` seconds
+    the agent is cancelled. Raises ConfigurationError for limits that cannot be read. Emits HANDOFF.
     """
     check_delegate("handoff(agent)", agent)
     check_timeout("handoff(ask_timeout)", ask_timeout)
@@ -175,7 +177,7 @@ def handoff(
 
 
 def _report(result: AgentResult) -> ToolReport:
-    """Return what a parent's model is told of an agent's run: the answer, or why there is none, and what there is."""
+    """Return the tool result for a parent's model: the agent's answer, or why there is none with the partial answer."""
     if result.ok:
         return ToolReport({"agent": result.agent_name, "status": "ok", "answer": result.answer})
     body: dict[str, Any] = {"agent": result.agent_name, "status": result.status, "stop_reason": result.stop_reason}
@@ -186,7 +188,7 @@ def _report(result: AgentResult) -> ToolReport:
 
 
 def _why(result: AgentResult) -> str:
-    """Return why, for a model, which can raise no limit: what was reached, and not what a program could do."""
+    """Return why an agent ended without an answer, for a model: without the advice to the program, since a model can raise no limit."""
     error, who = result.error, f"Agent {result.agent_name!r}"
     if isinstance(error, BudgetError) and error.limit_kind is not None:
         used = "" if error.used is None or error.threshold is None else f": {error.used:g} of {error.threshold:g} used"
@@ -204,10 +206,10 @@ def _why(result: AgentResult) -> str:
 class OrchestratorAgent(ReActAgent):
     """An agent that can delegate: its model has a tool `delegate_to_NAME(task)` for each sub-agent, besides its own tools.
 
-    What is delegated in one answer is worked on side by side. However a sub-agent ends, by a limit, denied a slot, out of time, paused
-    or crashed, its parent's model is told so as the tool's result, and its siblings go on. `spawn_budget` is how many agents may
-    live at once in the run that `run()` opens, 50 unless given; inside a run that is open already its own slots hold, and
-    `spawn_budget` besides for the agents right under this one.
+    Delegations of one answer run concurrently. However a sub-agent ends (a limit, no free slot, a timeout, a pause or a crash), the
+    parent's model gets that as the tool's result, and the siblings continue. `spawn_budget` is how many agents may live at once in the
+    run that `run()` opens, 50 by default; inside an open run that run's own slots apply, and `spawn_budget` also limits the direct
+    sub-agents of this one.
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -248,7 +250,7 @@ class OrchestratorAgent(ReActAgent):
         )
 
     async def run(self, input: Input, *, session_id: str | None = None) -> AgentResult:  # noqa: A002 - the contract's own name
-        """Work on `input` to the end, with sub-agents; see `ReActAgent.run`."""
+        """Run on `input` with sub-agents; see `ReActAgent.run`."""
         with self._slots(session_id) as opened:
             result = await super().run(input, session_id=session_id)
             if isinstance(opened, Run):
@@ -256,13 +258,13 @@ class OrchestratorAgent(ReActAgent):
             return result
 
     def _slots(self, session_id: str | None) -> AbstractContextManager[Any]:
-        """Open the run that the slots are of; inside a run, hold the agents right under this one to as many."""
+        """Return a run with the spawn budget; inside a run, return a fan-out limit for the direct sub-agents, if it is the lower one."""
         around = current_scope()
         if not any(scope.facts.kind is ScopeKind.RUN and not scope.facts.surrounding for scope in around.upwards()):
             return run(self.name, spawn_budget=self.spawn_budget, session_id=session_id)
         most = self.spawn_budget.max_agents
         if around.supervision is not None and around.supervision.spawn_budget.max_agents <= most:
-            return nullcontext()  # the slots of the run are no more than these
+            return nullcontext()  # the run has no more slots than these
         fan_out = Limit(kind=Kind.FAN_OUT, value=most - 1, scope=ScopeKind.AGENT, scope_name=self.name)
         return apply_limits([fan_out])
 
@@ -298,12 +300,12 @@ class SubmittingAgent(ReActAgent):
         super().__init__(name, tools=[*tools, submit], max_steps=checks.MAX_COUNT, **more)
 
     def _new_loop(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage]) -> Loop:
-        """Return a loop that ends when an answer is accepted; `stop_reason` "not_accepted" goes with `partial`."""
+        """Return a loop that ends when an answer is accepted, or with `stop_reason` "not_accepted" and the last one as `partial`."""
         return _Submissions(ctx, before, asked, self)
 
 
 class _Submissions(Loop):
-    """The rounds of one run, until a submission is accepted, or was the last that may be made."""
+    """The loop of one run, until a submission is accepted or the last attempt is rejected."""
 
     def __init__(self, ctx: AgentContext, before: Sequence[ChatMessage], asked: Sequence[ChatMessage], agent: SubmittingAgent) -> None:
         super().__init__(ctx, before, asked)
@@ -338,7 +340,7 @@ class _Submissions(Loop):
             return Ending("stopped", StopReason.NOT_ACCEPTED, "finalize")
         if ended is None or ended.status != "ok":
             return ended
-        self.answer = None  # it has only said something, and is told what ends its work
+        self.answer = None  # an answer that is not submitted does not end the run
         self.new.append(ChatMessage("user", _GO_ON))
         return None
 
@@ -347,7 +349,7 @@ class _Submissions(Loop):
         self._calls = calls
 
     def _win_over(self, error: RaviError) -> None:
-        """Let an accepted answer win over what ended the call of a tool beside it; raise what it does not win over."""
+        """Let an accepted answer override the error of a tool call beside it; raise an error that it does not override."""
         if self._accepted is None:
             raise error
         for call in self._calls:
@@ -358,11 +360,11 @@ class _Submissions(Loop):
             raise error
 
     async def judge(self, answer: str) -> ToolReport:
-        """Take one submission; without a check the first one is the answer."""
+        """Check one submission; without a check the first one is accepted."""
         if self._accepted is not None or self._left == 0:
             return ToolReport({"accepted": False, "reason": "Another answer was submitted already."}, ok=False)
         verdict = await self._verdict(answer)
-        if self._accepted is not None:  # another one, while this was looked at
+        if self._accepted is not None:  # another submission was accepted during the check
             return ToolReport({"accepted": False, "reason": "Another answer was submitted already."}, ok=False)
         if verdict is True:
             self._accepted = answer
@@ -375,7 +377,7 @@ class _Submissions(Loop):
         )
 
     async def _verdict(self, answer: str) -> bool | str:
-        """Ask the check; what it raises, and what is no verdict, is the program's to know, and not the model's: the run ends with it."""
+        """Return the verdict of the check; its error, or an invalid verdict, ends the run: it concerns the program, not the model."""
         if self._check is None:
             return True
         try:
@@ -418,11 +420,11 @@ def build_supervisor(
 ) -> ReActAgent:
     """Return an agent that works until it submits an answer with its tool `submit`, and has no limits of its own.
 
-    Limits belong around it, `run_agent(supervisor, input, limits=[time_limit(90)])`, and around those it hands over to,
-    `tools=[handoff(researcher, limits=[message_limit(12)])]`. An answer without a tool call is only a turn: the model is told to go on.
-    `check` looks at a submission, and may be a coroutine function: True accepts it, False or a reason does not, and the model may
-    submit `attempts` times in all; without it the first submission is the answer. What `check` raises, the run raises. `truncation`
-    "auto" shortens the conversation when the model says that it is too long, a CompactionStrategy before each call; the task is always
+    Put limits around it, `run_agent(supervisor, input, limits=[time_limit(90)])`, and around those it hands over to,
+    `tools=[handoff(researcher, limits=[message_limit(12)])]`. An answer without a tool call does not end the run: the model has to go on.
+    `check` judges a submission, and may be a coroutine function: True accepts it, False or a reason rejects it, and the model may
+    submit `attempts` times in all; without it the first submission is the answer. The run raises what `check` raises. `truncation`
+    "auto" shortens the conversation when the model rejects it as too long, a CompactionStrategy before each call; the task is always
     kept. `more` are ReActAgent's keywords, without `instructions`, `limits` and `max_steps`. Raises ConfigurationError.
     """
     if not isinstance(prompt, str):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
@@ -443,7 +445,7 @@ def build_supervisor(
 
 
 def _check_keywords(more: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError for a keyword that is none of ours, with where it belongs."""
+    """Raise ConfigurationError for a keyword that is unknown or belongs elsewhere."""
     taken = {*inspect.signature(ReActAgent).parameters} - {"name", "tools", "model", *_ELSEWHERE}
     for keyword in more:
         if keyword in _ELSEWHERE:
@@ -454,21 +456,21 @@ def _check_keywords(more: Mapping[str, Any]) -> None:
             )
 
 
-# -- its conversation ---------------------------------------------------------------------
+# -- truncation ---------------------------------------------------------------------------------------------------
 
 
 class Truncated:
-    """The middleware around model calls that shortens what is sent: by a strategy each time, or by half where the model says too long.
+    """Middleware of model calls that shortens the conversation: by a strategy each time, or by half when the model rejects it as too long.
 
-    The first message, which is the task, is always kept. What the model took is remembered in the run, so that
-    its next call is not refused first.
+    The task, which is the first message of the user, is always kept. The shortened size is remembered for the run, so that its next call
+    is not rejected first.
     """
 
     level: Final = "chat"
 
     def __init__(self, strategy: CompactionStrategy | None = None) -> None:
         self._strategy = strategy
-        self._most: WeakKeyDictionary[AgentContext, int] = WeakKeyDictionary()  # by run: the agent's others are none of this one's
+        self._most: WeakKeyDictionary[AgentContext, int] = WeakKeyDictionary()  # by run, since an agent can have several runs at once
 
     async def process(self, context: ChatCall, call_next: CallNext) -> None:
         """See `Middleware.process`."""
@@ -506,19 +508,19 @@ def _with_task(messages: Sequence[ChatMessage], kept: Sequence[ChatMessage]) -> 
     return [*kept[:standing], task, *kept[standing:]]
 
 
-# -- agents in a row ------------------------------------------------------------------------------------------------
+# -- agents in sequence ---------------------------------------------------------------------------------------------
 
 
 Step: TypeAlias = "Delegate | Sequence[Delegate]"
-"""One agent, or several that work side by side on the same input."""
+"""One agent, or several that run concurrently on the same input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowResult:
-    """The outcome of a flow: `status`, `stop_reason` and `error` are those of the first agent that did not come to its end.
+    """The outcome of a flow: `status`, `stop_reason` and `error` are those of the first agent that did not finish.
 
-    `answer` is that of the last step, None when the flow ended before it; of agents side by side it is each one's, under its name.
-    `results` are those of all agents that ran, in the order of the steps. `usage` is what the whole run has spent.
+    `answer` is that of the last step, None if the flow ended before it; for a step of several agents it has each answer under the agent's
+    name. `results` are those of all agents that ran, in the order of the steps. `usage` is what the whole run has spent.
     """
 
     name: str
@@ -537,11 +539,11 @@ class FlowResult:
 
 
 class Flow:
-    """Agents in a row: `Flow("report", [researcher, (critic, checker), writer])`, each given what the step before answered.
+    """Agents in sequence: `Flow("report", [researcher, (critic, checker), writer])`; each step gets the answer of the one before.
 
-    `run()` opens a run of the flow's name, which `limits` and `spawn_budget` hold for and `hooks` hear of: FLOW_START, then what the
-    agents do, then FLOW_END. The flow ends with the first step of which an agent did not come to its end; an agent that hangs when the
-    run is over is cut off. One Flow may run often, and at once. Raises ConfigurationError without steps, and for what is no agent.
+    `run()` opens a run with the flow's name, to which `limits` and `spawn_budget` apply; `hooks` receive FLOW_START, the agents' events
+    and FLOW_END. The first step with an agent that did not finish ends the flow; an agent that hangs when the run is over is cancelled.
+    One Flow can run repeatedly and concurrently. Raises ConfigurationError without steps, and for what is no agent.
     """
 
     def __init__(
@@ -565,13 +567,13 @@ class Flow:
         self.hooks = hooks
 
     async def run(self, input: str, *, session_id: str | None = None) -> FlowResult:  # noqa: A002 - the contract's own name
-        """Run the steps in their order; what ends the flow is in the result, and only the program's own cancellation is raised."""
+        """Run the steps in order, and return how the flow ended; raise only the program's own cancellation."""
         around = run(self.name, limits=self.limits, hooks=self.hooks, spawn_budget=self.spawn_budget, session_id=session_id, tags=self.tags)
         results: list[AgentResult] = []
         text, failed = input, cast("AgentResult | None", None)
         async with around:
             steps = _FlowSteps(around.scope)
-            around.scope.when_cancelled = steps.ending  # else the program has cancelled it
+            around.scope.when_cancelled = steps.ending  # None where the program has cancelled it
             for step in self.steps:
                 latest = await steps.run(step, text)
                 results += latest
@@ -603,13 +605,13 @@ class Flow:
 
 
 class _FlowSteps:
-    """The steps of one run of a flow, each to a result of every agent in it."""
+    """The steps of one run of a flow, each with a result for every agent in it."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
 
     async def run(self, agents: tuple[Delegate, ...], text: str) -> list[AgentResult]:
-        """Run agents side by side; one that crashes or is stopped keeps none of the others from its end."""
+        """Run agents concurrently; one that crashes or is stopped does not stop the others."""
         results: dict[int, AgentResult] = {}
         signals: list[BaseException] = []
 
@@ -619,8 +621,8 @@ class _FlowSteps:
                 try:
                     results[place] = await self._run_one(agent, text)
                 except anyio.get_cancelled_exc_class():
-                    await anyio.lowlevel.checkpoint_if_cancelled()  # that goes on; else something in it was cancelled, and nobody else
-                except BaseException as signal:  # noqa: BLE001 - raised again outside, where no group is made of it
+                    await anyio.lowlevel.checkpoint_if_cancelled()  # raises if the flow is cancelled; otherwise only the agent was
+                except BaseException as signal:  # noqa: BLE001 - raised again outside the task group, which would wrap it
                     signals.append(signal)
                     group.cancel_scope.cancel()
 
@@ -632,13 +634,13 @@ class _FlowSteps:
 
     async def _run_one(self, agent: Delegate, text: str) -> AgentResult:
         try:
-            self._scope.checkpoint()  # an agent that is not ours may look at nothing
+            self._scope.checkpoint()  # an agent of the program's own may check nothing itself
             return await agent.run(text)
-        except Exception as error:  # noqa: BLE001 - what an agent dies of ends the flow, and is in its result
+        except Exception as error:  # noqa: BLE001 - an agent's error ends the flow, and is in its result
             return self._failed(agent, error)
 
     def _cut_off(self, agent: Delegate) -> AgentResult:
-        """Return the result of an agent that has none: it was cut when the run was over, or something in it cancelled it."""
+        """Return the result of an agent that was cancelled: because the run was over, or by something in the agent itself."""
         try:
             self._scope.checkpoint()
         except RaviError as over:
@@ -651,7 +653,7 @@ class _FlowSteps:
         return result if known is not None else replace(result, phase=None)
 
     def ending(self) -> Ending | None:
-        """Return how an agent ended that was cut because the run is over, which is what its result says; None while the run goes on."""
+        """Return how the end of the run ended its agents, as their results have it; None while the run goes on."""
         try:
             self._scope.checkpoint()
         except RaviError as over:

@@ -1,4 +1,4 @@
-"""Define what a supervisor is asked and answers, and read what a model proposes: one call of a tool, or its final answer."""
+"""What a supervisor reviews and decides, and the reader of the actions that a model proposes: a tool call, or its final answer."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ravi_otel.supervisor._json import NotJsonError, NotPlainError, plain, read_
 from ravi_otel.supervisor.approval._request import ANYBODY, Approver, Approvers
 
 Action: TypeAlias = dict[str, Any]
-"""What is proposed: `{"kind": "tool", "name": str, "args": {...}}` or `{"kind": "final", "answer": str}`."""
+"""A proposed action: `{"kind": "tool", "name": str, "args": {...}}` or `{"kind": "final", "answer": str}`."""
 
 
 class DecisionKind(StrEnum):
-    """Name what a supervisor can decide."""
+    """What a supervisor can decide."""
 
     APPROVE = "approve"
     REVISE = "revise"
@@ -35,10 +35,10 @@ class DecisionKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a supervisor decides about one action.
+    """A supervisor's decision about one action.
 
-    `reason` is a short spelling for programs (`refund_within_auto_limit`). `revised_action` is the whole action to go on with instead, of
-    "revise" only; it is validated and reviewed again. `risk_score`, 0 to 1, is told and changes nothing.
+    `reason` is a short identifier for programs (`refund_within_auto_limit`). `revised_action`, of "revise" only, is the whole action that
+    replaces the proposed one; it is validated and reviewed again. `risk_score`, 0 to 1, is only reported.
     """
 
     kind: DecisionKind
@@ -49,26 +49,26 @@ class Decision:
 
 @runtime_checkable
 class Supervisor(Protocol):
-    """Decide about what an agent proposes, before it is done."""
+    """A reviewer that decides about the actions an agent proposes, before they run."""
 
     def review(self, action: Action, state: Any, policy: Any) -> Coloured[Decision]:
-        """Decide about one action: `state` is what happened in the run so far, `policy` what the gate was given.
+        """Return the decision about one action; `state` is what happened in the run so far, `policy` is the gate's.
 
-        May be asked several times about one action. It changes neither the action nor the state.
+        It may be called several times for one action, and must change neither the action nor the state.
         """
         ...
 
 
 @runtime_checkable
 class GateState(Protocol):
-    """Remember what was done in a run, so that a supervisor can judge what comes next."""
+    """A record of the calls in a run, by which a supervisor judges later ones."""
 
     def begin(self, tool: str, arguments: JsonObject) -> None:
-        """Note that a tool call was let through, in the very step in which it is: others that are judged meanwhile see it."""
+        """Record that a tool call was let through; the gate does both at once, so that concurrent reviews see the call."""
         ...
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any) -> None:
-        """Note how it ended: `status` is "ok", "error", "refused" (it never ran) or "cancelled"."""
+        """Record how the call ended: `status` is "ok", "error", "refused" (it never ran) or "cancelled"."""
         ...
 
 
@@ -79,11 +79,11 @@ _NO_TOOLS: Final[Mapping[str, Collection[str]]] = MappingProxyType({})
 
 
 class InvalidAction(RaviError):  # noqa: N818 - named as the stop reason it is
-    """Refuse what was proposed, before anybody judges it.
+    """A proposed action that cannot be read, refused before any review.
 
     `reason` is the stop reason: "invalid_action:" and one of not_object, non_json, bad_kind, extra_keys_final, bad_final_answer,
     extra_keys_tool, bad_tool_name, bad_tool_args, unknown_tool:T, extra_tool_args:T, missing_required_arg:T:A, bad_arg_type:T:A and
-    unknown_arg_spec:T:A. `raw` is what was proposed, as it came; `message` says what is wrong, for a model too.
+    unknown_arg_spec:T:A. `raw` is the proposal as it came; `message` says what is wrong, for a model too.
     """
 
     def __init__(self, reason: str, message: str, raw: object = None) -> None:
@@ -93,15 +93,15 @@ class InvalidAction(RaviError):  # noqa: N818 - named as the stop reason it is
         self.raw = raw
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
+        """Return the error with its fields, for pickle."""
         return (type(self), (self.reason, self.message, self.raw))
 
 
 def read_action(raw: object, signatures: Mapping[str, ToolSignature], *, may_lack: Mapping[str, Collection[str]] | None = None) -> Action:
     """Read a proposed action, an object or its JSON text, into one of the two shapes of `Action`; raise InvalidAction.
 
-    Text and object are read alike. A tool's `args` may be left out or null where it takes none, and are held to its signature, defaults
-    filled in; those that `may_lack` names by tool may be absent, for a rule fills them in. The result shares nothing with `raw`.
+    A tool's `args` may be missing or null if it takes none; they must satisfy its signature, and defaults are filled in. Arguments that
+    `may_lack` names, by tool, may be missing, because a rule fills them in. The result shares nothing with `raw`.
     """
     given = _read_object(raw)
     kind = given.get("kind")
@@ -132,7 +132,7 @@ def _read_tool_action(
     if type(name) is not str or checks.flaw_of_name(name) is not None:
         raise InvalidAction("bad_tool_name", f'A tool action has the tool\'s "name", not {checks.show(name)}.', raw)
     args: Any = given.get("args")
-    if args is None:  # as many models write that there are none
+    if args is None:  # many models write null for no arguments
         args = cast("dict[str, Any]", {})
     if type(args) not in (dict, MappingProxyType):
         raise InvalidAction("bad_tool_args", f'A tool action has "args", an object, not {checks.show(args)}.', raw)
@@ -167,7 +167,7 @@ def _refuse_extra_keys(given: dict[Any, Any], known: Collection[str], reason: st
 
 
 def _ascii_name(name: str) -> str:
-    """Write a name that a model made up so that it can stand in a stop reason: ASCII, one line, short."""
+    """Return a name that a model made up as one short ASCII line, for a stop reason."""
     return ascii(name)[1:-1][:60]
 
 
@@ -181,10 +181,10 @@ _MOST_OBJECTS: Final = 500
 
 
 def policy_text(value: object) -> str:
-    """Write a value: of an object of any class its fields, for its own `repr` may tell no more than where it lies.
+    """Return a value as text that changes with the value: objects by their fields, since a `repr` may be no more than an address.
 
-    Data is written in whole. Of other objects, such as a client with its connections, only those near the value are, and only so many:
-    the rest is written as which one it is, and so is a lock, whose state is no value of anything.
+    Plain data and dataclasses are written in full. Of other objects, such as a client with its connections, only some near the value are;
+    the rest, and objects without fields such as locks, are written as their identity.
     """
     try:
         return dumps(value, sort_keys=True)
@@ -193,16 +193,16 @@ def policy_text(value: object) -> str:
 
 
 class _PolicyWriter:
-    """Go through a value by levels, each object once: what is near is written before what is far."""
+    """A breadth-first writer of a value, which visits each object once."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._ahead: deque[tuple[Any, int]] = deque()
-        self._alive: list[Any] = []  # whose numbers are no others'
+        self._alive: list[Any] = []  # so that no other object gets the same id
         self._objects = 0
 
     def rows(self, value: Any) -> list[Any]:
-        """Write each object in a row of its own, in which others are named by number."""
+        """Return a row for each object, which refers to other objects by number."""
         rows = [self._refer(value, 0)]
         while self._ahead:
             given, depth = self._ahead.popleft()
@@ -213,7 +213,7 @@ class _PolicyWriter:
         if value is None or type(value) in (bool, int, float, str):
             return value
         if isinstance(value, (int, float, str, bytes, Enum, type)) or callable(value):
-            return [type(value).__qualname__, repr(value)]  # of a method, which is made anew each time, the object's place
+            return [type(value).__qualname__, repr(value)]  # a bound method is new each time, but its repr has the object's address
         known = self._numbers.get(id(value))
         if known is None:
             known = self._numbers[id(value)] = len(self._numbers)
@@ -239,7 +239,7 @@ class _PolicyWriter:
 
 
 def _repr_of(value: object) -> str:
-    """Return its own `repr`, if that is about a value."""
+    """Return the object's `repr`, or its identity if that is only an address."""
     said = repr(value)
     return _identity_of(value) if " at 0x" in said else said
 
@@ -259,7 +259,7 @@ def _fields(given: object) -> dict[str, Any]:
 
 
 class AuditSink(Protocol):
-    """Write down what happens at the gate; whatever it raises lets nothing through."""
+    """A log of what happens at the gate; a call is refused if writing raises."""
 
     def note(
         self,
@@ -278,7 +278,7 @@ class AuditSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTerms:
-    """What a gate decides by."""
+    """The settings by which a gate decides."""
 
     supervisor: Supervisor | None
     approver: Approver | None
@@ -290,16 +290,16 @@ class GateTerms:
     approvers: Approvers = ANYBODY
 
     def version(self) -> str:
-        """Name what is decided by, as it is at this moment: an approval of another version is none."""
+        """Return the current version of supervisor and policy; an approval under another version is void."""
         if self.policy_version is not None:
             return self.policy_version
         policy = "null" if self.policy is None else policy_text(self.policy)
         return _sha256_of("none" if self.supervisor is None else _version_of(self.supervisor), policy)
 
     def policy_now(self) -> Any:
-        """Copy the policy as it is at this moment: one that is changed during a review, and back, was not judged by in between.
+        """Return a copy of the policy, so that a change during a review has no effect on it.
 
-        What cannot be copied is given as it is.
+        A policy that cannot be copied is returned as it is.
         """
         if self.policy is None:
             return None
@@ -309,7 +309,7 @@ class GateTerms:
             return self.policy
 
     def may_lack(self, tool: str) -> Collection[str]:
-        """List what the supervisor fills in when it is missing."""
+        """Return the arguments of a tool that the supervisor fills in when they are missing."""
         ask = getattr(self.supervisor, "may_lack", None)
         return cast("Collection[str]", ask(tool)) if callable(ask) else ()
 

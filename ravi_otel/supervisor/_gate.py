@@ -1,4 +1,4 @@
-"""Stand before every tool call: read it, allow it, judge it, ask a person, and write it down."""
+"""The gate before every tool call, which reads, reviews and records the call, and has a person approve it where one must."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_NAME: Final = 64
 
 
 Tools: TypeAlias = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
-"""The tools of a gate, by name; without names they are called what their functions are."""
+"""The tools of a gate, by name; without names, each has its function's."""
 
 
 def read_tools(tools: Tools) -> dict[str, ToolSignature]:
@@ -61,7 +61,7 @@ def read_tools(tools: Tools) -> dict[str, ToolSignature]:
 
 
 def read_names(parameter: str, names: Collection[str]) -> frozenset[str]:
-    """Read names of tools."""
+    """Return names of tools as a set; raise ConfigurationError for what is none."""
     if isinstance(names, str):
         raise ConfigurationError(f"{parameter}={checks.show(names)} is one text; give the names in a list.")
     return frozenset(checks.name(parameter, each) for each in names)
@@ -77,7 +77,7 @@ def read_ceilings(parameter: str, given: int | Mapping[str, int] | None) -> int 
 
 
 def check_methods(parameter: str, given: Any, methods: Collection[str], needs: str) -> Any:
-    """Accept an object with the methods of a protocol, or None."""
+    """Return an object with these methods, or None; raise ConfigurationError for anything else."""
     if inspect.isclass(given):
         raise ConfigurationError(f"Gate({parameter}={given.__name__}) is a class; give an instance, {given.__name__}(...).")
     if given is not None and not all(callable(getattr(given, each, None)) for each in methods):
@@ -88,7 +88,7 @@ def check_methods(parameter: str, given: Any, methods: Collection[str], needs: s
 
 
 def _suggested_wrapper(parameter: str, given: Any) -> str | None:
-    """Return how what was given is written where something of ours makes of it what the gate needs; None where nothing does."""
+    """Return the expression that wraps `given` into what the gate needs, None if nothing does."""
     if parameter == "supervisor" and isinstance(given, (list, tuple, Rule)):
         return "Rules([...])"
     if parameter == "approver" and inspect.isroutine(given):
@@ -97,21 +97,21 @@ def _suggested_wrapper(parameter: str, given: Any) -> str | None:
 
 
 def check_audit(given: Any) -> Any:
-    """Accept what writes down what happens, or None."""
+    """Return an audit sink, or None; raise ConfigurationError for anything else."""
     refuse_async("Gate(audit)", check_methods("audit", given, ("note",), "note(what, ...) method, as AuditLog('audit') has"), ("note",))
     LIMIT_CHANGES.note_in(given)
     return given
 
 
 def refuse_async(parameter: str, given: object, methods: Collection[str]) -> None:
-    """Refuse what would have to be awaited where nothing is: called and dropped it would do nothing."""
+    """Raise ConfigurationError for async methods: nothing awaits them, so they would do nothing."""
     wrong = next((each for each in methods if is_async(getattr(given, each, None))), None)
     if wrong is not None:
         raise ConfigurationError(f"{parameter}={checks.show(given)} has an async {wrong}(), which nobody awaits; make it a plain def.")
 
 
 def check_known(parameter: str, names: Iterable[str], tools: Collection[str]) -> None:
-    """Refuse a name that is none of the gate's tools: what is said of it would hold for nothing."""
+    """Raise ConfigurationError for a name that is none of the gate's tools: its setting would have no effect."""
     for name in names:
         if name not in tools:
             close = checks.nearest(name, tools)
@@ -123,14 +123,14 @@ def check_known(parameter: str, names: Iterable[str], tools: Collection[str]) ->
 
 
 def check_rules(supervisor: object, tools: Mapping[str, ToolSignature], *, part: bool) -> None:
-    """Have rules about tools that there are not refused; where `tools` are only a `part` of what the rules are for, said once."""
+    """Raise ConfigurationError for rules about unknown tools; where `tools` are only a `part` of the rules' tools, log them once."""
     ask = getattr(supervisor, "check_tools", None)
     if callable(ask) and not inspect.isclass(supervisor) and hasattr(supervisor, "shared"):
         ask(tools, part=part)
 
 
 def warn_about_uncallable(tools: Mapping[str, ToolSignature]) -> None:
-    """Say in the log which tools no call can fit."""
+    """Warn in the log of tools that no call can satisfy."""
     for tool in tools.values():
         bad = next((each for each in tool.parameters.values() if each.required and not each.can_be_given), None)
         if bad is not None:
@@ -145,14 +145,14 @@ def warn_about_uncallable(tools: Mapping[str, ToolSignature]) -> None:
 
 
 def read_seconds(parameter: str, value: float | None) -> float | None:
-    """Read a time in seconds, None for none."""
+    """Return a time in seconds, or None; raise ConfigurationError for anything else."""
     if value is not None:
         checks.nanoseconds(parameter, value)
     return value
 
 
 def read_approvers(supervisor: Any, given: Any, requester_may_approve: Any) -> Approvers:
-    """Read who may approve: what is given here, else what the supervisor's rules say."""
+    """Return who may approve: the approvers given here, else those of the supervisor's rules."""
     said = getattr(supervisor, "approvers", None)
     known = said if isinstance(said, Approvers) else ANYBODY
     flag = known.requester_may_approve if requester_may_approve is None else requester_may_approve
@@ -165,7 +165,7 @@ def read_approvers(supervisor: Any, given: Any, requester_may_approve: Any) -> A
 
 
 def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[[], GateState]:
-    """Return what makes the state of a run."""
+    """Return a function that makes the state of a run."""
     if given is None:
         return RunState
     refuse_async("Gate(state)", given, ("begin", "end"))
@@ -180,21 +180,21 @@ def state_source(given: GateState | Callable[[], GateState] | None) -> Callable[
 
 
 class Gate:
-    """Implement `ToolGate` over a supervisor, a person and a state; without a supervisor every valid call is approved.
+    """A `ToolGate` over a supervisor, an approver and a state; without a supervisor every valid call is approved.
 
-    `allow` are the tools that may be called, all of `tools` when left out. `policy` and the run's state are what the supervisor is given.
-    `state` is one state for everything this gate judges, or a function that makes one for each run; left out, each run has a `RunState`.
-    `read_only` tools change nothing: the same call of one runs `read_only_repeat_limit` times in a run, of any other once; without `loops`
-    no loops are looked for. With `part` the tools are some of those that the rules are about: the others are said once in the log, and
-    refused else. `per_tool_limit` is how often a tool runs in a run at all. An approval counts for `expires_s` seconds, a call is given
-    up after `timeout_s`. `policy_version` names what is decided by; left out, it is made of the supervisor's `version` and the
-    values of `policy`. `audit` is told of everything, and nothing is executed that it could not write down.
+    `allow` are the tools that may be called, by default all of `tools`. The supervisor reviews with `policy` and the run's state.
+    `state` is one state for all calls of this gate, or a function that makes one for each run; by default each run has a `RunState`.
+    `read_only` tools change nothing: an identical call of one runs `read_only_repeat_limit` times in a run, of any other tool once.
+    `per_tool_limit` is how often a tool runs in a run at all. Without `loops` neither is checked. With `part`, `tools` are only some of
+    the rules' tools: rules about others are logged once, instead of refused. An approval is valid for `expires_s` seconds, and a call
+    times out after `timeout_s`. `policy_version` names the rules in force; by default it is computed from the supervisor's `version` and
+    the values of `policy`. `audit` records each step, and a call that it cannot record is not executed.
 
     `approvers` are the names of those whose approval counts, for all tools or by tool (`"*"` for the others); with
-    `requester_may_approve=False` that of the run's user does not. Left out, both are what the supervisor's rules say, else anybody may.
+    `requester_may_approve=False` the run's user may not approve. The defaults are those of the supervisor's rules, else anybody may.
 
-    A refusal is a verdict, never an error. What ends the run while somebody is asked reaches the caller, and so does what the approver
-    raises, as the cause of a ToolDeniedError (`supervisor_block:not_decided`).
+    A refusal is a verdict, never an error. What ends the run while a person is asked is raised, and so is what the approver raises, as
+    the cause of a ToolDeniedError (`supervisor_block:not_decided`).
     """
 
     def __init__(  # noqa: PLR0913 - the front door's documented keywords
@@ -253,18 +253,18 @@ class Gate:
 
     @property
     def state(self) -> GateState:
-        """Return the state of the run that the code runs in."""
+        """Return the state of the current run."""
         return self._history(STATE.locate()[0]).keeper.state
 
     @property
     def calls(self) -> tuple[GateCall, ...]:
-        """List the calls that were judged in the run that the code runs in, the first one first; of very many the last thousand."""
+        """Return the calls that were judged in the current run, oldest first; of very many, the last thousand."""
         return tuple(self._history(STATE.locate()[0]).judged)
 
     # -- a tool's call ------------------------------------------------------------------------------------------------
 
     def before(self, request: ToolRequest) -> Coloured[GateVerdict]:
-        """Read, allow, validate, review and perhaps ask a person: give the effective arguments or a refusal."""
+        """Review a call, with a person's approval where it needs one: the verdict has the effective arguments, or is a refusal."""
         raw = request.arguments if isinstance(request.arguments, str) else dict(request.arguments)
         scope, _ = STATE.locate()
         own: ProgramValues | None = {} if request.in_place else None
@@ -282,7 +282,7 @@ class Gate:
         return run_async(flow) if request.awaited else run_sync(flow)
 
     def admit(self, request: ToolRequest, arguments: Mapping[str, Any]) -> GateVerdict:
-        """Look that what is about to run is what was let through, once and no more, and for loops."""
+        """Check that the call about to run is the one that was let through, runs only once, and is no loop."""
         with self._lock.own:
             call = self._calls.get(request.op_id)
             if call is None or not call.begun or call.admitted:
@@ -296,7 +296,7 @@ class Gate:
         return GateVerdict(allowed=True, arguments=arguments, executed_from=call.executed_from, timeout_s=self._time_left())
 
     def after(self, request: ToolRequest, result: Any) -> GateVerdict:
-        """Hold what the tool returned to its annotation; a result that says `error` counts as one."""
+        """Check the tool's result against its annotation; a result with an `error` counts as an error of the tool."""
         call = self._calls.get(request.op_id)
         if call is None or call.signature is None:
             return _NOT_LET_THROUGH.verdict()
@@ -312,7 +312,7 @@ class Gate:
         return GateVerdict(allowed=True, executed_from=call.executed_from)
 
     def audit(self, request: ToolRequest, outcome: ToolOutcome) -> Coloured[None]:
-        """Write down how it ended, and tell the state and the person's side of it."""
+        """Record how the call ended in the audit log, the state and the approver."""
         with self._lock.own:
             call = self._calls.pop(request.op_id, None)
         flow = _nothing_to_end() if call is None else call.end(outcome)
@@ -321,11 +321,11 @@ class Gate:
     # -- an agent's answer ------------------------------------------------------------------------------------------
 
     async def review_final(self, answer: str) -> GateVerdict:
-        """Have an agent's final answer judged: the verdict's `arguments["answer"]` is the text to give, or it is a refusal."""
+        """Review an agent's final answer: the verdict's `arguments["answer"]` is the text to answer with, or it is a refusal."""
         return await run_async(self._final(answer))
 
     def review_final_blocking(self, answer: str) -> GateVerdict:
-        """Have a final answer judged, from synchronous code."""
+        """Review a final answer, from synchronous code."""
         return run_sync(self._final(answer))
 
     def _final(self, answer: str) -> Flow[GateVerdict]:
@@ -335,7 +335,7 @@ class Gate:
         call.signature, call.phase = _FINAL_SIGNATURE, "finalize"
         try:
             verdict = yield from self._judge(call)
-        except ToolDeniedError as denied:  # what was asked failed, and that has been told
+        except ToolDeniedError as denied:  # the approver failed, which is recorded already
             return Refused(denied.stop_reason or "supervisor_block:not_decided", str(denied.reason)).verdict()
         yield from call.conclude("ok" if verdict.allowed else "refused", None)
         return verdict
@@ -343,7 +343,7 @@ class Gate:
     # -- inside -----------------------------------------------------------------------------------------------------
 
     def _check(self, rules: LoopRules, *, part: bool) -> None:
-        """Refuse what names tools that there are not, and say which tools can never be called."""
+        """Raise ConfigurationError for names of unknown tools, and warn of tools that can never be called."""
         check_known("allow", self._allow, self._signatures)
         check_known("read_only", rules.read_only, self._signatures)
         if not part:
@@ -353,7 +353,7 @@ class Gate:
         warn_about_uncallable(self._signatures)
 
     def _judge(self, call: PendingCall) -> Flow[GateVerdict]:
-        """Judge one call; whatever is raised meanwhile ends it here, and it cannot run any more."""
+        """Judge one call; an exception on the way ends it, so that it cannot run later."""
         try:
             try:
                 self._refuse_unknown(call)
@@ -373,7 +373,7 @@ class Gate:
         )
 
     def _refuse_unknown(self, call: PendingCall) -> None:
-        """Refuse a tool that there is not, or that is not allowed; a gate with a budget of its own refuses here, too."""
+        """Raise Refused for a tool that is unknown or not allowed; a gate with a budget of its own refuses here, too."""
         tool = call.tool
         supervisor = self._terms.supervisor
         if supervisor is not None and tool not in self._terms.read_only and is_reviewing(supervisor):
@@ -395,11 +395,11 @@ class Gate:
             raise call.loop_refusal(found)
 
     def _time_left(self) -> float | None:
-        """Return for how many seconds a call may run, None for as long as it takes."""
+        """Return the seconds for which a call may run, None for no limit."""
         return self._timeout_s
 
     def _history(self, scope: Scope) -> RunHistory:
-        """Return what the innermost run around `scope` has come to, or the process outside any run."""
+        """Return the history of the innermost run around `scope`, or of the process outside any run."""
         owner = scope.innermost(ScopeKind.RUN) or scope.upwards()[-1]
         known = self._histories.get(owner)
         if known is None:
@@ -420,10 +420,10 @@ def gate_for(
     part: bool = False,
     are_all: bool = False,
 ) -> ToolGate:
-    """Make a gate for the named functions of a program; what is a gate already is given back.
+    """Return a gate for the named functions of a program; return a given gate as it is.
 
-    It looks for no loops: a program that we did not write may call twice what it likes. Who wants them gives a `Gate`. `part` is as there:
-    where the functions `are_all` that whoever asks named approvers for, a name that is none of theirs is refused all the same.
+    It has no loop rules, as a program may repeat a call on purpose; a `Gate` has them. `part` is as for `Gate`. If the functions `are_all`
+    that the caller names `approvers` for, an approver's entry for any other tool raises ConfigurationError even so.
     """
     people: dict[str, Any] = {"approver": approver, "approvers": approvers, "requester_may_approve": requester_may_approve}
     if isinstance(supervisor, ToolGate):
@@ -452,5 +452,5 @@ _FINAL_SIGNATURE: Final = ToolSignature.of(_final_answer, FINAL_ANSWER)
 
 
 def _shown_name(tool: str) -> str:
-    """Write a name that a model made up: short and printable."""
+    """Return a name that a model made up, short and printable."""
     return "".join(char if char.isprintable() else "?" for char in str(tool)[:_MOST_NAME]) or "?"

@@ -1,4 +1,4 @@
-"""Take one call through the gate: reviewed, revised, approved by a person where one must be asked, and written down."""
+"""One call on its way through the gate: its reviews, its revisions, a person's approval, and its lines in the audit log."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ _log = logging.getLogger("ravi_otel")
 MOST_REVISIONS: Final = 3
 MOST_QUESTIONS: Final = 3
 MOST_ERROR: Final = 500
-"""How much of an error's text is compared, to notice that one comes again and again."""
+"""How many characters of an error's text are compared to find a repeated one."""
 
 MOST_REVIEWS: Final = 100
-"""How often one call is reviewed at most while others begin and end around it, or what is decided by changes."""
+"""How often one call is reviewed at most, when other calls or a new policy version make each review outdated."""
 
 _MOST_REASON: Final = 200
 _PROCESS: Final = uuid.uuid4().hex[:8]
@@ -59,11 +59,11 @@ _PROCESS: Final = uuid.uuid4().hex[:8]
 GatePhase = Literal["supervisor", "human_approval", "execution", "finalize"]
 
 FINAL_ANSWER: Final = "(final answer)"
-"""Stands where a tool's name does when an answer is judged; no tool can be called so."""
+"""The name under which a final answer is judged like a tool; no tool can have it."""
 
 
 class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and means no error
-    """End the way through the gate: `stop_reason` for programs, the message for the model."""
+    """A refusal inside the gate: `stop_reason` for programs, the message for the model."""
 
     def __init__(self, stop_reason: str, message: str, *, ends_run: bool = False) -> None:
         super().__init__(message)
@@ -71,13 +71,13 @@ class Refused(Exception):  # noqa: N818 - it travels inside the gate only, and m
         self.ends_run = ends_run
 
     def verdict(self) -> GateVerdict:
-        """Return it as whoever asked the gate is told."""
+        """Return the refusal as a verdict."""
         return GateVerdict(allowed=False, reason=str(self), stop_reason=self.stop_reason, ends_run=self.ends_run)
 
 
 @dataclass(frozen=True, slots=True)
 class GrantedApproval:
-    """One yes of a person: for the arguments of this fingerprint, until it expires; `until_ns` is that by the monotonic clock."""
+    """A person's approval of the arguments with this fingerprint, until it expires; `until_ns` is that on the monotonic clock."""
 
     request: ApprovalRequest
     answer: ApprovalAnswer
@@ -87,10 +87,10 @@ class GrantedApproval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCall:
-    """What became of one call at the gate: `proposed`, `approved` and `effective` arguments stay apart.
+    """The record of one call at the gate, with its `proposed`, `approved` and `effective` arguments.
 
-    `proposed` is None of arguments that could not be read, `approved` of what no person approved, `effective` of what did not run.
-    `decisions` are the supervisor's, the first one first; `answer` is the last one a person gave.
+    `proposed` is None if the arguments could not be read, `approved` if no person approved the call, `effective` if it did not run.
+    `decisions` are the supervisor's, the first one first; `answer` is the last one of a person.
     """
 
     op_id: str
@@ -110,7 +110,7 @@ class GateCall:
     def row(self, step: int) -> dict[str, Any]:
         """Return the trace row: `step, tool, args_hash, supervisor_decision, executed_from, ok[, human_approved, stop_reason, risk_score]`.
 
-        `supervisor_decision` is the gravest of its decisions: block, escalate, revise, approve.
+        `supervisor_decision` is the most severe of its decisions: block before escalate, revise and approve.
         """
         arguments = self.effective if self.effective is not None else self.proposed
         row: dict[str, Any] = {
@@ -139,7 +139,7 @@ def _gravest(decisions: tuple[Decision, ...]) -> str | None:
 
 
 def error_place(error: BaseException) -> str:
-    """Say of an error of the program's where it was raised: its text, and the lines around, may hold what is nobody else's."""
+    """Return the type of a program's error and where it was raised, without its text, which may contain secrets."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" at {Path(last[0].filename).name}:{last[0].lineno}" if last else ""
     return f"{type(error).__name__}{at}"
@@ -147,7 +147,7 @@ def error_place(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class PendingCall:
-    """One call on its way; `arguments` are what would run now, and nobody else ever holds them."""
+    """One call on its way through the gate; `arguments` are what would run now, and others only get copies of them."""
 
     terms: GateTerms
     op_id: str
@@ -165,19 +165,19 @@ class PendingCall:
     approval: GrantedApproval | None = None
     answers: list[tuple[ApprovalRequest, ApprovalAnswer]] = field(default_factory=list[tuple[ApprovalRequest, ApprovalAnswer]])
     spent: set[str] = field(default_factory=set[str])
-    """The requests whose approval is of no use any more, whatever becomes of the call."""
+    """Ids of requests whose approval can no longer be used, whatever becomes of the call."""
     edit_flaw: str | None = None
-    """Why what a person put in the place of the asked arguments does not fit."""
+    """Why a person's edit of the arguments does not fit."""
     phase: GatePhase = "supervisor"
     begun: bool = False
     admitted: bool = False
     human_approved: bool | None = None
     stop_reason: str | None = None
     program_values: ProgramValues | None = None
-    """Of a program's own call what it gave that JSON does not have: it is given to the function as it was."""
+    """For a program's own call, its argument values that JSON cannot represent: the function gets them unchanged."""
 
     def values(self) -> dict[str, Any]:
-        """Make what the function is called with: what was given and stands for what was let through stays what it was."""
+        """Return the arguments for the function; a value of the program's own is passed unchanged if it was let through unchanged."""
         if self.signature is None or self.arguments.exact:
             return self.arguments.copy()
         made = self.signature.values(self.arguments.plain)
@@ -188,13 +188,13 @@ class PendingCall:
 
     @property
     def action(self) -> Action:
-        """Return what would be done now as a supervisor is asked about it, in a copy."""
+        """Return a copy of the call as the action that a supervisor reviews."""
         if self.tool == FINAL_ANSWER:
             return {"kind": "final", "answer": self.arguments.plain["answer"]}
         return {"kind": "tool", "name": self.tool, "args": self.arguments.copy()}
 
     def read(self) -> None:
-        """Read its arguments by its tool's signature; what the supervisor fills in may be absent."""
+        """Read the arguments by the tool's signature; those that the supervisor fills in may be missing."""
         signature = cast("ToolSignature", self.signature)
         if is_being_read(signature):
             raise Refused("supervisor_block:called_in_reading", "Its own arguments, or its result, are read by calling it.")
@@ -208,7 +208,7 @@ class PendingCall:
             self.note("proposed", self.arguments.copy())
 
     def admit(self, arguments: Mapping[str, Any]) -> None:
-        """Raise Refused unless what is about to run is what was let through, by an approval that holds still."""
+        """Raise Refused unless the arguments are those that were let through, and their approval is still valid."""
         self.phase = "execution"
         if self.signature is None or not self._is_unchanged(self.signature, arguments):
             raise Refused("supervisor_block:arguments_changed", "Its arguments were changed after they were judged.")
@@ -217,7 +217,7 @@ class PendingCall:
 
     def _is_unchanged(self, signature: ToolSignature, arguments: Mapping[str, Any]) -> bool:
         judged = self.arguments
-        with contextlib.suppress(NotPlainError):  # what is made of an argument, such as a date, is none that JSON has
+        with contextlib.suppress(NotPlainError):  # a converted argument, such as a date, has no JSON form
             if encode_canonical(plain(arguments)) == judged.canonical:
                 return True
         try:
@@ -236,18 +236,18 @@ class PendingCall:
             raise self.loop_refusal(found)
 
     def loop_refusal(self, found: str) -> Refused:
-        """Return the refusal of an agent that goes round in circles, which ends its run."""
+        """Return the refusal of a loop, which ends the agent's run."""
         return Refused(found, f"{self.tool} was called in a loop ({found.partition(':')[2]}).", ends_run=True)
 
     def refused(self, refused: Refused) -> GateVerdict:
-        """Note why it does not run, and return that as a verdict."""
+        """Record why the call does not run, and return the verdict."""
         self.stop_reason = refused.stop_reason
         return refused.verdict()
 
-    # -- what is written down ------------------------------------------------------------------------------------------------
+    # -- the audit log ---------------------------------------------------------------------------------------------------
 
     def note(self, what: str, arguments: Mapping[str, Any] | str | None, **facts: Any) -> None:
-        """Write one line of the audit log, which there is; StopRun where that cannot be done."""
+        """Write one line of the audit log, which must be set; raise StopRun if that fails."""
         who = self.facts
         try:
             refuse_awaitable(
@@ -257,19 +257,19 @@ class PendingCall:
                 ),
             )
         except Exception as error:
-            said = f": {error}" if isinstance(error, RaviError) else "."  # ours says the way out; a stranger's may say what is secret
+            said = f": {error}" if isinstance(error, RaviError) else "."  # our own errors say what to do; others may contain secrets
             why = (
                 f"{checks.show(self.tool)} could not be written down as {what} ({type(error).__name__}), and nothing more is executed{said}"
             )
             raise StopRun("supervisor_block:audit_failed", why, tool=self.tool, phase=self.phase) from error
 
-    # -- the way to where it may run ----------------------------------------------------------------------------------
+    # -- from the first review to the beginning -----------------------------------------------------------------------
 
     def let_through(self) -> Flow[Decision]:
-        """Note that the call begins; raise Refused for one that must not run.
+        """Review the call until it may run, and record that it begins; raise Refused if it must not run.
 
-        It is reviewed until the supervisor is content with it, revised in between, and a person is asked about exactly its arguments where
-        the supervisor says so. What it was judged by must be so still when it begins.
+        It is reviewed again after each revision, and after a person was asked about exactly its arguments because the supervisor
+        escalated it. It is also reviewed again if the state or the policy version changed before it began.
         """
         keeper, terms = self.history.keeper, self.terms
         revisions = 0
@@ -311,7 +311,7 @@ class PendingCall:
         raise Refused("supervisor_block:state_kept_changing", "What it was judged by changed during each of its reviews; ask again.")
 
     def _begin(self, before: Snapshot, *, asked: bool) -> bool:
-        """Let it through if nothing that the decision was made by has changed since."""
+        """Record that the call begins, unless the state or the policy version changed since the review; return whether it begins."""
 
         def still() -> bool:
             if (self.terms.policy_version or self.terms.version()) != before.policy_version:
@@ -329,7 +329,7 @@ class PendingCall:
     # -- a review --------------------------------------------------------------------------------------------------------
 
     def _reviewed(self, reads: ReviewReads | None) -> Flow[Decision]:
-        """Ask the supervisor, who gets copies; an error of its own lets nothing through."""
+        """Return the supervisor's decision, made on copies; an error of the supervisor refuses the call."""
         if reads is None or self.terms.supervisor is None:
             decision = Decision(DecisionKind.APPROVE, "no_supervisor")
         else:
@@ -349,7 +349,7 @@ class PendingCall:
         return decision
 
     def _revise(self, decision: Decision) -> None:
-        """Put the revised arguments in the place of the asked ones, held to the signature in full."""
+        """Replace the arguments with the revised ones, which must satisfy the signature in full."""
         revised: object = decision.revised_action
         if not isinstance(revised, Mapping):
             raise Refused("supervisor_block:invalid_revision", "The supervisor revised it to nothing that could be read.")
@@ -366,7 +366,7 @@ class PendingCall:
         self.executed_from, self.human_approved = "supervisor_revised", None
 
     def _read_whole(self, arguments: object) -> Arguments:
-        """Hold arguments to the signature, nothing missing."""
+        """Return arguments read by the full signature; raise Refused if they do not fit."""
         if self.signature is None:
             raise Refused(f"tool_missing:{self.tool}", f"There is no tool {checks.show(self.tool)}.")
         try:
@@ -377,23 +377,23 @@ class PendingCall:
     # -- a person --------------------------------------------------------------------------------------------------------
 
     def _is_approved(self, policy_version: str) -> bool:
-        """Whether a person approved just this, by this policy version, and the approval is still valid."""
+        """Whether a person approved exactly this call under this policy version, and the approval is still valid."""
         approval = self.approval
         if approval is None or approval.fingerprint != self._fingerprint(policy_version):
             return False
         return not self._has_lapsed(approval)
 
     def _refuse_late(self, policy_version: str) -> None:
-        """Take an approval that expired before it was used for a rejection."""
+        """Raise Refused if this call was approved, but the approval expired before it was used."""
         approval = self.approval
         if approval is not None and approval.fingerprint == self._fingerprint(policy_version):
             self.phase, self.human_approved = "human_approval", False
             raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
     def _ask(self, decision: Decision, policy_version: str) -> Flow[None]:
-        """Ask a person about exactly these arguments; raise Refused unless the answer is yes.
+        """Ask a person about exactly these arguments; raise Refused unless they approve.
 
-        An edit that does not fit approves nothing and is spent: the call goes round, and the person is asked again and told why.
+        An edit that does not fit approves nothing: the call is reviewed again, and the person is asked again with the reason.
         """
         self.phase = "human_approval"
         approver = self.terms.approver
@@ -438,7 +438,7 @@ class PendingCall:
         self.approval, self.human_approved = GrantedApproval(request, answer, self._fingerprint(policy_version), until_ns), True
 
     def _ask_approver(self, ask: Callable[[], Coloured[Any]], longest_s: float | None) -> Flow[Any]:
-        """Ask the approver; an error of its own is the cause of a refusal."""
+        """Return the approver's answer; raise ToolDeniedError from an error of the approver."""
         try:
             return (yield call_program("Approver.ask", ask, blocks=True, ends=True, longest_s=longest_s))
         except GivenUp:
@@ -456,7 +456,7 @@ class PendingCall:
             raise ToolDeniedError(said, tool=self.tool, reason=why, stop_reason=self.stop_reason) from error
 
     def _request(self, decision: Decision, policy_version: str) -> ApprovalRequest:
-        """Make the question about a call, with the arguments as they are now, frozen."""
+        """Return the approval request for the call, with a copy of its current arguments."""
         now = self.scope.engine.clock.time()
         edit_flaw = "" if self.edit_flaw is None else f" (the edit before did not fit: {self.edit_flaw})"
         who = self.facts
@@ -483,14 +483,14 @@ class PendingCall:
         )
 
     def _schema(self) -> dict[str, Any] | None:
-        """Return the JSON schema of the arguments, for the form in which they are edited; None where they have none."""
+        """Return the JSON schema of the arguments, for the form that edits them; None if they have none."""
         try:
             return None if self.signature is None else self.signature.json_schema()
         except Exception:  # noqa: BLE001 - a lock or a connection in it; whatever a copy of the program's own raises
             return None
 
     def _read_answer(self, said: object, request: ApprovalRequest, until_ns: int | None) -> ApprovalAnswer:
-        """Accept what a person answered: only a real yes that came in time is one. Notes an edit that is no JSON object as a edit_flaw."""
+        """Return the answer with checked fields: only `approved=True` in time approves. Sets `edit_flaw` for an edit that is no object."""
         if not isinstance(said, ApprovalAnswer):
             raise ConfigurationError(f"Approver.ask() gave {checks.show(said)}; it must give an ApprovalAnswer. Nothing was executed.")
         self.edit_flaw = None
@@ -509,7 +509,7 @@ class PendingCall:
         return ApprovalAnswer(approved=True, comment=comment, who=who, arguments=edited, expires_at=said.expires_at, identity=identity)
 
     def _edited(self, answer: ApprovalAnswer) -> Arguments | None:
-        """Return what a person put in the place of the asked arguments, None for nothing; notes why it does not fit."""
+        """Return a person's edited arguments, None without an edit; set `edit_flaw` if they do not fit."""
         if answer.arguments is None:
             return None
         try:
@@ -519,7 +519,7 @@ class PendingCall:
         return None
 
     def _note_answer(self, edited: Arguments | None, *, permitted: bool) -> None:
-        """Write down what was approved, and beside it what was shown."""
+        """Write the answer into the audit log: the arguments that were shown, and those that were approved."""
         if self.terms.audit is None:
             return
         request, answer = self.answers[-1]
@@ -534,7 +534,7 @@ class PendingCall:
         self.note("approved", approved, **facts)
 
     def _not_approved(self, decision: Decision, answer: ApprovalAnswer) -> Refused:
-        """Tell listeners that it was not approved, and return why: only where somebody said no, or let it expire, is it a person's no."""
+        """Emit the review and return the refusal: "human_rejected" only if a person said no or let the request expire."""
         if answer.who is None and answer.comment == NO_TERMINAL:
             reason, why = "no_approver", f"A person must approve it ({decision.reason}), and nobody could be asked: {answer.comment}."
         elif answer.who is None and answer.comment == CHANGED:
@@ -546,10 +546,10 @@ class PendingCall:
         return Refused(reason if reason == "human_rejected" else f"supervisor_block:{reason}", why)
 
     def _fingerprint(self, policy_version: str) -> str:
-        """Return what an approval of a call as it is now is bound to."""
+        """Return the fingerprint that binds an approval to the call as it is now."""
         return fingerprint(self.tool, self.arguments.plain, self._approval_scope(), policy_version)
 
-    # -- what is told ----------------------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------------
 
     def _emit_review(self, decision: Decision, *, final: bool = False) -> None:
         content = STATE.options.content and not is_redacting()
@@ -572,31 +572,31 @@ class PendingCall:
     # -- an approval -----------------------------------------------------------------------------------------------------
 
     def _refuse_expired(self, approval: GrantedApproval) -> None:
-        """Refuse what was let through by an approval that has expired since."""
+        """Raise Refused if the approval that let the call through has expired since."""
         if self.decisions[-1].kind is DecisionKind.ESCALATE and self._has_lapsed(approval):
             self.phase, self.human_approved = "human_approval", False
             raise Refused("human_rejected", "A person approved it, and the approval expired before it was used.")
 
     def _has_lapsed(self, approval: GrantedApproval) -> bool:
-        """Whether an approval has expired: by its request, by what it was given to first, or by the time since it was asked for."""
+        """Whether an approval has expired: by its request, by the earlier request that it answered, or by the monotonic clock."""
         clock, given_until = self.scope.engine.clock, approval.answer.expires_at
         return _has_passed(clock, approval.request.expires_at, approval.until_ns) or (
             given_until is not None and clock.time() >= given_until
         )
 
     def _approval_scope(self) -> str:
-        """Say for whom an approval counts: the agent in its run, and outside any run nobody but this process."""
+        """Return for whom an approval counts: the agent in its run, or this process outside any run."""
         run_id = self.facts.run_id
         return canonical([f"outside any run, process {os.getpid()} {_PROCESS}" if run_id is None else run_id, self.facts.agent_name])
 
     def _bad_arguments(self, bad: BadArguments) -> Refused:
-        """Say to a model what is wrong with its arguments."""
+        """Return the refusal that tells a model what is wrong with its arguments."""
         return Refused(f"tool_bad_args:{self.tool}", f"{bad.spelling}: {bad.message}")
 
     # -- how it ended ----------------------------------------------------------------------------------------------------
 
     def end(self, outcome: ToolOutcome) -> Flow[None]:
-        """Note how its execution ended, or that it was refused on the way; raise StopRun where that cannot be written down."""
+        """Record how the execution ended, or that the call was refused on the way; raise StopRun if the audit log fails."""
         self.stop_reason = self.stop_reason or outcome.verdict.stop_reason
         if outcome.status == "error" and outcome.error is not None and self.stop_reason is None:
             self.stop_reason = f"tool_error:{self.tool}"
@@ -605,10 +605,10 @@ class PendingCall:
         yield from self.conclude(outcome.status, outcome.result)
 
     def abandon(self, error: BaseException) -> Flow[None]:
-        """End what was judged when `error` was raised, which nothing raised here stands in for: nothing ran."""
+        """Record that `error` ended the call before it ran; a failing audit log does not replace `error`."""
         self.stop_reason = self.stop_reason or "supervisor_block:not_decided"
-        with contextlib.suppress(StopRun):  # that its end cannot be written down
-            if isinstance(error, GeneratorExit):  # nobody goes on with this flow
+        with contextlib.suppress(StopRun):  # the audit log failed
+            if isinstance(error, GeneratorExit):  # the generator is being closed, and must not yield
                 self._note_end("refused", None)
                 if self.terms.audit is not None:
                     self._write_end("refused")
@@ -616,7 +616,7 @@ class PendingCall:
                 yield from self.conclude("refused", None)
 
     def conclude(self, status: str, result: Any) -> Flow[None]:
-        """Tell everybody how it ended, each whatever becomes of the others; raise StopRun where it cannot be written down."""
+        """Report the end to the state, the approver and the audit log, even if one fails; raise StopRun if the audit log does."""
         self._note_end(status, result)
         approver = self.terms.approver
         for request, answer in self.answers if approver is not None else ():
@@ -625,7 +625,7 @@ class PendingCall:
             ended = self._became(request, status)
             try:
                 yield call_program("Approver.executed", partial(cast("Approver", approver).executed, request, ended))
-            except Exception as error:  # noqa: BLE001 - it has ended, and whoever asked for it must hear how
+            except Exception as error:  # noqa: BLE001 - the call has ended, and its caller must learn how
                 swallow("gate.executed", error)
         if self.terms.audit is not None:
             self._write_end(status)
@@ -639,20 +639,20 @@ class PendingCall:
             read_only = self.tool in self.terms.read_only
             try:
                 self.history.keeper.end(self.tool, self.arguments.copy(), status, result, read_only=read_only)
-            except Exception as error:  # noqa: BLE001 - it ran, and its result is the caller's: what comes next is refused instead
+            except Exception as error:  # noqa: BLE001 - the call ran, and its caller gets the result; later calls are refused instead
                 said = "ravi-otel: the state failed at the end of %s (%s): the gate lets nothing more through"
                 _log.error(said, checks.show(self.tool), error_place(error))
         self.history.judged.append(self._record(ran=self.begun and status != "refused", ok=status == "ok"))
 
     def _became(self, request: ApprovalRequest, status: str) -> str:
-        """Say what became of one approval when the call ended with `status`: see `Approver.executed`."""
+        """Return what became of one approval when the call ended with `status`: see `Approver.executed`."""
         if status == "refused" or not (self.begun or self.tool == FINAL_ANSWER):
             return "spent" if request.id in self.spent else "refused"
         used = self.human_approved is True and self.approval is not None and self.approval.request is request
         return status if used else "spent"
 
     def _record(self, *, ran: bool, ok: bool) -> GateCall:
-        """Return what became of it, for whoever reads it later."""
+        """Return the record of the call."""
         answer = self.answers[-1][1] if self.answers else None
         approved = None
         if self.approval is not None:
@@ -675,7 +675,7 @@ class PendingCall:
 
 
 def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
-    """Whether `read` is what was judged, but for the order in which the items of sets are written; it was read from `held`."""
+    """Whether `read`, the JSON form of `held`, is what was judged, except for the order of items that come from sets."""
     kind = cast("Any", type(held))
     shape = cast("Any", type(read)) if isinstance(judged, type(read)) else None
     if kind in (set, frozenset) and shape is list:
@@ -689,7 +689,7 @@ def _is_same_but_for_sets(read: Any, judged: Any, held: Any) -> bool:
 
 
 def read_decision(said: object) -> Decision:
-    """Accept what a supervisor answered; what is no decision lets nothing through."""
+    """Return a supervisor's decision with checked fields; raise Refused for anything else."""
     if not isinstance(said, Decision):
         raise Refused("supervisor_block:invalid_decision", f"The supervisor gave {type(said).__name__}, which is no Decision.")
     try:
@@ -711,12 +711,12 @@ def _score(value: object) -> float | None:
 
 
 def _has_passed(clock: Clock, expires_at: float | None, until_ns: int | None) -> bool:
-    """Whether either time has come; `until_ns` is of the clock that nobody sets back."""
+    """Whether either time has passed; `until_ns` is on the monotonic clock."""
     return (expires_at is not None and clock.time() >= expires_at) or (until_ns is not None and clock.monotonic_ns() >= until_ns)
 
 
 def short_text(text: object) -> str:
-    """Bound a reason that a supervisor or a person wrote: short, printable, on one line."""
+    """Return a reason that a supervisor or a person wrote as one short, printable line."""
     known = text if isinstance(text, str) else type(text).__name__
     if type(known) is str and len(known) <= _MOST_REASON and known.isprintable():
         return known.strip() or "no_reason"

@@ -1,4 +1,4 @@
-"""Ask a person: by a queue that is answered from elsewhere, at the terminal, or by a function of the program."""
+"""Approvers that ask a person through a queue, at the terminal, or with a function of the program."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ _YES: Final = frozenset({"y", "yes"})
 _NO: Final = frozenset({"n", "no"})
 _EDIT: Final = frozenset({"e", "edit"})
 _asked_terminals: dict[tuple[int, str], object] = {}
-"""Terminals at which a question of a process stands: two at once would read each other's answers."""
+"""Terminals with an open question of a process: two at once would read each other's answers."""
 
 
-class _HungUp(Exception):  # noqa: N818 - a state, told by one function of ours to the next
-    """Say that nobody is at the terminal any more."""
+class _HungUp(Exception):  # noqa: N818 - a state, passed from one function of ours to the next
+    """A terminal that is closed or has nobody at it."""
 
 
 class TerminalApprover:
-    """Ask on the controlling terminal, whatever the program's own input and output are; `device` names another one.
+    """An approver at the controlling terminal, whatever the program's own input and output are; `device` names another terminal.
 
-    Shows exactly the frozen arguments, as JSON with every character but plain ASCII escaped, so that different arguments never look alike;
-    takes yes, no, or an edit, which is shown and asked about again. What was typed before the question is thrown away. One question at a
-    time: others of the process wait for their turn. `who` is the login of the process's user.
+    It shows exactly the frozen arguments, as JSON with every character but plain ASCII escaped, so that different arguments never look
+    alike. It accepts yes, no, or an edit, which is shown and asked about again; input from before the question is discarded. It asks one
+    question at a time: other questions of the process wait. `who` is the login of the process's user.
     """
 
     def __init__(self, device: str = _TERMINAL) -> None:
@@ -90,15 +90,15 @@ class TerminalApprover:
         return f"<TerminalApprover {self._device!r}>"
 
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
-        """Ask, and wait for the answer; where an event loop runs, await what this gives.
+        """Ask, and return the answer; where an event loop runs, await the result.
 
-        Not approved with "no_terminal" where there is none or it is hung up, with "expired" past `expires_at`. Raises what ends the scope:
-        cancelled, closed, or its time is up.
+        The comment of a refusal is "no_terminal" if there is no terminal or it is hung up, and "expired" past `expires_at`. Raises what ends
+        the scope: its cancellation, its end, or its deadline.
         """
         return run_or_await(partial(self._asking, request))
 
     def executed(self, request: ApprovalRequest, status: str) -> None:
-        """Do nothing about how it ended: a terminal has no use for it."""
+        """Do nothing: a terminal has no use for how the call ended."""
 
     def _asking(self, request: ApprovalRequest) -> Flow[ApprovalAnswer]:
         arguments: JsonObject = read_arguments(freeze(request.arguments))
@@ -116,7 +116,7 @@ class TerminalApprover:
 
 
 class _Prompt:
-    """One question at a terminal, which writes lines, and reads them without keeping the thread or the event loop."""
+    """One question at a terminal, which writes and reads lines without blocking the event loop."""
 
     def __init__(self, opened: int, request: ApprovalRequest, backoff: Backoff) -> None:
         self._opened = opened
@@ -125,7 +125,7 @@ class _Prompt:
         self._typed = b""
 
     def write(self, *lines: str, end: str = "\n") -> None:
-        """Write lines, of ASCII alone."""
+        """Write lines, in ASCII only."""
         left = memoryview(("\n".join(lines) + end).encode("ascii", "backslashreplace"))
         try:
             while left:
@@ -188,7 +188,7 @@ def _ask_until_answered(at: _Prompt, request: ApprovalRequest, asked: JsonObject
 
 
 def _ask_for_edits(at: _Prompt, arguments: JsonObject) -> Flow[JsonObject]:
-    """Take changes, one a line; what cannot be read changes nothing, and is said."""
+    """Return the edited arguments, from one change a line; report a line that cannot be read."""
     at.write(_EDITING)
     while True:
         line = yield from at.read_line("> ")
@@ -204,7 +204,7 @@ def _ask_for_edits(at: _Prompt, arguments: JsonObject) -> Flow[JsonObject]:
 
 
 def _describe_request(request: ApprovalRequest) -> list[str]:
-    """Say who asks for what, and why; names are told as they can be seen, and bind nothing."""
+    """Return the lines that say which agent asks for which tool, and why."""
     by = f", agent {escape(request.agent_name)}" if request.agent_name else ""
     risk = "" if request.risk_score is None else f"  risk {request.risk_score:g}"
     head = f"A call of {escape(request.tool)} needs your approval{by} ({escape(request.reason)}){risk}"
@@ -224,7 +224,7 @@ def _raise_if_expired(request: ApprovalRequest, at: _Prompt | None = None) -> No
 
 
 def _take_turn(device: str, until: contextlib.ExitStack) -> bool:
-    """Take the turn at a terminal, until it is left; False while another question stands there. Atomic, and waits for nothing."""
+    """Reserve a terminal until `until` closes; return False while another question is open there. Atomic, without waiting."""
     key, mine = (os.getpid(), device), object()
     if _asked_terminals.setdefault(key, mine) is not mine:
         return False
@@ -242,7 +242,7 @@ def _is_in_foreground(opened: int) -> bool:
 
 @contextmanager
 def _open_terminal(device: str) -> Generator[int, None, None]:
-    """Open the terminal, and throw away what was typed before it was asked."""
+    """Open the terminal, and discard what was typed before the question."""
     try:
         opened = os.open(device, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
@@ -262,13 +262,13 @@ Callback: TypeAlias = Callable[[ApprovalRequest], Coloured[ApprovalAnswer | bool
 
 
 class CallbackApprover:
-    """Ask `fn(request)`, which gives True, False or an ApprovalAnswer: at once, or to await.
+    """An approver that calls `fn(request)`, which returns True, False or an ApprovalAnswer, or an awaitable of one.
 
     A plain function runs where the call is made and should be quick; an `async def` may take its time, and is cancelled when the
-    request expires ("expired") or when something ends the run. `fn` gets a copy of the arguments: what it changes in there changes
-    nothing, an edit is `ApprovalAnswer(True, arguments=...)`. What it raises is raised by `ask()`, of which a gate makes a
-    ToolDeniedError with it as the cause; so is a ConfigurationError for any other answer, which a gate raises as it is: what merely looks
-    true is no approval. Nothing is executed then.
+    request expires ("expired") or when something ends the run. `fn` gets a copy of the arguments, and edits them with
+    `ApprovalAnswer(True, arguments=...)`. `ask()` raises what `fn` raises, which a gate turns into a ToolDeniedError with that as its
+    cause. For any other answer, even one that is truthy, it raises ConfigurationError, which a gate raises as it is. Nothing is executed
+    in either case.
     """
 
     def __init__(self, fn: Callback) -> None:
@@ -277,7 +277,7 @@ class CallbackApprover:
         self._fn = fn
 
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
-        """Call the function; the answer, or what is to be awaited where the function is asynchronous."""
+        """Call the function, and return its answer, or an awaitable of it if the function is asynchronous."""
         text = freeze(request.arguments)
         if _has_expired(request):
             return _EXPIRED_ANSWER
@@ -294,10 +294,10 @@ class CallbackApprover:
         return self._awaited(cast("Awaitable[object]", said), request)
 
     def executed(self, request: ApprovalRequest, status: str) -> None:
-        """Do nothing about how it ended: a function has no use for it."""
+        """Do nothing: a function has no use for how the call ended."""
 
     async def _awaited(self, said: Awaitable[object], request: ApprovalRequest) -> ApprovalAnswer:
-        """Await the function, as long as the request is valid and nothing ends the scope."""
+        """Await the function's answer until the request expires; raise what ends the scope."""
         scope, _ = STATE.locate()
         answered: list[object] = []
         failed: list[BaseException] = []
@@ -307,7 +307,7 @@ class CallbackApprover:
                 while not _has_expired(request):
                     raise_if_ended(scope)
                     await anyio.sleep(LONGEST_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
+            except Exception as error:  # noqa: BLE001 - raised again outside the task group, which would wrap it
                 failed.append(error)
             group.cancel_scope.cancel()
 
@@ -315,7 +315,7 @@ class CallbackApprover:
             group.start_soon(watch)
             try:
                 answered.append(await said)
-            except Exception as error:  # noqa: BLE001 - raised outside of the group, as it is
+            except Exception as error:  # noqa: BLE001 - raised again outside the task group, which would wrap it
                 failed.append(error)
             group.cancel_scope.cancel()
         if failed:
@@ -345,17 +345,17 @@ _LOOK_AT_LEAST_EVERY_S: Final = 1.0
 _STEP_RETRY_S: Final = 10.0
 _END_RETRY_S: Final = 2.0
 _WAIT_RETRY_S: Final = 300.0
-"""How long a person who has been asked is waited for while the queue cannot be looked into, as when its server is started again."""
+"""How long the wait for an answer continues while the queue cannot be read, as when its server restarts."""
 
 
 class ApprovalQueue:
-    """Ask by a queue that a person answers with `ravi-otel approvals`, or on the page of `ravi-otel ui`.
+    """An approver with a queue that a person answers with `ravi-otel approvals`, or on the page of `ravi-otel ui`.
 
     `path` is a file, or a Redis that many machines reach, such as "redis://HOST:6379/0"; None is RAVI_APPROVALS, else `approvals.db` in
-    RAVI_STORE, else in `.ravi` of the working directory. A file is made with mode 0600 and refused when others may use it. `clock` gives
+    RAVI_STORE, else in `.ravi` of the working directory. A file is made with mode 0600 and refused when others may use it. `clock` returns
     UTC epoch seconds, and is there for tests.
 
-    Safe in threads, processes and forks: nothing is kept open, locked or in a transaction while it waits. An approval is given to one
+    Safe in threads, processes and forks: nothing stays open, locked or in a transaction during the wait. An approval is issued to one
     caller, once. See docs/approvals.md for what survives which crash.
     """
 
@@ -376,18 +376,18 @@ class ApprovalQueue:
         return f"<ApprovalQueue {self._store.shown!r}>"
 
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
-        """Find the request, or put it into the queue, and wait for the answer; where an event loop runs, await what this gives.
+        """Return the answer to the request, which is added to the queue if it is new; where an event loop runs, await the result.
 
-        The answer is "expired" past `expires_at`, "arguments_changed" when they were changed meanwhile, and "already_answered" when this
-        very request (its id and fingerprint) has taken an approval before. Raises what ends the scope: cancelled, closed, or its time is
-        up; the request stays in the queue then. Raises QueueError when the queue cannot be used.
+        The answer is "expired" past `expires_at`, "arguments_changed" if they were changed meanwhile, and "already_answered" if this very
+        request (its id and fingerprint) has taken an approval before. Raises what ends the scope: its cancellation, its end, or its
+        deadline; the request then stays in the queue. Raises QueueError when the queue cannot be used.
         """
         return run_or_await(partial(self._asking, request))
 
     def executed(self, request: ApprovalRequest, status: str) -> Coloured[None]:
-        """Write down how it ended; one that never ran ("refused") is approved still, as long as it has not expired and nobody rejects it.
+        """Record how the call ended; if it never ran ("refused"), its approval can be used until it expires or is rejected.
 
-        Never raises: the call is over. What could not be written stays "taken", which gives out nothing.
+        Never raises, as the call is over. If this cannot be written, the approval stays "taken", and nothing can use it.
         """
         if isinstance(self.path, Path):
             self._end(request, status)
@@ -419,7 +419,7 @@ class ApprovalQueue:
                     return refused
 
     def _until_answered(self, waited: StoredRequest, request: ApprovalRequest, backoff: Backoff) -> Flow[ApprovalAnswer | None]:
-        """Wait until somebody answers; return a refusal, or None when there may be an approval to be taken."""
+        """Wait until somebody answers; return a refusal, or None if there may be an approval to take."""
         mark, looked = (yield from self._mark()), time.monotonic()
         told = looked
         while True:
@@ -445,7 +445,7 @@ class ApprovalQueue:
         return self._store.step(self._store.changed)
 
     def _retry_step(self, backoff: Backoff, act: Callable[[], T], longest_s: float = _STEP_RETRY_S) -> Flow[T]:
-        """Do a step of the queue as soon as it can be done."""
+        """Run an operation of the queue as soon as it is possible."""
         until = time.monotonic() + longest_s
         while True:
             try:

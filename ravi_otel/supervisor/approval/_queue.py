@@ -1,7 +1,7 @@
-"""Ask by a queue of requests, in one SQLite file or in a Redis, which survives a restart and is answered from elsewhere.
+"""A queue of approval requests in a SQLite file or in Redis, which survives restarts and is answered from other processes.
 
-Each step of a store is one short transaction, on a connection of its own, and holds nothing afterwards. Anybody may have forged a row who
-can write the store, so every row is checked where it is read.
+Each operation of a store is one short transaction on a connection of its own. Anybody who can write to the store may have forged a row, so
+every row is verified when it is read.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def is_queue_url(named: str) -> bool:
-    """Whether it names a server, and no file."""
+    """Whether it is the URL of a server, and not a path."""
     return _URL.match(named) is not None
 
 
 def read_queue_place(named: str | Path) -> str | Path:
-    """Return a URL as it is, and of a path the whole of it; raise OSError or RuntimeError for a home of nobody."""
+    """Return a URL as it is, and a path as an absolute one; raise OSError or RuntimeError for an unknown home directory."""
     if isinstance(named, str) and is_queue_url(named):
         return named
     return Path(named).expanduser().absolute()
@@ -69,7 +69,7 @@ def queue_place(environ: Mapping[str, str] = os.environ) -> str | Path:
         if named:
             return read_queue_place(named)
         return (Path(store).expanduser().absolute() if store else Path.cwd() / ".ravi") / _FILE_NAME
-    except (RuntimeError, OSError) as error:  # a home of nobody, or a working directory that was deleted
+    except (RuntimeError, OSError) as error:  # an unknown home directory, or a working directory that was deleted
         what = f"{QUEUE_VARIABLE}={checks.show(named)}" if named else "the queue of approvals"
         raise ConfigurationError(
             f"{what} cannot be placed: {error}. Set {QUEUE_VARIABLE} to a file in a directory you can write."
@@ -77,7 +77,7 @@ def queue_place(environ: Mapping[str, str] = os.environ) -> str | Path:
 
 
 RequestState = Literal["pending", "approved", "rejected", "expired", "taken"]
-"""How far a request is: `taken` is an approval that was given out, for one execution."""
+"""The states of a request: `taken` is an approval that was issued, for one execution."""
 
 ASKED_COLUMNS: Final = (
     "id",
@@ -119,10 +119,10 @@ ANSWERED_COLUMNS: Final = (
 )
 ALL_COLUMNS: Final = (*ASKED_COLUMNS, *ANSWERED_COLUMNS)
 WAITS_EVERY_S: Final = 5.0
-"""How often a program that waits for an answer says so."""
+"""How often a program that waits for an answer renews `waiting_at`."""
 
 SILENT_S: Final = 30.0
-"""After how long without a word of it a program waits no more."""
+"""How old `waiting_at` is when its program counts as no longer waiting."""
 
 _STATES: Final = frozenset({"pending", "approved", "rejected", "expired", "taken"})
 _NUMBER_COLUMNS: Final = frozenset(
@@ -134,17 +134,17 @@ _NUMBER_COLUMNS: Final = frozenset(
 _NEEDED_COLUMNS: Final = frozenset({"id", "tool", "arguments", "fingerprint", "scope", "reason", "requested_at", "seal", "state"})
 _LONGEST: Final = 4_096
 _LONGEST_OF: Final[Mapping[str, int]] = dict.fromkeys(("arguments", "edited", "schema", "approvers"), MOST_SHOWN_CHARS)
-_MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, past which no calendar of Python's goes
+_MOST_TIME: Final = 253_402_300_799.0  # the end of the year 9999, the last that Python's calendar has
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRequest:
-    """A request as the queue keeps it.
+    """A request as the queue stores it.
 
-    `flaw` says why nobody may rely on it, None when all is as it was written. `arguments` of the request are then {} where they cannot be
-    read. `edited` is what a person put in their place. `who` is the name that was given, `login` the system's own for who gave it.
-    `identity` is how who gave it was verified (see `approvers`). `outcome` is how the call ended for which the approval was taken, None
-    where nobody said. `waiting_at` is when its program was last seen to wait for it.
+    `flaw` says why the row cannot be trusted, None if it is as it was written; the request's `arguments` are {} if they cannot be read.
+    `edited` are the arguments that a person put in their place. `who` is the name that was given with the answer, `login` the operating
+    system's name for who gave it, and `identity` how they were verified (see `approvers`). `outcome` is how the call ended that took the
+    approval, None if unknown. `waiting_at` is when its program last reported that it waits.
     """
 
     request: ApprovalRequest
@@ -166,7 +166,7 @@ class StoredRequest:
 
     @property
     def id(self) -> str:
-        """Return the id to answer it by."""
+        """Return the id by which it is answered."""
         return self.request.id
 
     def answer(self) -> ApprovalAnswer:
@@ -179,9 +179,9 @@ class StoredRequest:
         return ApprovalAnswer(approved, self.comment, self.who, self.edited, until, identity)
 
     def answered_by(self) -> str:
-        """Write who answered: the name that was given, and the system's own for who gave it where that is another.
+        """Return who answered: the name that was given, with the login if that is another one.
 
-        Who has a link is no user of this system: the login is only that of the page which took the answer.
+        The holder of a link is no user of this system: the login would be that of the page which took the answer.
         """
         if self.identity == LINK:
             return LINK_HOLDER
@@ -191,14 +191,14 @@ class StoredRequest:
         return who if login in ("", who) else f"{who} (login {login})"
 
     def abandoned_note(self, now: float) -> str:
-        """Say that its program waits no more for the answer, "" where it waits, or nobody can tell."""
+        """Return a note that the program no longer waits for the answer, "" if it waits or that is unknown."""
         if self.state != "pending" or self.waiting_at is None or now - self.waiting_at < SILENT_S:
             return ""
         since = format_time(self.waiting_at)
         return f"Its program does not wait any more, since {since}: an answer counts if it asks the same again in this run."
 
     def why_not_pending(self) -> str:
-        """Say why a request cannot be answered."""
+        """Return why the request cannot be answered."""
         name = f"request {readable(self.id, 64)}"
         if self.flaw is not None:
             return f"{name} cannot be answered, {self.flaw}: somebody wrote to the queue. Let its program ask again."
@@ -221,24 +221,24 @@ class StoredRequest:
 
 
 class QueueError(RaviError):
-    """Report a queue that cannot be used, or a request in it that cannot be answered any more."""
+    """A queue that cannot be used, or a request in it that can no longer be answered."""
 
 
 class NotAnApproverError(QueueError):
-    """Report an answer of somebody who may not decide about the request."""
+    """An answer of somebody who may not decide about the request."""
 
 
 EXPIRED: Final = ApprovalAnswer(approved=False, comment="expired")
 
 
 def seal_of(request: ApprovalRequest) -> str:
-    """Return the SHA-256 of what an approval is for: tool, exact arguments, fingerprint, scope, policy version, and who may give it."""
+    """Return the SHA-256 of what an approval is bound to: tool, exact arguments, fingerprint, scope, policy version and approvers."""
     exact = freeze(request.arguments)
     return _seal_of_parts(request.tool, exact, request.fingerprint, request.scope, request.policy_version, _write_approvers(request))
 
 
 def fingerprint_flaw(request: ApprovalRequest) -> str | None:
-    """Say what is wrong with a request whose fingerprint can be computed anew, None when nothing is."""
+    """Return why a request's fingerprint is wrong, None if it is right or cannot be computed."""
     if request.policy_version is None:
         return None
     if fingerprint(request.tool, request.arguments, request.scope, request.policy_version) != request.fingerprint:
@@ -247,7 +247,7 @@ def fingerprint_flaw(request: ApprovalRequest) -> str | None:
 
 
 def new_row(request: ApprovalRequest, row_id: str, seal: str) -> dict[str, Any]:
-    """Return what a new row has, by column."""
+    """Return the values of a new row, by column."""
     values = (
         row_id,
         request.tool,
@@ -274,13 +274,13 @@ def new_row(request: ApprovalRequest, row_id: str, seal: str) -> dict[str, Any]:
 
 
 def can_be_answered(stored: StoredRequest, shown: StoredRequest, answer: ApprovalAnswer, *, takes_back: bool) -> bool:
-    """Whether it can be answered so by who was shown `shown`; a rejection may take back an approval that nobody took."""
+    """Whether the request as it was `shown` can get this answer; a rejection can also revoke an approval that was not taken."""
     open_to = ("pending", "approved") if takes_back and not answer.approved else ("pending",)
     return stored.state in open_to and stored.flaw is None and stored.seal == shown.seal
 
 
 def answer_columns(stored: StoredRequest, answer: ApprovalAnswer, *, login: str, now: float) -> dict[str, Any]:
-    """Return what an answer changes in a row, by column; raise NotAnApproverError for one of somebody who may not decide."""
+    """Return the values that an answer changes, by column; raise NotAnApproverError if who answered may not decide."""
     answer = replace(answer, identity=answer.identity or login_identity(login))
     refused = answer_refusal(stored.request, answer)
     if refused is not None:
@@ -298,7 +298,7 @@ def answer_columns(stored: StoredRequest, answer: ApprovalAnswer, *, login: str,
 
 
 def read_row(row: Mapping[str, Any]) -> StoredRequest:
-    """Read a row by its columns; what has another type or size is left out, and is its flaw."""
+    """Return a row as a request; a value of the wrong type or size is left out, and is its flaw."""
     strange = [name for name in ALL_COLUMNS if not _is_valid(name, row.get(name))]
     known = {name: row.get(name) if name not in strange else None for name in ALL_COLUMNS}
     flaw = f"its {strange[0]} cannot be read" if strange else None
@@ -346,7 +346,7 @@ def read_row(row: Mapping[str, Any]) -> StoredRequest:
 
 
 def _forgery(request: ApprovalRequest, known: dict[str, Any]) -> str | None:
-    """Compute anew what the row was written with."""
+    """Return what was changed in a row since it was written, None if nothing was."""
     parts = (known["tool"], known["arguments"], known["fingerprint"], known["scope"], known["policy_version"])
     if _seal_of_parts(*parts, _write_approvers(request)) != known["seal"] or freeze(request.arguments) != known["arguments"]:
         return "what it asks for was changed after it was asked"
@@ -361,7 +361,7 @@ def _seal_of_parts(tool: str, arguments: str, fingerprint: str, scope: str, poli
 
 
 def _write_approvers(request: ApprovalRequest) -> str | None:
-    """Write who may decide a request, None where anybody may."""
+    """Return who may decide a request as text, None if anybody may."""
     if request.approvers is None and request.requester_may_approve:
         return None
     names = None if request.approvers is None else list(request.approvers)
@@ -369,7 +369,7 @@ def _write_approvers(request: ApprovalRequest) -> str | None:
 
 
 def _read_approvers(text: str | None) -> tuple[str, ...] | None:
-    """Read who may decide; of what cannot be read nobody may."""
+    """Return who may decide, None for anybody; nobody may if the text cannot be read."""
     if text is None:
         return None
     try:
@@ -380,7 +380,7 @@ def _read_approvers(text: str | None) -> tuple[str, ...] | None:
 
 
 def _write_schema(schema: JsonObject | None) -> str | None:
-    """Write a schema for the page's form; one that cannot be written, or is too long, is left out."""
+    """Return a schema as text for the page's form, None if it cannot be written or is too long."""
     try:
         return None if schema is None else freeze(schema)
     except RaviError:
@@ -397,12 +397,12 @@ def _read_object(text: str | None) -> tuple[JsonObject, str | None]:
 
 
 def _storable(text: str | None) -> str | None:
-    """Return what is only told as a text that any file can hold."""
+    """Return a descriptive text, cut and encoded so that any store accepts it."""
     return None if text is None else text[:_LONGEST].encode("utf-8", "replace").decode("utf-8")
 
 
 def is_time(value: object) -> bool:
-    """Whether it is a number that a time, or any number of a request, can be."""
+    """Whether it is a number in the range of times, and of the other numbers of a request."""
     return isinstance(value, (int, float)) and 0 <= value <= _MOST_TIME
 
 
@@ -417,12 +417,12 @@ def _is_valid(name: str, value: object) -> bool:
 
 
 def format_time(at: float | None) -> str:
-    """Write a time in UTC, `?` for none."""
+    """Return a time in UTC as text, `?` for none."""
     return "?" if at is None else time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(at))
 
 
 def who_may_decide(request: ApprovalRequest) -> str:
-    """Say who may approve a request, "" where anybody may."""
+    """Return who may approve a request, "" if anybody may."""
     names = "" if request.approvers is None else list_names(request.approvers)
     if request.requester_may_approve:
         return names
@@ -430,7 +430,7 @@ def who_may_decide(request: ApprovalRequest) -> str:
 
 
 def current_login() -> str:
-    """Name the user whose process this is, as the system knows them and no variable of the environment can say otherwise."""
+    """Return the name of this process's user from the operating system, whatever the environment's variables are."""
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:  # a user without a name, as in a container
@@ -459,7 +459,7 @@ _ADDED_COLUMNS: Final = (
     *("user_id TEXT", "approvers TEXT", "requester_may_approve INTEGER", "schema TEXT", "op_id TEXT"),
     *("identity TEXT", "waiting_at REAL"),
 )
-"""What a file of the former format lacks."""
+"""The columns that a file of the former format lacks."""
 
 _SELECT: Final = f"SELECT {', '.join(ALL_COLUMNS)} FROM requests"  # noqa: S608 - names of ours
 _INSERT: Final = f"INSERT INTO requests ({', '.join(ASKED_COLUMNS)}) VALUES ({', '.join('?' * len(ASKED_COLUMNS))})"  # noqa: S608 - names of ours
@@ -471,75 +471,75 @@ _BUSY_TIMEOUT_S: Final = 0.02
 RETRY_S: Final = 10.0
 _MOST_ALIKE: Final = 100
 WAY_OUT: Final = f"set {QUEUE_VARIABLE} to a file in a directory of your own"
-"""What to do about a file that cannot be used, where nobody named one but the environment."""
+"""The advice in errors about a file that only the environment named."""
 
 
-class QueueBusy(Exception):  # noqa: N818 - a state, told by one layer of ours to the next
-    """Say that another process is writing just now."""
+class QueueBusy(Exception):  # noqa: N818 - a state, passed from one layer of ours to the next
+    """A queue to which another process is writing just now."""
 
 
 class RequestStore(ABC):
-    """Where requests are kept; each method is one step, which raises QueueError, or QueueBusy while it cannot be done."""
+    """A store of requests; each method is one operation, which raises QueueError, or QueueBusy if it must be tried again."""
 
     shown: str
-    """Where it is, for people; no secret is in it."""
+    """Where it is, for people, without secrets."""
     pause_s: ClassVar[float] = 0.0
     """How long `retry` sleeps between two tries."""
 
     @abstractmethod
     def exists(self) -> bool:
-        """Whether there is a queue to look into."""
+        """Whether the queue exists."""
 
     @abstractmethod
     def enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
-        """Take the answer that is there for exactly this request, else find it in the queue or put it in."""
+        """Return an answer that exists for exactly this request, and take it; else return the request, added if it is new."""
 
     @abstractmethod
     def look(self, row_id: str) -> StoredRequest | None:
-        """Read one request, without writing; None when it is gone."""
+        """Return one request, without writing; None if it is gone."""
 
     @abstractmethod
     def wait(self, row_id: str) -> None:
-        """Note that its program waits for the answer still."""
+        """Record that the program still waits for the answer."""
 
     @abstractmethod
     def mark_refusal_read(self, row_id: str) -> None:
-        """Note that a refusal reached who waited for it."""
+        """Record that a rejection reached the program that waited for it."""
 
     @abstractmethod
     def end(self, request: ApprovalRequest, status: str) -> None:
-        """Note how the call ended that an approval was taken for; one that never ran is approved still."""
+        """Record how the call ended that took an approval; if it never ran, the approval can be taken again."""
 
     @abstractmethod
     def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str, takes_back: bool = True) -> StoredRequest:
-        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        """Record an answer to the request that was shown; raise QueueError if it was answered, has expired or was changed meanwhile."""
 
     @abstractmethod
     def find(self, wanted: str) -> StoredRequest:
-        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the one request whose id is `wanted` or begins so; raise ConfigurationError for none or several."""
 
     @abstractmethod
     def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
-        """List requests, the oldest first of those to be answered, else the newest first."""
+        """Return requests: pending ones oldest first, else all of them newest first."""
 
     @abstractmethod
     def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
-        """List what became of the same request before."""
+        """Return earlier requests for the same call."""
 
     @abstractmethod
     def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
-        """Delete what was over before so many seconds ago, and say how much."""
+        """Delete requests that were over that many seconds ago, and return their number."""
 
     @abstractmethod
     def erase(self, ids: Mapping[str, Sequence[str]], *, dry_run: bool = False) -> int:
-        """Delete what has one of these values in one of these columns, and say how much."""
+        """Delete requests with one of these values in one of these columns, and return their number."""
 
     @abstractmethod
     def changed(self) -> Sequence[object]:
-        """Return a mark that is another one when somebody has written."""
+        """Return a mark that changes with each write."""
 
     def retry(self, act: Callable[[], T], within_s: float = RETRY_S) -> T:
-        """Do a step as soon as it can be done, and keep the thread meanwhile; QueueError when it cannot for so long."""
+        """Run an operation as soon as it is possible, blocking the thread; raise QueueError after `within_s` seconds."""
         until = time.monotonic() + within_s
         while True:
             try:
@@ -551,18 +551,18 @@ class RequestStore(ABC):
 
     @abstractmethod
     def step(self, act: Callable[[], T]) -> Flow[T]:
-        """Do a step in a flow, which keeps no event loop."""
+        """Return an operation as a flow, which does not block an event loop."""
 
     @abstractmethod
     def locked(self) -> QueueError:
-        """Say why a step cannot be done."""
+        """Return the error for an operation that stays impossible."""
 
 
 class QueueFile(RequestStore):
     """The queue in one SQLite file. Every method is one transaction and raises QueueError, or QueueBusy while another one writes.
 
-    Who asks may `create` it; who only answers may not, and may as root answer what another user's program asks. `out` is what an error
-    says to do.
+    A program that asks may `create` the file. One that only answers may not; as root it may answer the requests of another user's program.
+    `out` is the advice in errors.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time, *, create: bool = True, out: str = WAY_OUT) -> None:
@@ -573,15 +573,15 @@ class QueueFile(RequestStore):
         self._out = out
 
     def exists(self) -> bool:
-        """Whether there is a queue to look into."""
+        """Whether the queue exists."""
         return self.path.exists()
 
-    # -- who asks -------------------------------------------------------------------------------------------------
+    # -- asking ---------------------------------------------------------------------------------------------------
 
     def enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
-        """Take the answer that is there for exactly this request, else find it in the queue or put it in.
+        """Return an answer that exists for exactly this request, and take it; else return the request, added if it is new.
 
-        An approval is taken by one caller only, and never again; a refusal is told once to whoever did not wait for it.
+        An approval is issued to one caller, once; a rejection is returned once to a program that did not wait for it.
         """
         now = self.clock()
         with self._transaction() as connection:
@@ -605,23 +605,23 @@ class QueueFile(RequestStore):
             return stored
 
     def look(self, row_id: str) -> StoredRequest | None:
-        """Read one request, without writing; None when it is gone."""
+        """Return one request, without writing; None if it is gone."""
         with self._connection() as connection:
             found = connection.execute(f"{_SELECT} WHERE id = ?", (row_id,)).fetchone()
         return None if found is None else _read_found(found)
 
     def wait(self, row_id: str) -> None:
-        """Note that its program waits for the answer still."""
+        """Record that the program still waits for the answer."""
         with self._transaction() as connection:
             connection.execute(_MARK_WAITING, (self.clock(), row_id))
 
     def mark_refusal_read(self, row_id: str) -> None:
-        """Note that a refusal reached who waited for it."""
+        """Record that a rejection reached the program that waited for it."""
         with self._transaction() as connection:
             connection.execute("UPDATE requests SET taken_at = ? WHERE id = ? AND state = 'rejected'", (self.clock(), row_id))
 
     def end(self, request: ApprovalRequest, status: str) -> None:
-        """Note how the call ended that an approval was taken for; one that never ran is approved still."""
+        """Record how the call ended that took an approval; if it never ran, the approval can be taken again."""
         values: tuple[Any, ...] = (request.id, request.fingerprint)
         with self._transaction() as connection:
             if status == "refused":
@@ -637,7 +637,7 @@ class QueueFile(RequestStore):
                 )
 
     def _alike(self, connection: sqlite3.Connection, request: ApprovalRequest, seal: str) -> Iterator[StoredRequest]:
-        """Return what waits for exactly this request, answered ones first; what was tampered with is passed over."""
+        """Yield the open and answered requests for exactly this call, answered ones first; skip forged rows."""
         order = " ORDER BY state = 'pending', requested_at, id LIMIT ?"
         for found in connection.execute(_SELECT + _TO_BE_TAKEN + order, (request.fingerprint, _MOST_ALIKE)).fetchall():
             stored = _read_found(found)
@@ -650,7 +650,7 @@ class QueueFile(RequestStore):
             "UPDATE requests SET state = ?, taken_for = ?, taken_by = ?, taken_at = ? WHERE id = ? AND state = ?",
             (state, request.id if state == "taken" else None, os.getpid(), now, stored.id, stored.state),
         )
-        if changed.rowcount != 1:  # the transaction keeps others out; whatever this is, it gives out nothing
+        if changed.rowcount != 1:  # impossible inside a transaction; issue nothing
             raise QueueError(f"the queue of approvals {checks.show(str(self.path))} did not take what it was told: it may be damaged.")
 
     def _free_id(self, connection: sqlite3.Connection, wanted: str) -> str:
@@ -659,12 +659,12 @@ class QueueFile(RequestStore):
             row_id = secrets.token_hex(4)
         return row_id
 
-    # -- who answers ----------------------------------------------------------------------------------------------
+    # -- answering ------------------------------------------------------------------------------------------------
 
     def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str, takes_back: bool = True) -> StoredRequest:
-        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile.
+        """Record an answer to the request that was shown; raise QueueError if it was answered, has expired or was changed meanwhile.
 
-        A rejection also `takes_back` an approval, as long as nobody took it; nothing takes back a rejection.
+        A rejection also `takes_back` an approval that was not taken; nothing takes back a rejection.
         """
         now = self.clock()
         with self._transaction() as connection:
@@ -681,7 +681,7 @@ class QueueFile(RequestStore):
         raise QueueError(stored.why_not_pending())
 
     def find(self, wanted: str) -> StoredRequest:
-        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the one request whose id is `wanted` or begins so; raise ConfigurationError for none or several."""
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (self.clock(),))
             found = connection.execute(f"{_SELECT} WHERE id = ?", (wanted,)).fetchall()
@@ -693,14 +693,14 @@ class QueueFile(RequestStore):
         return _read_found(found[0])
 
     def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
-        """List requests, the oldest first of those to be answered, else the newest first."""
+        """Return requests: pending ones oldest first, else all of them newest first."""
         where = " WHERE state = 'pending' ORDER BY requested_at, id" if pending else " ORDER BY requested_at DESC, id"
         with self._transaction() as connection:
             connection.execute(_EXPIRE, (self.clock(),))
             return [_read_found(found) for found in connection.execute(f"{_SELECT}{where} LIMIT ?", (most,)).fetchall()]
 
     def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
-        """List what became of the same request before: who approves it again should know."""
+        """Return earlier requests for the same call, to show to whoever approves it again."""
         wanted = f"{_SELECT} WHERE fingerprint = ? AND id <> ? AND requested_at <= ? ORDER BY requested_at DESC LIMIT ?"
         known = stored.request
         with self._connection() as connection:
@@ -708,7 +708,7 @@ class QueueFile(RequestStore):
         return [_read_found(each) for each in found]
 
     def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
-        """Delete what was over before so many seconds ago, and say how much: never what waits, nor an approval to be used."""
+        """Delete requests that were over that many seconds ago, but no pending or approved one, and return their number."""
         over = "state NOT IN ('pending', 'approved') AND max(coalesce(ended_at, 0), coalesce(taken_at, 0), coalesce(answered_at, 0), "
         over += "coalesce(expires_at, 0), requested_at) < ?"
         values = (self.clock() - older_than_s,)
@@ -719,7 +719,7 @@ class QueueFile(RequestStore):
             return connection.execute(f"DELETE FROM requests WHERE {over}", values).rowcount  # noqa: S608 - a text of ours
 
     def erase(self, ids: Mapping[str, Sequence[str]], *, dry_run: bool = False) -> int:
-        """Delete what has one of these values in one of these columns, over the bytes on disk, and say how much."""
+        """Delete requests with one of these values in one of these columns, from the disk too, and return their number."""
         erased = 0
         with self._connection() as connection:
             connection.execute("PRAGMA secure_delete=ON")
@@ -729,13 +729,13 @@ class QueueFile(RequestStore):
                     erased += connection.execute(f"DELETE FROM requests WHERE {column} = ?", (each,)).rowcount  # noqa: S608 - names of ours
             connection.execute("ROLLBACK" if dry_run else "COMMIT")
             if not dry_run:
-                connection.execute("VACUUM")  # else bytes of what SQLite had moved about before stay in gaps of the file
+                connection.execute("VACUUM")  # else deleted data may remain in unused parts of the file
         return erased
 
     # -- the file -------------------------------------------------------------------------------------------------
 
     def changed(self) -> tuple[int, ...]:
-        """Return a mark that is another one when somebody has written; () while there is no file."""
+        """Return a mark that changes with each write; () while there is no file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -743,12 +743,12 @@ class QueueFile(RequestStore):
         return (found.st_ino, found.st_size, found.st_mtime_ns)
 
     def step(self, act: Callable[[], T]) -> Flow[T]:
-        """Do a step in a flow, at once: it is short."""
+        """Return an operation as a flow, which runs it at once, because it is short."""
         done: T = yield Step(act)
         return done
 
     def locked(self) -> QueueError:
-        """Say that another process does not let go of the file."""
+        """Return the error for a file that another process keeps locked."""
         return QueueError(f"the queue of approvals {checks.show(str(self.path))} is kept locked by another process: end that one.")
 
     @contextmanager
@@ -798,7 +798,7 @@ class QueueFile(RequestStore):
 
 
 def no_such_request(shown: StoredRequest) -> str:
-    """Say that a request that was shown is gone."""
+    """Return the sentence for a request that was shown and is gone."""
     return f"there is no request {readable(shown.id)} any more: its program can ask again."
 
 
@@ -807,7 +807,7 @@ def _read_found(found: tuple[Any, ...]) -> StoredRequest:
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
-    """Add to a file of the former format what it lacks."""
+    """Add the missing columns to a file of the former format."""
     if not _has_former_format(connection):
         return
     with transaction(connection):
@@ -827,9 +827,9 @@ def _has_former_format(connection: sqlite3.Connection) -> bool:
 def open_queue(
     where: str | Path, *, clock: Callable[[], float] | None = None, create: bool = False, out: str = WAY_OUT, named: str = QUEUE_VARIABLE
 ) -> RequestStore:
-    """Open what `where` names, the path of a file or a URL; ConfigurationError for a URL that names no queue.
+    """Open the queue at a path or a URL; raise ConfigurationError for a URL that names no queue.
 
-    `named` is what named it, and `out` what an error about a file says to do.
+    `named` is the setting that `where` comes from, and `out` the advice in errors about a file.
     """
     if isinstance(where, Path) or not is_queue_url(where):
         return QueueFile(Path(where), create=create, out=out) if clock is None else QueueFile(Path(where), clock, create=create, out=out)

@@ -1,8 +1,8 @@
-"""Say what a person is asked and may answer: frozen arguments, who may approve, and the form in which they are edited.
+"""The question to a person and the answer: frozen arguments, who may approve them, and how they are edited.
 
-An identity is how somebody was verified, with their name: `login:anna` is a user of the operating system, `sign-in:anna@acme.com` one whom
-the page's proxy has signed in, and `link` is whoever was given the link to one request. A name among `approvers` means a login and a
-sign-in of that name; a whole identity means itself alone, and `link` whoever has the link.
+An identity says how somebody was verified, with their name: `login:anna` is a user of the operating system, `sign-in:anna@acme.com` one
+whom the page's proxy has signed in, and `link` is whoever has the link to one request. A name among `approvers` matches a login and a
+sign-in of that name; a whole identity matches itself only, and `link` whoever has the link.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ravi_otel.supervisor._json import canonical, plain
 NO_TERMINAL: Final = "no_terminal"
 CHANGED: Final = "arguments_changed"
 NOT_AN_APPROVER: Final = "not_an_approver"
-"""Comments of an answer that nobody gave: nobody could be asked; what was asked about was changed; who answered may not decide."""
+"""Comments of an answer that no person decided: no terminal to ask at, arguments changed meanwhile, not an approver."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """Ask a person about one call: exactly these arguments, frozen, are what an approval is for.
+    """A question to a person about one call; an approval is for exactly these arguments, frozen.
 
     `fingerprint` is the full SHA-256, 64 hex digits, over tool, canonical arguments, scope (run id and agent name) and policy version.
-    `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires. With a `policy_version`, whoever
-    keeps the request can compute the fingerprint anew, and refuses what was changed on the way.
+    `scope` is that scope as one text. Times are UTC epoch seconds; `expires_at` None never expires. With a `policy_version`,
+    a store can compute the fingerprint again, and refuses a request that was changed on the way.
 
     `approvers` are the names of those who may decide it, None anybody; unless `requester_may_approve`, the run's user, `user_id`, may not
     approve it. `schema` is the JSON schema of the tool's arguments, None where there is none; `op_id` is the id of the tool call in the
@@ -63,12 +63,12 @@ class ApprovalRequest:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalAnswer:
-    """What a person answered: `who` they are, None unknown; `comment` is their own words, or a spelling such as `expired`.
+    """A person's answer: `who` they are, None if unknown; `comment` is their own words, or an identifier such as `expired`.
 
-    `arguments` are those that the person put in the place of the asked ones, None when they changed nothing; what was edited is validated
-    and reviewed again. `expires_at`, in UTC epoch seconds, is when an approval that was given to an earlier request ends, where that is
-    sooner than the request that it is given to now. `identity` is who they are as whoever passed the answer on has verified it (see
-    `approvers`); without one, `who` is taken at the approver's word.
+    `arguments` are the person's edited arguments, None if they changed nothing; edited ones are validated and reviewed again.
+    `expires_at`, in UTC epoch seconds, is when an approval ends that was given to an earlier request, if that is sooner than the end of
+    the current one. `identity` is who they are as the approver has verified it (see `approvers`); without one, `who` is trusted as the
+    approver reports it.
     """
 
     approved: bool
@@ -81,33 +81,33 @@ class ApprovalAnswer:
 
 @runtime_checkable
 class Approver(Protocol):
-    """Ask a person, and wait for the answer.
+    """Something that asks a person, and waits for the answer.
 
-    The gate declares the wait (working time stands still), binds the answer to the request's fingerprint and uses it once.
+    The gate declares the wait (working time stands still), binds the answer to the request's fingerprint, and uses it once.
     """
 
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
-        """Return the answer; whoever waits longer than `expires_at` answers `approved=False, comment="expired"`."""
+        """Return the answer; past `expires_at` that is `approved=False, comment="expired"`."""
         ...
 
     def executed(self, request: ApprovalRequest, status: str) -> Coloured[None]:
-        """Hear how the call that was approved ended: "ok", "error" or "cancelled" once it ran as it was approved.
+        """Receive how the approved call ended: "ok", "error" or "cancelled" if it ran as it was approved.
 
-        "refused" is that it never ran: the approval counts still. "spent" is that the approval is over and nothing ran by it: its edit did
-        not fit the tool or the rules, or something else ran in its place.
+        "refused" means that it never ran, and that the approval is still valid. "spent" means that the approval is void and was not used:
+        its edit did not fit the tool or the rules, or something else ran in its place.
         """
         ...
 
 
 MOST_SHOWN_CHARS: Final = 65_536
-"""How long arguments may be to be shown to a person."""
+"""The most characters of arguments that a person can be shown."""
 _MOST_READABLE: Final = 200
 _MOST_READABLES: Final = 20
 _MOST_WORDS: Final = 2_000
 
 
 def freeze(arguments: JsonObject) -> str:
-    """Write arguments as one text, the same for the same arguments only; ConfigurationError for what a person cannot be shown whole."""
+    """Return arguments as canonical JSON; raise ConfigurationError for more than a person can be shown."""
     text = canonical(copy_arguments(arguments))
     if len(text) > MOST_SHOWN_CHARS:
         raise ConfigurationError(
@@ -118,14 +118,14 @@ def freeze(arguments: JsonObject) -> str:
 
 
 def read_arguments(text: str) -> dict[str, JsonValue]:
-    """Read what `exact` or a person wrote: a JSON object without doubled keys; ConfigurationError for anything else."""
+    """Return the arguments in a text, a JSON object without duplicate keys; raise ConfigurationError for anything else."""
     if len(text) > MOST_SHOWN_CHARS:
         raise ConfigurationError(f"arguments are longer than {MOST_SHOWN_CHARS} characters: shorten them.")
     return copy_arguments(_load_object(text))
 
 
 def read_value(text: str) -> JsonValue:
-    """Read one JSON value that a person wrote; what is no JSON is taken as the text it is."""
+    """Return one JSON value that a person wrote; what is no JSON is returned as text."""
     try:
         return cast("JsonValue", plain(loads(text, object_pairs_hook=_refuse_doubles, parse_constant=_refuse_constant)))
     except (ValueError, RecursionError) as error:
@@ -135,7 +135,7 @@ def read_value(text: str) -> JsonValue:
 
 
 def copy_arguments(arguments: object) -> dict[str, JsonValue]:
-    """Copy arguments into plain JSON types; ConfigurationError or NotPlainError for what has none."""
+    """Return a copy of arguments in plain JSON types; raise ConfigurationError or NotPlainError for anything else."""
     if not isinstance(arguments, Mapping):
         raise ConfigurationError(f'arguments={checks.show(arguments)} must be a JSON object, such as {{"user_id": 42}}.')
     return cast("dict[str, JsonValue]", plain(cast("object", arguments)))
@@ -147,10 +147,10 @@ def sha256_of(*parts: str | None) -> str:
 
 
 def describe_arguments(arguments: JsonObject) -> list[str]:
-    """Write arguments for a terminal, one line each: JSON in ASCII alone, every other character as its escape.
+    """Return arguments as lines for a terminal: JSON in ASCII only, every other character as its escape.
 
-    Different arguments give different lines, and no character of theirs can move a cursor or pass for another. How text with other
-    letters reads is told below in lines of its own, which begin with `reads` and have no say in it.
+    Different arguments give different lines, and no character of theirs can move a cursor or pass for another. Lines that begin with
+    `reads` follow, which only show how text with other characters reads.
     """
     known = copy_arguments(arguments)
     lines = dumps(known, indent=2, sort_keys=True, allow_nan=False).replace("\x7f", "\\u007f").split("\n")
@@ -160,7 +160,7 @@ def describe_arguments(arguments: JsonObject) -> list[str]:
 
 
 def one_line(arguments: JsonObject, most: int) -> str:
-    """Write arguments in one line for a list, cut where there is no more room."""
+    """Return arguments as one line for a list, cut to `most` characters."""
     text = canonical(copy_arguments(arguments)).replace("\x7f", "\\u007f")
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
@@ -173,7 +173,7 @@ def readable(text: str, most: int = _MOST_READABLE) -> str:
 
 
 def check_words(parameter: str, text: object) -> str:
-    """Accept a person's own words: text of at most 2,000 characters."""
+    """Return a person's own words; raise ConfigurationError unless they are text of at most 2,000 characters."""
     if not isinstance(text, str) or len(text) > _MOST_WORDS:
         raise ConfigurationError(f"{parameter}={checks.show(text)} must be text of at most {_MOST_WORDS} characters.")
     return text
@@ -213,13 +213,13 @@ def _texts(path: str, value: JsonValue) -> Iterator[tuple[str, str]]:
 
 
 def escape(text: str) -> str:
-    """Write a name in ASCII alone, cut where it is too long."""
+    """Return a name in ASCII only, cut if it is too long."""
     return dumps(text)[1:-1].replace("\x7f", "\\u007f")[:_MOST_WORDS]
 
 
 LINK: Final = "link"
 OTHERS: Final = "*"
-"""Stands for every tool that is not named, and for an agent's final answer."""
+"""The entry for every tool that is not named, and for an agent's final answer."""
 
 MOST_APPROVERS: Final = 100
 LINK_HOLDER: Final = "whoever has the link"
@@ -246,14 +246,14 @@ def identity_name(identity: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Approvers:
-    """Name who may approve the calls of each tool; of a tool that is not in `by_tool` anybody may."""
+    """Who may approve the calls of each tool; anybody may for a tool that is not in `by_tool`."""
 
     by_tool: Mapping[str, tuple[str, ...]]
     requester_may_approve: bool = True
 
     @classmethod
     def read(cls, parameter: str, given: Any, *, requester_may_approve: bool = True) -> Approvers:
-        """Read a list of names for all tools, or a mapping of tools to names; raise ConfigurationError."""
+        """Return approvers from a list of names for all tools, or a mapping of tools to names; raise ConfigurationError."""
         if given is None:
             return cls({}, requester_may_approve)
         if not isinstance(given, Mapping):
@@ -290,9 +290,9 @@ def _read_names(parameter: str, given: Any) -> tuple[str, ...]:
 
 
 def answer_refusal(request: ApprovalRequest, answer: ApprovalAnswer) -> str | None:
-    """Say in one sentence why this answer of theirs does not count, None where it does.
+    """Return in one sentence why an answer does not count, None if it does.
 
-    Only approvers decide. The one who requested may say no, and where they may not approve, neither may anybody who could be them.
+    Only approvers decide. The requester may always reject; if they may not approve, neither may anybody whose identity is unknown.
     """
     if request.approvers is not None and not _is_named(request.approvers, answer):
         tool = readable(request.tool, 80)
@@ -321,7 +321,7 @@ def _is_named(names: tuple[str, ...], answer: ApprovalAnswer) -> bool:
 
 
 def _verified_name(answer: ApprovalAnswer) -> str | None:
-    """Return the name by which they were verified, None where nobody did."""
+    """Return the verified name of who answered, None without one."""
     if answer.identity is None:
         return answer.who
     known = answer.identity.startswith((_LOGIN, _SIGN_IN))
