@@ -1,7 +1,7 @@
-"""Put a program that knows nothing of us under observation and limits, from outside.
+"""Observe and limit a program from outside, without any change to it.
 
 The launcher (`launcher.Launch`) starts the program with our `site` directory first on its path and the `plan.Plan` in its
 environment. In each Python process of the program `site/sitecustomize.py` waits for a client package to be
-imported, and then `attach.begin` puts the whole process into the launched run. What the processes have to say to the
-launcher, they write into the run's `plan.Messages`.
+imported, and then `attach.begin` puts the whole process into the launched run. The processes report to the launcher
+through the run's `plan.Messages`.
 """

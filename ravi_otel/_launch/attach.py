@@ -33,22 +33,22 @@ from ravi_otel.policy._limits import Admission, Limit
 _log = logging.getLogger("ravi_otel")
 
 _SAID: Final[deque[str]] = deque(maxlen=64)
-"""What the last refusals of this process said."""
+"""The sentences of the last refusals of this process."""
 
 _UNKEPT: Final[deque[str]] = deque(maxlen=64)
-"""Those of them that were the store's doing."""
+"""The sentences of those that the store caused."""
 
 
 class _Begun:
-    """Remember that this process, or the one it was forked from, is in the run already."""
+    """The plan of this process, or of the one it was forked from, None before `begin`."""
 
     plan: Plan | None = None
 
 
 def begin(text: str | None = None) -> None:
-    """Hold the process to a plan: `text`, or what the environment says; nothing without one. Again, wrap a client imported anew.
+    """Apply the plan in `text`, or in the environment, to this process; called again, wrap a client that was imported again.
 
-    Never raises: what goes wrong is told to the launcher, whose report then says that limits were not in force.
+    Never raises: an error is sent to the launcher, which then reports that limits were not in force.
     """
     text = text or os.environ.get(VARIABLE)
     if not text:
@@ -62,7 +62,7 @@ def begin(text: str | None = None) -> None:
         for said in outside():
             _send(plan, "outside", said)
         why = f"this version of {strange[0]} has other methods than the ones we wrap. Supported are {strange[1]}" if strange else ""
-    except Exception as error:  # noqa: BLE001 - the program runs whatever is wrong with us, and is told of it
+    except Exception as error:  # noqa: BLE001 - the program runs on, and the error is logged
         why = str(error) if isinstance(error, RaviError) else f"ravi-otel could not be started in it ({type(error).__name__}: {error})."
     if why:
         _log.error("ravi-otel: process %d is not observed and its limits are not in force: %s", os.getpid(), why)
@@ -71,7 +71,7 @@ def begin(text: str | None = None) -> None:
 
 
 def surroundings(plan: Plan) -> Surroundings:
-    """Return what a plan puts around the process."""
+    """Return the settings and scopes that a plan puts around the process."""
     limits = tuple(parse_limit(spec) for spec, _ in plan.limits)
     openings = OpenedScopes(plan, partial(_send, plan, "opened"))
     threads = ThreadExceptions(lambda error: _report_uncaught(plan, error, thread=True), _SAID)
@@ -82,7 +82,7 @@ def surroundings(plan: Plan) -> Surroundings:
             _UNKEPT.append(sentence)
         threads.watch()
 
-    if plan.quiet:  # a handler that does nothing keeps them from logging's last resort, which prints what nobody else takes
+    if plan.quiet:  # without any handler, logging's last resort would print the events
         logging.getLogger("ravi_otel.limits").addHandler(logging.NullHandler())
     UNCOVERED.tell = partial(_uncovered, plan)
     return Surroundings(
@@ -104,7 +104,7 @@ def surroundings(plan: Plan) -> Surroundings:
 
 
 def _left(plan: Plan) -> None:
-    """Report that this process ends in order, and whether a refusal that nobody caught is why."""
+    """Report that this process ends normally, and whether an uncaught refusal is why."""
     error = getattr(sys, "last_value", None)
     if isinstance(error, BaseException) and ended_by_limit(error, _SAID):
         _report_uncaught(plan, error)
@@ -128,16 +128,16 @@ def _send(plan: Plan, what: What, text: str = "", *, thread: bool = False, unkep
 
 
 PAUSE_S: Final = 0.1
-"""How long each one after them is held back."""
+"""How long each refusal after the free ones is delayed."""
 
 MOST_UNHEARD: Final = 100
-"""Refusals after which a process ends itself where the launcher cannot be told of them."""
+"""Refusals after which a process ends itself if they cannot be reported to the launcher."""
 
 
 class RefusalThrottle:
-    """Slow a program down that swallows refusals of the plan's limits, and tell the launcher of each.
+    """A throttle for a program that swallows refusals of the plan's limits, which reports each to the launcher.
 
-    Those of the program's own limits are its own affair.
+    Refusals of the program's own limits are ignored.
     """
 
     def __init__(self, plan: Plan, limits: tuple[Limit, ...], on_refusal: Callable[[str, bool], object]) -> None:
@@ -147,7 +147,7 @@ class RefusalThrottle:
         self._count = itertools.count(1)
 
     def __call__(self, error: BaseException) -> float:
-        """Count a refusal, and return the seconds to hold it back."""
+        """Count a refusal, and return the seconds to delay it."""
         if not self._is_ours(error):
             return 0.0
         number = next(self._count)
@@ -156,7 +156,7 @@ class RefusalThrottle:
         if number <= MOST_MESSAGES:
             try:
                 Messages(self._plan.messages).send("refused", str(error), unkept=unkept)
-            except OSError:  # a full disk: the launcher hears nothing, so the process ends itself
+            except OSError:  # such as a full disk: the launcher cannot end the process, so it ends itself
                 if self._plan.terminate and number >= MOST_UNHEARD:
                     os.kill(os.getpid(), signal.SIGTERM)
         return PAUSE_S if self._plan.terminate and number > FREE else 0.0
@@ -171,9 +171,9 @@ _MOST_LINKS: Final = 64
 
 
 class ThreadExceptions:
-    """Report threads that a limit ended: a hook before the one for exceptions in threads, from the first refusal on, and not before.
+    """A reporter of threads that a limit ended: a hook before `threading.excepthook`, from the first refusal on.
 
-    A program may set a hook of its own at any time and forget ours: `watch` stands before that one then. `said` is asked each time.
+    If the program has set another hook in the meantime, `watch` wraps that one. `said` is read each time.
     """
 
     def __init__(self, report: Callable[[BaseException], object], said: Iterable[str] = ()) -> None:
@@ -183,7 +183,7 @@ class ThreadExceptions:
         self._reported: BaseException | None = None
 
     def watch(self) -> None:
-        """Stand before whatever hook is set now."""
+        """Wrap the hook that is set now, unless it is ours."""
         if threading.excepthook is not self._hook:
             threading.excepthook = self._hook = self._before(threading.excepthook)
 
@@ -199,13 +199,13 @@ class ThreadExceptions:
 
 
 def ended_by_limit(error: BaseException, said: Iterable[str] = ()) -> bool:
-    """Whether `error` is a refusal, was raised because of one, is a group that holds one, or says one of the sentences `said`."""
+    """Whether `error` is a refusal, was raised because of one, is a group with one, or has one of the sentences `said`."""
     return refusal_in(error, said) is not None
 
 
 def refusal_in(error: BaseException, said: Iterable[str] = ()) -> BaseException | None:
-    """Return the refusal in it, or what says one of the sentences."""
-    sentences = tuple(said)  # at once: other threads may be refused meanwhile
+    """Return the first error in the chain of `error` that is a refusal or has one of the sentences, None without one."""
+    sentences = tuple(said)  # a copy, as other threads may append meanwhile
     waiting: list[BaseException] = [error]
     for _ in range(_MOST_LINKS):
         if not waiting:
@@ -222,9 +222,9 @@ def refusal_in(error: BaseException, said: Iterable[str] = ()) -> BaseException 
 
 
 def says(error: BaseException, sentences: Sequence[str]) -> bool:
-    """Whether the text of an error has one of these sentences in it."""
+    """Whether the text of an error contains one of these sentences."""
     try:
         text = str(error) if sentences else ""
-    except Exception:  # noqa: BLE001 - the program's own class, and our only question
+    except Exception:  # noqa: BLE001 - an error of the program's own class
         return False
     return any(sentence in text for sentence in sentences)

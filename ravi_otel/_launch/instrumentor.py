@@ -1,4 +1,4 @@
-"""What `opentelemetry-instrument` finds: the entry points it loads before and among its instrumentations."""
+"""The entry points that `opentelemetry-instrument` loads before and among its instrumentations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _log = logging.getLogger("ravi_otel")
 
 
 class RaviInstrumentor:
-    """Instrument the `openai` package, as the auto-instrumentation asks for it.
+    """An instrumentor of the `openai` package for OpenTelemetry's auto-instrumentation.
 
     It has the three methods of OpenTelemetry's `BaseInstrumentor`, without depending on the package that defines it.
     Limits come from `RAVI_LIMIT_...` variables and the policy file that `RAVI_POLICY` names; under `ravi-otel run` they
@@ -23,14 +23,14 @@ class RaviInstrumentor:
     """
 
     def instrumentation_dependencies(self) -> tuple[str, ...]:
-        """Say what is instrumented."""
+        """Return the packages that are instrumented."""
         return ("openai >= 1.66, < 4",)
 
     def instrument(self, **_settings: Any) -> None:
-        """Observe every call from here on.
+        """Observe every call from now on.
 
-        Raise nothing for limits that cannot be read: who loads us would only log it, and the program would go on without any. It
-        is said in one line, and every call is refused with that line as a ConfigurationError.
+        Does not raise for limits that cannot be read: the loader would only log that, and the program would run without limits.
+        Instead it logs one line, and every call is refused with that line as a ConfigurationError.
         """
         if os.environ.get(VARIABLE):
             begin()
@@ -43,7 +43,7 @@ class RaviInstrumentor:
             refuse_all(why)
 
     def uninstrument(self, **_settings: Any) -> None:
-        """Put everything back."""
+        """Undo the instrumentation."""
         uninstrument()
 
 

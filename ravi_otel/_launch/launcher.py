@@ -30,16 +30,16 @@ STOPPED: Final = 4
 """Exit status of a program that a limit ended."""
 
 NOT_IN_FORCE: Final = 5
-"""Exit status when limits were given and were not in force."""
+"""Exit status if limits were given, and were not in force."""
 
 UNKEPT: Final = 6
-"""Exit status of a program that a limit ended which could not be counted, and where that was so before the program was started."""
+"""Exit status if the limits' counters could not be used, whether before the program started or while it ran."""
 
 _UNREAD: Final = 120
-"""What Python makes of its exit status, whatever it was, when nobody takes the rest of its output."""
+"""The exit status of Python, whatever it was before, if its last output could not be written."""
 
 _MOST_NAMED: Final = 8
-"""Hosts, limits or scopes that one sentence names."""
+"""The most hosts, limits or scopes that one sentence names."""
 
 _MOST_PLAN: Final = 100_000
 _LIMITED: Final[Outcome] = "stopped"
@@ -54,9 +54,9 @@ _AUTO_INSTRUMENTATION: Final = "opentelemetry.instrumentation.auto_instrumentati
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a launch, and where its run is kept.
+    """The outcome of a launch, and its run in the store.
 
-    `status` is what to exit with, negative for a signal to die of; `said` are sentences, `budgets` where its limits stand at the end.
+    `status` is the exit status for us, negative for a signal; `said` are sentences for the user, `budgets` the final state of the limits.
     """
 
     kept: Kept
@@ -83,7 +83,7 @@ class Launch:
         content: bool = False,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
-        """Check everything that can be wrong before anything is started; raise ConfigurationError, which says what."""
+        """Check the command and the policy before anything is started; raise ConfigurationError."""
         if not command:
             raise ConfigurationError("COMMAND is missing. Write: ravi-otel run --limit cost=0.50usd -- python agent.py")
         if os.name != "posix":
@@ -109,7 +109,7 @@ class Launch:
         self.name = policy.name or target.describe(command)
 
     def run(self, store: Store) -> Result:
-        """Start the program, wait for its end, and write down how it ended."""
+        """Run the program to its end, and store how it ended."""
         occupy_standard_descriptors()
         policy = self._policy
         kept = store.begin(
@@ -136,7 +136,7 @@ class Launch:
         status, outcome, said = self._judge(ended)
         said.extend(self._unknown(ended))
         said.extend(self._not_counted(ended, kept))
-        # Where nobody counted, what was used is not known, and a 0 would be a lie.
+        # If no process counted, the usage is unknown, and 0 would be wrong.
         counted = outcome != "unattached" or bool(ended.working)
         budgets = self._budgets(plan, ledger, said, gone=not ended.survivors) if counted else ()
         said.extend(self._not_opened(ended, budgets))
@@ -145,12 +145,12 @@ class Launch:
             kept.end(notes=said, outcome=outcome, status=ended.status, uncovered=uncovered, budgets=budgets)
         except (sqlite3.Error, ConfigurationError) as error:
             said.append(f"How it ended could not be written into the store: {error}")
-        with contextlib.suppress(ConfigurationError), Upkeep(store) as upkeep:  # what cannot be removed now is there at the next one
+        with contextlib.suppress(ConfigurationError), Upkeep(store) as upkeep:  # what cannot be removed now is removed after the next run
             upkeep.prune(keep=kept.launch)
         return Result(kept, self.name, policy.observe, budgets, ended, status, outcome, tuple(said))
 
     def _budgets(self, plan: Plan, ledger: Counters, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
-        """Return where the limits stand at the end, if there are any."""
+        """Return the final state of the limits, if there are any."""
         if not plan.limits:
             ledger.close()
             return ()
@@ -179,7 +179,7 @@ class Launch:
         )
 
     def _environment(self, plan: Plan) -> dict[str, str]:
-        """Put our `site` directory first on the program's path, and after it that of an auto-instrumentation we run under."""
+        """Return the program's environment: our `site` first on its path, then the auto-instrumentation we run under, and the plan."""
         around = sys.modules.get(_AUTO_INSTRUMENTATION)
         places = [str(_SITE), *([str(Path(around.__file__).parent)] if around is not None and around.__file__ else [])]
         before = self._environ.get("PYTHONPATH")
@@ -214,7 +214,7 @@ class Launch:
         return ended.status, "ok" if ended.status == 0 else "failed", []
 
     def _not_counted(self, ended: Ended, kept: Kept) -> list[str]:
-        """Say which calls of models no limit covered, and where none was seen at all."""
+        """Return sentences about model calls that no limit covered, or about none having been seen."""
         limited = bool(self._policy.limits)
         told = [f"{said}: its calls were held to the limits as far as it works like those." for said in ended.outside] if limited else []
         if found := ended.uncovered:
@@ -230,11 +230,11 @@ class Launch:
         return told
 
     def _held_tools(self, kept: Kept) -> bool:
-        """Whether all limits are of tools, and there were some to hold to them."""
+        """Whether all limits are of tool calls, and the program made some."""
         return all(each.limit.kind == Kind.TOOL_CALLS for each in self._policy.limits) and kept.has_tools()
 
     def _not_opened(self, ended: Ended, budgets: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Say which limits held nothing, because the program never opened what they are for."""
+        """Return a sentence about limits that had no effect, because the program never opened their scopes."""
         if self._not_attached(ended):
             return []
         refused = {row["limit"] for row in budgets if row["denied"]}  # an agent that its own limit refused was not opened either
@@ -252,7 +252,7 @@ class Launch:
         return [f"The {'limit' if len(limits) == 1 else 'limits'} {_listed(limits)} held for nothing: {what} was opened {when}."]
 
     def _unknown(self, ended: Ended) -> list[str]:
-        """Say what goes on, and which figures may be too low."""
+        """Return sentences about processes that still run, and about figures that may be too low."""
         told: list[str] = []
         if ended.survivors:
             running = f"{len(ended.survivors)} of its processes still run, under the same limits"
@@ -280,6 +280,6 @@ class Launch:
 
 
 def _listed(words: Sequence[str]) -> str:
-    """Write words in a row, the first of many: `a, b and 3 others`."""
+    """Return words as a list in a sentence, cut if they are many: `a, b and 3 others`."""
     shown = [*words[:_MOST_NAMED], *([f"{len(words) - _MOST_NAMED:,} others"] if len(words) > _MOST_NAMED else [])]
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

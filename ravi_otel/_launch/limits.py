@@ -1,6 +1,6 @@
-"""The limits of a launched program: checked before it is started, put around it in all of its processes, and read at its end.
+"""The limits of a launched program: checked before it starts, opened around all its processes, and read at its end.
 
-Apart from the launcher, because it takes the engine: a run without limits starts and ends without it.
+A module of its own, because it imports the engine, which a launch without limits does not need.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from ravi_otel.policy._limits import Limit, ScopeKind
 from ravi_otel.policy._runs import HistoryRetention, ScopeFacts
 
 Declared = tuple[Limit, str]
-"""A limit, and what a refusal tells its reader to change."""
+"""A limit, and what its refusals advise to change."""
 
 
 def of_service(plan: Plan) -> tuple[Declared, ...]:
-    """Return the limits that all starts of the service have together: those that renew, or count by somebody, where others count, too."""
+    """Return the limits that all runs of the service share: those that renew, if the ledger is shared."""
     return tuple(one for one in _declared(plan) if _is_of_service(plan, one[0]))
 
 
 def run_of(plan: Plan) -> Opening:
-    """Describe the run around the whole program; its session, if a limit asks for one, has the run's id."""
+    """Return the opening of the run around the whole program; its session, if a limit is for one, has the run's id."""
     declared = [one for one in _declared(plan) if not _is_of_service(plan, one[0])]
     has_session = any(limit.scope is ScopeKind.SESSION for limit, _ in declared)
     return Opening(
@@ -56,22 +56,22 @@ def _is_of_service(plan: Plan, limit: Limit) -> bool:
     return bool(plan.counted_in) and limit.renews and limit.scope is None
 
 
-# -- what limits wait for -----------------------------------------------------------------------------------------
+# -- scopes of limits ---------------------------------------------------------------------------------------------
 
 
 class OpenedScopes:
-    """Report the first scope that is opened at each place that a limit of the plan waits for."""
+    """A reporter of the first scope that is opened at each place that a limit of the plan is for."""
 
     def __init__(self, plan: Plan, report: Callable[[str], object]) -> None:
         self._report = report
         self._waiting = {place for limit, _ in _declared(plan) for place in places_of(limit)}
 
     def __bool__(self) -> bool:
-        """Whether anything is waited for."""
+        """Whether any place is still to be reported."""
         return bool(self._waiting)
 
     def __call__(self, facts: ScopeFacts) -> None:
-        """Report it, if it is the first at its place; twice where two threads open it at once, which changes nothing."""
+        """Report a scope if it is the first at its place; if two threads open it at once, both may, which is harmless."""
         for place in ((facts.kind, None), (facts.kind, facts.name)):
             if place in self._waiting:
                 self._waiting.discard(place)
@@ -79,9 +79,9 @@ class OpenedScopes:
 
 
 def check_for_run(policy: Policy) -> None:
-    """Check that `ravi-otel run` can hold a whole program to these limits, before anything is started.
+    """Check that `ravi-otel run` can apply these limits to a whole program, before anything is started.
 
-    A limit without a scope, or of `run` or `session`, is the program's own; `agent.`, `block.` and `handoff.` are for
+    A limit without a scope, or of `run` or `session`, applies to the program; one of `agent.`, `block.` or `handoff.` to
     what it opens inside. Raise ConfigurationError for `tenant.`, and for what this version cannot do.
     """
     engine = Engine()
@@ -102,7 +102,7 @@ def check_for_run(policy: Policy) -> None:
 def read_budgets(plan: Plan, ledger: Counters, service: str, said: list[str], *, gone: bool) -> tuple[dict[str, Any], ...]:
     """Return the final state of the limits.
 
-    What silent processes hold counts as spent: of the run's own file all of it, once all of them are `gone`.
+    Reservations of silent processes count as spent: all of them if the file is the run's own and all processes are `gone`.
     """
     engine = Engine(ledger=ledger, observe=plan.observe)
     root = Scope.of_process(engine, (limit for limit, _ in of_service(plan)), service=service if plan.counted_in else None)

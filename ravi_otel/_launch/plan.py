@@ -1,4 +1,4 @@
-"""What the launcher and the processes of the program tell each other: the plan one way, messages the other; and the ledger they share."""
+"""What connects the launcher with the processes of the program: the plan, their messages back, and the ledger that they share."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ VARIABLE: Final = "RAVI_LAUNCH"
 """The environment variable that carries the plan."""
 
 SITE: Final = "RAVI_LAUNCH_SITE"
-"""The one that tells `site/sitecustomize.py`, which reads no JSON, our version, whether there are limits, and where messages go."""
+"""The variable for `site/sitecustomize.py`, which reads no JSON: our version, whether there are limits, and the messages' file."""
 
 DESCRIPTOR: Final = "RAVI_LAUNCH_FD"
-"""The one that names the inherited descriptor on which the first process says that it is attached, and its inode."""
+"""The variable with the inherited descriptor, and its inode, on which the first process reports that it is attached."""
 
 Price = Mapping[str, Any]
 FREE: Final = 10
-"""Refusals that cost a program nothing."""
+"""Refusals before a program is slowed down."""
 MOST_MESSAGES: Final = 1_000
-"""Refusals that a process tells the launcher of; those after them are in the ledger only."""
+"""The most refusals that a process reports to the launcher; later ones are in the ledger only."""
 
 
 # -- the ledger ---------------------------------------------------------------------------------------------------
 
 Place = tuple[ScopeKind, str | None]
-"""A kind of scope that the program opens itself, and of which name: None is any."""
+"""A kind of scope that the program opens itself, and its name, None for any."""
 _INSIDE: Final = frozenset({ScopeKind.HANDOFF, ScopeKind.BLOCK, ScopeKind.AGENT})
 _SHARED: Final = frozenset({ScopeKind.SESSION, ScopeKind.TENANT})
 
 
 def is_shared(account: Account) -> bool:
-    """Whether other processes of the program count for the same limit."""
+    """Whether other processes of the program count against the same limit."""
     return account.facts.surrounding or account.facts.kind in _SHARED
 
 
 def places_of(limit: Limit) -> tuple[Place, ...]:
-    """Return the scopes that the program has to open for a limit to hold; none where it holds for the whole program."""
+    """Return the scopes that the program must open for a limit to apply; none if it applies to the whole program."""
     places: list[Place] = []
     if limit.scope is not None and limit.scope in _INSIDE:
         places.append((limit.scope, limit.scope_name))
@@ -58,7 +58,7 @@ def places_of(limit: Limit) -> tuple[Place, ...]:
 
 
 def spell(place: Place) -> str:
-    """Return a place as one text, `agent researcher`, which no other place is written as."""
+    """Return a place as a unique text, such as `agent researcher`."""
     kind, name = place
     return str(kind) if name is None else f"{kind} {name}"
 
@@ -67,11 +67,11 @@ class Counters(Ledger, Protocol):
     """A ledger that can also be read and closed."""
 
     def read(self, account: Account) -> bool:
-        """Show in the account what the store says; return False when it says nothing."""
+        """Update the account from the store; return False if the store has no value for it."""
         ...
 
     def reap(self, *, everybody: bool = False) -> int:
-        """End what silent processes left behind; return how many."""
+        """Settle what silent processes left open; return how many."""
         ...
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Counters(Ledger, Protocol):
 
 
 def _is_shared_by_many(account: Account) -> bool:
-    """Whether others count in it: everything of the run around the program, and what every shared ledger shares."""
+    """Whether others count in the account: all accounts of the program's run, and those that every shared ledger shares."""
     return is_shared(account) or account.is_shareable()
 
 
@@ -89,13 +89,12 @@ def _is_shared_by_many(account: Account) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a launched program is held to: the run's identity, its limits, and what to do past them.
+    """The policy of a launched program as its processes get it: the run's identity, its limits, and what to do past them.
 
-    `limits` are pairs of the grammar's text and what a refusal tells its reader to change. `began_ns` is a reading of the
+    `limits` are pairs of a limit in the grammar and what a refusal advises to change. `began_ns` is a reading of the
     machine's monotonic clock, which all processes share. `prices` are as for `instrument(prices=)`. `lease_s` is how long
-    a silent process keeps what it holds. `quiet` keeps limit events off standard error. With `content` the store keeps what is
-    said. `counted_in` names the ledger that more than
-    this program counts in; it may have a password in it.
+    the reservations of a silent process last. `quiet` suppresses limit events on standard error. With `content` the store has
+    the text of the calls. `counted_in` names the ledger that other programs count in, too; it may contain a password.
     """
 
     version: str
@@ -117,21 +116,21 @@ class Plan:
 
     @property
     def ledger(self) -> Path:
-        """Where the counters are that are this run's alone."""
+        """The file of the counters of this run alone."""
         return Path(self.directory) / "ledger.db"
 
     @property
     def messages(self) -> Path:
-        """Where messages for the launcher go."""
+        """The file of the messages to the launcher."""
         return Path(self.directory) / "notes.jsonl"
 
     def write(self) -> str:
-        """Return it as the environment variable's text."""
+        """Return the plan as the environment variable's text."""
         return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def read(cls, text: str) -> Plan:
-        """Read it from the environment variable; raise ConfigurationError when it is not what a launcher wrote."""
+        """Return the plan in an environment variable's text; raise ConfigurationError for anything else."""
         try:
             given = json.loads(text)
             given["limits"] = tuple((str(spec), str(source)) for spec, source in given["limits"])
@@ -143,26 +142,26 @@ class Plan:
 
     @property
     def choice(self) -> Choice | None:
-        """The ledger that more than this program counts in, None where the run has a file of its own."""
+        """The ledger that other programs count in, too; None if the run has a file of its own."""
         return read_choice(VARIABLE, self.counted_in) if self.counted_in else None
 
     def open_in_program(self, failed: Callable[[], object]) -> Ledger:
-        """Open the counters in a process of the program; the launcher made the run's file, so that one that is gone is lost."""
+        """Open the counters in a process of the program; a missing file is an error, since the launcher has created it."""
         choice = self.choice
         if choice is None:
             return SqliteLedger(self.ledger, shares=is_shared, lease_s=self.lease_s, create=False, failed=failed)
         return choice.open(shares=_is_shared_by_many, lease_s=self.lease_s, failed=failed)
 
     def open_in_launcher(self) -> Counters:
-        """Open the counters, and see that they can be used.
+        """Open the counters, and check that they can be used.
 
-        Raise BudgetExhaustedError when they cannot, and a limit would refuse everything then.
+        Raise BudgetExhaustedError if they cannot, and if a limit would therefore refuse everything.
         """
         choice = self.choice
         if choice is None:
             ledger = SqliteLedger(self.ledger, shares=is_shared, lease_s=self.lease_s)
             ledger.prepare()
-            return cast("Counters", ledger)  # which passes on to its store what it does not do itself
+            return cast("Counters", ledger)  # it delegates the other methods to its store
         opened = cast("Counters", choice.open(shares=_is_shared_by_many, lease_s=self.lease_s))
         try:
             opened.reap()
@@ -184,14 +183,13 @@ _MOST: Final = 64 << 20
 class Message:
     """One message of a process.
 
-    "attached": a Python process of the program knows of the plan. "working": it imported the client, and is held to the
-    limits from now on. "failed": it should have been and is not; `text` says why. "refused": a limit of the run refused
-    something; `text` is its sentence. "uncaught": a refusal that nobody caught ended a process or a thread. "left": the process came to
-    its end in order, and everything it had to tell was told. "outside": it has a client in a version that is none of those we support;
-    `text` says which.
-    "uncovered": it has asked models past all limits; `text` is JSON of the fields of an `Uncovered`, so far.
-    "opened": it has opened a scope that a limit waits for; `text` is its kind, and its name where the limit has one.
-    `at_ns` is monotonic; `thread` is true where only a thread ended, `unkept` where the refusal was the store's doing.
+    "attached": a Python process of the program has the plan. "working": it imported a client, and the limits apply from now
+    on. "failed": they should apply and do not; `text` says why. "refused": a limit of the run refused something; `text` is
+    the sentence of the refusal. "uncaught": an uncaught refusal ended a process or a thread. "left": the process ended
+    normally, after all its messages. "outside": it has a client in an unsupported version; `text` says which.
+    "uncovered": it has called models past all limits; `text` has the fields of an `Uncovered`, so far, as JSON.
+    "opened": it has opened a scope of a limit; `text` is the scope's kind, and its name if the limit has one.
+    `at_ns` is monotonic; `thread` is true if only a thread ended, `unkept` if the store caused the refusal.
     """
 
     what: What
@@ -203,7 +201,7 @@ class Message:
 
     @classmethod
     def read(cls, line: bytes) -> Message | None:
-        """Read a line; None for what is no message."""
+        """Return the message in a line, None for anything else."""
         try:
             given: Any = json.loads(line)
             if given["what"] not in _KNOWN:
@@ -227,7 +225,7 @@ class Messages:
         self._rest = b""
 
     def send(self, what: What, text: str = "", *, thread: bool = False, unkept: bool = False) -> None:
-        """Append one; raise OSError when it cannot be written."""
+        """Append a message; raise OSError if it cannot be written."""
         message: dict[str, Any] = {"what": what, "pid": os.getpid(), "at_ns": time.monotonic_ns(), "text": text[:_LONGEST]}
         message.update(thread=thread, unkept=unkept)
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -237,7 +235,7 @@ class Messages:
             os.close(descriptor)
 
     def new(self) -> Iterator[Message]:
-        """Yield those that came since the last call; what is no message is skipped."""
+        """Yield the messages since the last call; skip what is no message."""
         try:
             if self._path.stat().st_size <= self._at:
                 return

@@ -21,10 +21,10 @@ from ravi_otel._launch.plan import DESCRIPTOR, FREE, Message, Messages
 
 MOST_REFUSALS: Final = 100
 MOST_REFUSING_S: Final = 30.0
-"""A program that swallowed so many refusals, or goes on swallowing them for so long, is told to end."""
+"""A program that swallows this many refusals, or goes on swallowing them for this long, is terminated."""
 
 GRACE_S: Final = 10.0
-"""How long it has to end by itself before it is killed."""
+"""How long a terminated program has to end before it is killed."""
 
 _UNSAID: Final = "its store could not be used"
 _TICK_S: Final = 0.1
@@ -37,13 +37,13 @@ _FROM_TERMINAL: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGWINC
 
 @dataclass(slots=True)
 class Ended:
-    """How the program ended. `status` is negative for the signal that ended it.
+    """How the program ended; a negative `status` is the signal that ended it.
 
-    `attached` are the processes that know of the plan, `working` those that called a model, `left` those of them that
-    ended in order, `survivors` those that still run. `failed` says why some could not be held to the plan, `stopped` is
-    the refusal after which the program was told to end. `unkept` is the sentence of the refusal that ended it, where that was
-    the store's doing. `outside` are clients in versions that we do not support, `by_process` what asked models past all limits.
-    `opened` are the kinds and names of scopes that limits waited for and the program opened.
+    `attached` are the processes that have the plan, `working` those that called a model, `left` those of them that
+    ended normally, `survivors` those that still run. `failed` says why the plan does not apply to some, `stopped` is
+    the refusal after which the program was terminated. `unkept` is the sentence of the refusal that ended it, if the store
+    caused it. `outside` are clients in unsupported versions, `by_process` the model calls past all limits.
+    `opened` are the kinds and names of the limits' scopes that the program opened.
     """
 
     pid: int = 0
@@ -65,7 +65,7 @@ class Ended:
 
     @property
     def uncovered(self) -> list[Uncovered]:
-        """What asked models past all limits, of all processes together, most requests first."""
+        """The model calls past all limits of all processes, by host, most requests first."""
         sums: dict[str, Uncovered] = {}
         for (_, host), each in self.by_process.items():
             sums[host] = Uncovered(host, each.requests + (sums[host].requests if host in sums else 0))
@@ -86,14 +86,14 @@ class Program:
         self._processes: dict[int, int] = {}
 
     def run(self) -> Ended:
-        """Start it and wait for its end; raise OSError when it cannot be started."""
+        """Run the program to its end; raise OSError if it cannot be started."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_inheritable(writing, True)  # noqa: FBT003 - the only way to say it
         with os.fdopen(reading, "rb", buffering=0) as said, _wakeups() as (wake, forward):
             environ = {**self._environ, DESCRIPTOR: f"{writing}:{os.fstat(writing).st_ino}"}
             try:
-                # What was inherited with a number, such as a socket or a pipe of the shell, the program inherits too; ours stay here.
+                # The program inherits descriptors that we inherited, such as a socket or a pipe of the shell; our own do not pass on.
                 child = subprocess.Popen(self._command, env=environ, close_fds=False)  # noqa: S603 - what the user asked us to run
             finally:
                 os.close(writing)
@@ -123,7 +123,7 @@ class Program:
             time.sleep(_TICK_S / 10)
 
     def _end_workers(self, wake: int) -> None:
-        """Kill those that did not end with a program that was told to."""
+        """Kill the processes that outlive a terminated program past the grace period."""
         while self._deadline is not None and not all(map(_is_over, self._processes.values())):
             _readable(wake, _TICK_S / 2)
             if time.monotonic() >= self._deadline:
@@ -132,7 +132,7 @@ class Program:
                     with contextlib.suppress(OSError):
                         signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
-    # -- what its processes say -----------------------------------------------------------------------------------
+    # -- messages of its processes --------------------------------------------------------------------------------
 
     def _read_messages(self, child: subprocess.Popen[bytes]) -> None:
         for message in self._messages.new():
@@ -179,7 +179,7 @@ class Program:
             self._signal(child, signal.SIGTERM)
 
     def _keep_handle(self, pid: int, main: int) -> None:
-        """Keep a handle on another process of the program, which stays its own when the number is used again."""
+        """Open a handle on another process of the program, which stays valid even if its pid is reused."""
         if pid != main and pid not in self._processes and hasattr(os, "pidfd_open"):
             with contextlib.suppress(OSError):
                 self._processes[pid] = os.pidfd_open(pid)
@@ -193,7 +193,7 @@ class Program:
 
 
 def _readable(descriptor: int, timeout_s: float) -> bool:
-    """Wait until there is something to read; unlike `select`, for a descriptor of any number."""
+    """Wait until a descriptor is readable; unlike `select`, for descriptors of any number."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(timeout_s * 1_000))
@@ -205,7 +205,7 @@ def _is_over(descriptor: int) -> bool:
 
 
 def occupy_standard_descriptors() -> None:
-    """Keep our files off the numbers 0 to 2 where they are closed: the program would take them for its own."""
+    """Open the null device for closed standard descriptors, so that no file of ours gets their numbers."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -220,7 +220,7 @@ def _pids(said: bytes) -> set[int]:
 
 @contextmanager
 def _wakeups() -> Generator[tuple[int, Callable[[subprocess.Popen[bytes]], None]]]:
-    """Wake a `select` when a signal comes, and pass signals on to the program once there is one."""
+    """Wake a `poll` when a signal comes, and pass signals on to the program once it runs."""
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 

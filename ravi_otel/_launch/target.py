@@ -1,4 +1,4 @@
-"""Find out which Python a command will run, and whether that Python can import us."""
+"""The target of a launch: which Python a command runs, and whether that Python can import us."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find(command: str, environ: Mapping[str, str]) -> Path:
 
 
 def interpreter(program: Path, environ: Mapping[str, str]) -> Path | None:
-    """Return the Python that runs `program`: itself, or the one its first lines name. None when that cannot be told."""
+    """Return the Python that runs `program`: itself, or the one that its first lines name; None if that is unknown."""
     if _PYTHON.fullmatch(program.name):
         return program
     try:
@@ -75,7 +75,7 @@ def _exec_line(text: str) -> list[str]:
 
 
 def check(python: Path, environ: Mapping[str, str]) -> None:
-    """Make sure that `python` imports our version; raise ConfigurationError when not."""
+    """Raise ConfigurationError unless `python` imports our version."""
     if python == Path(sys.executable).absolute() and environ.get("PYTHONPATH") == os.environ.get("PYTHONPATH"):
         return
     try:

@@ -46,7 +46,7 @@ State = Literal["ready", "starting", "stranger", "silent"]
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """One server: the variable of the port that is asked, what to ask, and what only this server answers.
+    """One server: the variable of its port, the readiness request, and what only this server answers.
 
     `shows` is the variable of the port that a person or a program uses; `what` is what for. `ask` is a path, a
     `POST` and a path for OTLP, or `PING` for Redis.
@@ -96,7 +96,7 @@ ONE_PORTS: Final = ("RAVI_PORT_OTLP_GRPC", "RAVI_PORT_OTLP_HTTP", "RAVI_PORT_PRO
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a server answered: ready; starting, as it says itself; a stranger on its port; or silent. `said` is why, or ""."""
+    """A server's answer: ready, starting, a stranger on its port, or silent. `said` is why, or ""."""
 
     server: Server
     address: str
@@ -272,7 +272,7 @@ _BARE: Final = (
 
 @dataclasses.dataclass(frozen=True)
 class Compose:
-    """A compose that is new enough, whichever there is, with the environment it is run in."""
+    """A compose that is new enough, with the environment it runs in."""
 
     kind: ComposeCommand
     version: str
@@ -336,7 +336,7 @@ class Compose:
 
 
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> subprocess.CompletedProcess[str] | None:
-    """Run a command that asks something; return None when there was no answer in time, or no such program."""
+    """Return the result of a command, None if it does not end in time or does not exist."""
     try:
         return subprocess.run(  # noqa: S603 - a command of ours, found on PATH
             command,

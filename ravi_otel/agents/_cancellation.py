@@ -166,7 +166,7 @@ class ScopeGuard:
 
 
 async def bounded_wait(awaited: Callable[[], Awaitable[ResultT]], *, reason: str | None = None) -> ResultT:
-    """Await `awaited()` for no longer than the run around allows; raise what stops the run. With a `reason` the time is declared as a wait."""
+    """Await `awaited()` for no longer than the run around allows; raise what stops the run. A `reason` declares it as a wait."""
     scope = current_scope()
     with nullcontext() if reason is None else Waiting(reason, scope):
         scope.checkpoint()

@@ -20,7 +20,7 @@ AgentStatus = Literal["ok", "stopped", "paused", "error"]
 class AgentResult:
     """The outcome of one run of an agent; `status` "ok" goes with `stop_reason` "success", and exhaustion is never "ok".
 
-    `answer` is the final text, None without one; `partial` is the last text of a run that was stopped. `trace` has one row for each tool call
+    `answer` is the final text, None without one; `partial` is the last text of a stopped run. `trace` has one row for each tool call
     (`step, tool, args_hash, supervisor_decision, executed_from, ok`, and where they apply `human_approved, stop_reason, risk_score`),
     or, of a supervised agent, for each action: the `tool` of its final answer is "(final answer)". `executed_from` is "middleware" where a
     middleware answered and no tool ran.

@@ -57,18 +57,18 @@ _log = logging.getLogger("ravi_otel")
 ToolsT = TypeVar("ToolsT", bound=Collection[str])
 
 MOST_CHARS: Final = 50_000
-"""Characters of one tool result that a model is given."""
+"""The most characters of one tool result that a model gets."""
 CUT_OFF: Final = "The run ended while this was at work. It may have been done, or not."
 _MOST_ERROR: Final = 1_000
 _MOST_TOOLS: Final = 128
 _MOST_CALLS: Final = 64
-"""Tool calls of one answer that are run."""
+"""The most tool calls of one answer that are run."""
 _LONGEST_NAME: Final = 64
 _SAME_ERRORS: Final = 3
 _MOST_THREADS: Final = 40
 _LIMITER: Final[RunVar[CapacityLimiter]] = RunVar("ravi_otel_agent_tools")
 _ENDS: Final = (StopRun, MiddlewareTermination, MiddlewareError, BudgetError, CancellationError, AgentPausedError)
-"""What a tool may raise that can end the agent's run; of refused spawns its model is told."""
+"""Errors of a tool that can end the agent's run; a refused spawn is only reported to the model."""
 _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 """What a gate knows of a call, and its caller does not."""
 
@@ -88,7 +88,7 @@ class AgentTool:
     parameters: JsonObject | None = None
 
     def __post_init__(self) -> None:
-        """Check the name that was given."""
+        """Raise ConfigurationError for an invalid name."""
         if self.name is not None:
             _checked_name(self.name)
 
@@ -157,7 +157,7 @@ def _in_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _limiter() -> CapacityLimiter:
-    """Return the limiter of the threads of tools: those that never return keep nobody else from a thread."""
+    """Return the limiter of the tools' threads, so that tools that never return do not use up the other threads."""
     limiter = _LIMITER.get(None)
     if limiter is None:
         limiter = CapacityLimiter(_MOST_THREADS)
@@ -166,7 +166,7 @@ def _limiter() -> CapacityLimiter:
 
 
 def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, Tool]:
-    """Return what an agent is given as tools, by name; ConfigurationError names the one that cannot be used."""
+    """Return an agent's tools by name; raise ConfigurationError for the one that cannot be used."""
     if isinstance(tools, (str, Mapping)) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]  # the caller may not type-check
         raise ConfigurationError(f"tools={checks.show(cast('object', tools))} must be a list of functions, such as [search].")
     found: dict[str, Tool] = {}
@@ -261,7 +261,7 @@ class ToolOutcome:
 
     @classmethod
     def of(cls, call: JsonObject, step: int) -> ToolOutcome:
-        """Return the outcome of a call that an answer asks for, of which nothing has come yet."""
+        """Return the outcome of a call that has not run yet."""
         function = cast("Mapping[str, Any]", call["function"])
         given = str(function["arguments"])
         try:  # for middleware and trace, as a signature does; what is no object is left to it, which says why
@@ -282,7 +282,7 @@ class ToolOutcome:
         return ChatMessage("tool", self.text, tool_call_id=self.call_id)
 
     def new_row(self, arguments: object) -> dict[str, Any]:
-        """Return the row of a call that works."""
+        """Return the row of a call that succeeds."""
         return {
             "step": self.step,
             "tool": self.shown,
@@ -311,14 +311,14 @@ class ToolOutcome:
             self.fault = (self.tool, fault)
 
     def cut_off(self, reason: str) -> None:
-        """Finish as what was at work when the run was ended: how far it came nobody knows."""
+        """Finish as a call that was running when the run was ended; how far it came is unknown."""
         self.row = self.row or self.new_row(self.arguments)
         self.refuse("cut_off", CUT_OFF, stop=reason)
         self.over = True
 
 
 class ToolRunner:
-    """Run the tools that the answers of one run ask for, and count the errors that come again, answer after answer."""
+    """The runner of a run's tool calls, which also counts errors that are repeated from answer to answer."""
 
     def __init__(
         self, scope: Scope, tools: Mapping[str, Tool], gate: ToolGate | None, pipeline: MiddlewarePipeline, session_id: str | None
@@ -355,12 +355,12 @@ class ToolRunner:
             self._add_decisions(calls, judged_before)
 
     def refuse(self, calls: Sequence[ToolOutcome], why: str) -> None:
-        """Answer every call of one answer with the same refusal: none is run."""
+        """Refuse every call of one answer with the same text; none is run."""
         for call in calls:
             self._not_run(call, "not_run", why)
 
     def repeated(self, calls: Sequence[ToolOutcome]) -> str | None:
-        """Count each error of one answer once, forget those of tools that worked; return the stop reason of one too many."""
+        """Count each error of one answer once, and reset those of tools that succeeded; return the stop reason of one too many."""
         for worked in {call.tool for call in calls if call.fault is None}:
             for fault in [fault for fault in self._faults if fault[0] == worked]:
                 del self._faults[fault]
@@ -371,7 +371,7 @@ class ToolRunner:
         return None
 
     def stop_reason(self) -> str:
-        """Return the stop reason of what is ended from outside: the agent's own, "cancelled" where the program ended it."""
+        """Return the stop reason of a call that was ended from outside: the agent's own, or "cancelled" if the program ended it."""
         try:
             self._scope.checkpoint()
         except RaviError as error:
@@ -418,7 +418,7 @@ class ToolRunner:
             raise fatal[0]
 
     async def _run_beside(self, call: ToolOutcome, fatal: list[BaseException], siblings: anyio.CancelScope) -> None:
-        """Run one call; what is no Exception, such as SystemExit, ends the others, and is raised by whoever waits for all."""
+        """Run one call; a BaseException such as SystemExit ends the others, and is raised once by `run`."""
         try:
             await self._run(call)
         except (asyncio.CancelledError, anyio.get_cancelled_exc_class()):
@@ -453,7 +453,7 @@ class ToolRunner:
         call.over = True
 
     async def _run_in_middleware(self, call: ToolOutcome, tool: Tool, arguments: JsonObject) -> Any:
-        """Run one call inside the agent's middleware; what that did not let through was not run, and is not counted as if it was."""
+        """Run one call inside the agent's middleware; a call that it does not let through counts as not run."""
 
         async def innermost(use: ToolUse) -> None:
             with only_requested("the tool"):
@@ -495,7 +495,7 @@ class ToolRunner:
         call.over = True
 
     def _mark_dealt_with(self, call: ToolOutcome) -> None:
-        """Note that the call was dealt with here, and is not run elsewhere."""
+        """Record that the call was handled here, so that it is not run elsewhere."""
         INFERRING.ran(self._scope, call.tool, self._scope.engine.clock.monotonic_ns())
 
     def _calls_at_gate(self) -> Sequence[GateCall]:
@@ -568,5 +568,5 @@ def _printed(value: object) -> str:
 
 
 def error_text(code: str, message: object, **facts: Any) -> str:
-    """Return what went wrong as the result of a tool: a JSON object with `error`, `message` and the facts."""
+    """Return an error as the result of a tool: a JSON object with `error`, `message` and the facts."""
     return json.dumps({"error": code, "message": clean(_printed(message))[:_MOST_ERROR], **facts}, ensure_ascii=False, default=_printed)

@@ -185,7 +185,7 @@ class Gate:
     `allow` are the tools that may be called, by default all of `tools`. The supervisor reviews with `policy` and the run's state.
     `state` is one state for all calls of this gate, or a function that makes one for each run; by default each run has a `RunState`.
     `read_only` tools change nothing: an identical call of one runs `read_only_repeat_limit` times in a run, of any other tool once.
-    `per_tool_limit` is how often a tool runs in a run at all. Without `loops` neither is checked. With `part`, `tools` are only some of
+    `per_tool_limit` is how often a tool runs in a run at all. Without `loops`, neither limit applies. With `part`, `tools` are only some of
     the rules' tools: rules about others are logged once, instead of refused. An approval is valid for `expires_s` seconds, and a call
     times out after `timeout_s`. `policy_version` names the rules in force; by default it is computed from the supervisor's `version` and
     the values of `policy`. `audit` records each step, and a call that it cannot record is not executed.

@@ -1,4 +1,4 @@
-"""The one door to some tools: allowed, read, judged, counted, looped no more, and each call that is refused ends the run."""
+"""A gateway that calls tools through a gate with a budget; a call that is refused ends the run."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ _PHASES: Final = {"supervisor_block": "supervisor", "human_rejected": "human_app
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Say how much an agent may do in one run: steps of its loop, tool calls, and seconds from the first of either.
+    """How much an agent may do in one run: steps of its loop, tool calls, and seconds from the first of either.
 
-    Declared waits, such as for a person's approval, take none of the seconds.
+    Declared waits, such as for a person's approval, do not count as seconds.
     """
 
     max_steps: int = 8
@@ -47,7 +47,7 @@ class Budget:
 
 
 class _RunUsage:
-    """What one run has used of a budget: tool calls by the ledger, in a scope that holds this budget's limits and no other's."""
+    """What one run has used of a budget; the ledger counts the tool calls, in a scope with this budget's limits only."""
 
     def __init__(self, run: Scope, limits: tuple[Limit, ...]) -> None:
         self.run = run
@@ -60,21 +60,21 @@ class _RunUsage:
         return now - self.run.clock.waited_ns(now)
 
     def seconds(self) -> float:
-        """Return the time since it began, without what the run has waited for people meanwhile."""
+        """Return the seconds since the first step or call, without the run's declared waits."""
         return (self._worked_ns() - self._started_ns) / _NANO
 
     def charge(self, tool: str, op_id: str) -> str | None:
-        """Charge one call of a tool, and give the operation to settle or release; raise BudgetExhaustedError."""
+        """Charge one call of a tool, and return the operation to settle or release; raise BudgetExhaustedError."""
         own = self.scope.facts
         return self.scope.charge_lines([line for line in self.scope.plan.tool_lines(tool) if line.account.facts is own], None, op_id)
 
     def close(self) -> None:
-        """Charge nothing any more."""
+        """Close the scope of the limits."""
         self.scope.leave(None)
 
 
 class _BudgetedGate(Gate):
-    """Count each call against the budget of its run, too."""
+    """A gate that also counts each call against the budget of its run."""
 
     def __init__(self, budget: Budget, ceilings: int | Mapping[str, int] | None, **more: Any) -> None:
         super().__init__(**more)
@@ -87,7 +87,7 @@ class _BudgetedGate(Gate):
         self._given_up: weakref.WeakSet[Scope] = weakref.WeakSet()
 
     def tab(self) -> _RunUsage:
-        """Return what the innermost run around the running code has used; of runs that ended it is forgotten."""
+        """Return what the innermost current run has used; forget the runs that have ended."""
         scope, _ = STATE.locate()
         around = scope.upwards()
         run = next((each for each in around if each.facts.kind is ScopeKind.RUN), around[-1])
@@ -104,7 +104,7 @@ class _BudgetedGate(Gate):
             return known
 
     def close(self, *, ended: bool = False) -> None:
-        """Close what was opened, of runs that `ended` or of all."""
+        """Close the counters of all runs, or only of those that have `ended`."""
         for key, tab in list(self._tabs.items()):
             if not ended or tab.run.status != "open":
                 self._tabs.pop(key, None)
@@ -129,7 +129,7 @@ class _BudgetedGate(Gate):
     def _count(self, call: PendingCall) -> None:
         tab = self.tab()
         _refuse_when_late(tab, self._budget)
-        op_id = new_op_id()  # known before it is charged: whatever interrupts that
+        op_id = new_op_id()  # made before the charge, so that an interrupted one can be settled
         try:
             try:
                 paid = tab.charge(call.tool, op_id)
@@ -155,11 +155,11 @@ def _refuse_when_late(tab: _RunUsage, budget: Budget) -> None:
 
 
 class ToolGateway:
-    """Call tools by name, each call through a gate of its own; what it does not let through raises StopRun.
+    """A way to call tools by name, each call through the gateway's gate; a refusal raises StopRun.
 
-    `registry` are the tools by name, `allow` those that may be called, all when left out. A run has `budget`, and each tool runs
-    `per_tool_limit` times in it, a number for each or by name, None without a ceiling. The rest is as of `Gate`. A run's counters live in
-    the ledger and are told as limits are; those of the caller's own scopes hold besides.
+    `registry` are the tools by name, `allow` those that may be called, by default all. `budget` applies to each run, and each tool runs
+    `per_tool_limit` times in it, a number for each or by name, None without a ceiling. The rest is as for `Gate`. A run's counters are in
+    the ledger and emit limit events; the limits of the caller's own scopes apply as well.
 
     `StopRun.reason` is `max_steps`, `max_tool_calls`, `max_seconds`, `human_rejected`, or begins with `supervisor_block:`, `tool_denied:`,
     `tool_missing:`, `tool_bad_args:`, `tool_error:`, `tool_bad_result:` or `loop_detected:`; its `__cause__` is what a tool raised.

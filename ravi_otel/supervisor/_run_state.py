@@ -30,7 +30,7 @@ _OPEN_REVIEWS: Final[set[ReviewReads]] = set()
 
 
 class ReviewReads:
-    """One review of a supervisor: the tools whose calls it asked about, or the `whole` where that is not known."""
+    """What one review of a supervisor has read of the state: the calls of some tools, or the `whole` if that is unknown."""
 
     __slots__ = ("is_open", "supervisor", "tools", "whole")
 
@@ -42,9 +42,9 @@ class ReviewReads:
 
 
 def note_read(tool: str | None) -> None:
-    """Note that somebody asked about a tool's calls, or about all of them.
+    """Record that the calls of a tool, or of all tools, were read.
 
-    Code with no review around it may be a thread that a supervisor asks in: then every review that is going on is taken to have asked.
+    Code outside any review may be a supervisor's own thread, so the read then counts for every review that is open.
     """
     reviews = _CURRENT_REVIEWS.get()
     if not reviews and not _OPEN_REVIEWS:
@@ -84,7 +84,7 @@ _MOST_CALLS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was so before a review, and what it `reads`: whoever lets the call through on its word must find that so still."""
+    """The versions before a review, and what it `reads`: if they have changed since, the call is reviewed again."""
 
     version: tuple[int, int]
     policy_version: str
@@ -92,40 +92,40 @@ class Snapshot:
 
 
 class StateKeeper:
-    """Keep one state: what begins and ends in it is counted, so that a review of what was so before is found out.
+    """The owner of one state, which counts the calls that begin and end, so that an outdated review is detected.
 
-    The lock is held over the state's own `begin` and `end`, which make one step with the count, and over no review.
+    The lock makes the state's own `begin` and `end` atomic with the count; it is not held during a review.
     """
 
     def __init__(self, state: GateState) -> None:
         self.state = state
         self._lock = ForkLock()
         self.version = (0, 0)
-        """How many calls have begun and ended by now: those that change something, and those of read-only tools."""
+        """The number of beginnings and ends so far: of calls that change something, and of read-only ones."""
         self._read_at: dict[str, int] = {}
         self._began_at = 0
         self.broken: str | None = _broken.get(state)
 
     def is_current(self, tool: str, before: Snapshot, still: Callable[[], bool]) -> bool:
-        """Whether all is as it was noted, and `still` says so."""
+        """Whether nothing has changed since `before`, and `still()` is true."""
         with self._lock.own:
             (writes, reads), (old_writes, old_reads) = self.version, before.version
             changed = writes != old_writes or (reads != old_reads and self._is_read_since(old_reads, tool, before.reads))
             return not changed and still()
 
     def _is_read_since(self, when: int, tool: str, reads: ReviewReads | None) -> bool:
-        """Whether a read-only tool which the review asked about began or ended; where all may have been asked about, that any began."""
+        """Whether a read-only tool that the review read has begun or ended since; if it read the `whole`, whether any has begun."""
         asked = (tool,) if reads is None else (tool, *reads.tools)
         return any(self._read_at.get(each, 0) > when for each in asked) or (reads is not None and reads.whole and self._began_at > when)
 
     def begin(self, tool: str, arguments: JsonObject, before: Snapshot, still: Callable[[], bool], *, read_only: bool) -> bool:
-        """Let a call through if all is as it was noted and `still` says so; tell whether it was."""
+        """Record that a call begins, if nothing has changed since `before` and `still()` is true; return whether it begins."""
         with self._lock.own:
             if not self.is_current(tool, before, still):
                 return False
             try:
                 said = cast("Any", self.state).begin(tool, arguments)
-            finally:  # once the state has it: whoever saw the version before reviews again, and nobody sees the new one too early
+            finally:  # after the state's own update, so that nobody sees the new version too early
                 self._count(tool, read_only=read_only)
                 if read_only:
                     self._began_at = self.version[1]
@@ -134,7 +134,7 @@ class StateKeeper:
             return True
 
     def end(self, tool: str, arguments: JsonObject, status: str, result: Any, *, read_only: bool) -> None:
-        """Note how it ended. A state that raises here is wrong from now on, and nothing is let through on its word any more."""
+        """Record how a call ended. A state that raises here is broken from now on, and no more calls are let through."""
         with self._lock.own:
             try:
                 said = cast("Any", self.state).end(tool, arguments, status, result)
@@ -157,7 +157,7 @@ class StateKeeper:
 
 
 def refuse_awaitable(what: str, said: object) -> None:
-    """Raise ConfigurationError for what is still to be awaited, and was to be done by now."""
+    """Raise ConfigurationError for an awaitable: nothing would await it."""
     if inspect.isawaitable(said):
         if inspect.iscoroutine(said):
             said.close()
@@ -165,24 +165,24 @@ def refuse_awaitable(what: str, said: object) -> None:
 
 
 class _ObjectNotes:
-    """Keep a word about objects, by which one it is, as long as each lives; of what cannot be watched for ever."""
+    """A text for each of some objects, by identity, for as long as the object lives; for ever if it has no weak references."""
 
     def __init__(self) -> None:
         self._words: dict[int, tuple[object, str]] = {}
 
     def get(self, about: object) -> str | None:
-        """Return the word."""
+        """Return the text of an object, None without one."""
         known = self._words.get(id(about))
         return None if known is None else known[1]
 
     def put(self, about: object, word: str) -> None:
-        """Note the word."""
+        """Set the text of an object."""
         key = id(about)
         self._words[key] = (_watch(about, lambda _: self._words.pop(key, None)), word)
 
 
 def _watch(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
-    """Refer to a thing without keeping it alive; what cannot be referred to so is kept."""
+    """Return a weak reference to a thing, or a strong one if it has no weak references."""
     try:
         return weakref.ref(thing, gone)
     except TypeError:
@@ -204,14 +204,14 @@ def keeper_of(state: GateState) -> StateKeeper:
 
 
 class _States:
-    """Keep the states of runs by whose they are: a supervisor at several gates judges by one state of the run."""
+    """The states of runs by supervisor: a supervisor at several gates has one state for each run."""
 
     def __init__(self) -> None:
         self._known: weakref.WeakKeyDictionary[Scope, list[tuple[Callable[[], Any], object, StateKeeper]]] = weakref.WeakKeyDictionary()
         self._lock = ForkLock()
 
     def of(self, run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
-        """Return the state of a run that `make` made for this supervisor at whatever gate."""
+        """Return the run's state for this supervisor, which `make` makes once for all gates."""
         made = keeper_of(make())
         with self._lock.own:
             known = self._known.setdefault(run, [])
@@ -227,12 +227,12 @@ _states = _States()
 
 
 def keeper_for_run(run: Scope, supervisor: object, make: Callable[[], GateState]) -> StateKeeper:
-    """Return what a run's calls are judged by: one for all gates with this supervisor, and without one the gate's own."""
+    """Return the keeper of a run's state: one for all gates with this supervisor, or without a supervisor the gate's own."""
     return keeper_of(make()) if supervisor is None else _states.of(run, supervisor, make)
 
 
 class RunHistory:
-    """What one run has come to at one gate: `judged` are the last calls, as rows; `loops` is None where none are looked for."""
+    """The calls of one run at one gate: `judged` are the last records; `loops` is None if there are no loop rules."""
 
     def __init__(self, keeper: StateKeeper, loops: Loops | None) -> None:
         self.keeper = keeper
@@ -253,7 +253,7 @@ _MOST_ERRORS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class LoopRules:
-    """Say when a call is one too many.
+    """The rules by which a call counts as a loop.
 
     A call with the same tool and arguments runs `read_only_repeat_limit` times for a tool of `read_only`, once for any other.
     `per_tool_limit` is how often one tool runs at all, a number for each or by name; None has no ceiling.
@@ -265,7 +265,7 @@ class LoopRules:
 
 
 class Loops:
-    """Remember the calls of one run that were executed; threads may share it."""
+    """The executed calls of one run, checked for loops; safe in threads."""
 
     def __init__(self, rules: LoopRules) -> None:
         self._rules = rules
@@ -276,7 +276,7 @@ class Loops:
         self._errors: Counter[tuple[str, str]] = Counter()
 
     def enter(self, tool: str, signature: str) -> str | None:
-        """Count one call that is about to run, in one step with the look at it; give the loop it would close, and then it is not counted.
+        """Count one call that is about to run, atomically; if it would be a loop, return the loop's stop reason instead.
 
         `signature` stands for the exact arguments.
         """
@@ -300,7 +300,7 @@ class Loops:
             return stuck
 
     def failed(self, tool: str, error: str) -> str | None:
-        """Count one error of a tool, by its text; give the loop when it came for the third time, from then on each time."""
+        """Count one error of a tool, by its text; return the loop's stop reason from the third time on."""
         with self._lock.own:
             if len(self._errors) >= _MOST_ERRORS:
                 self._errors = Counter(dict(self._errors.most_common(_MOST_ERRORS // 2)))

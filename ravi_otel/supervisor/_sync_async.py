@@ -63,9 +63,9 @@ def raise_if_ended(scope: Scope) -> None:
 
 
 class Backoff:
-    """Sleep between two looks, longer each time, in the scope of the code that asks; holds nothing meanwhile.
+    """Growing pauses between two polls, in the current scope.
 
-    `with` it; whatever ends the scope ends the sleep at once in a thread, and within a pause in an event loop.
+    A context manager. The end of the scope ends a pause at once in a thread, and after at most one pause in an event loop.
     """
 
     def __init__(self, longest_s: float = LONGEST_PAUSE_S) -> None:
@@ -84,7 +84,7 @@ class Backoff:
             self._forget()
 
     def pause(self, until_s: float | None = None, sleep: Callable[[float], object] | None = None) -> Flow[None]:
-        """Sleep once, no longer than `until_s`; raises what ended the scope. `sleep` blocks in its own way."""
+        """Sleep once, no longer than `until_s`; raise what ended the scope. `sleep` replaces the blocking sleep."""
         raise_if_ended(self.scope)
         pause_s = self._pause_s
         self._pause_s = min(pause_s * 2, self._longest_s)
@@ -100,16 +100,16 @@ class Backoff:
 
 
 _GRACE_S: Final = 1.0
-"""What is left to whoever notices by itself that its time is over."""
+"""Seconds more for an approver that detects its own expiry."""
 
 
 class GivenUp(Exception):  # noqa: N818 - it travels inside the gate only, and means no error
-    """Say that what was awaited was given up."""
+    """A wait that took longer than `longest_s`."""
 
 
 @dataclass(frozen=True, slots=True)
 class _AwaitedWork:
-    """What is awaited in a scope, as much as has to be known to stop it."""
+    """The work that is awaited in a scope, as `stoppable` needs it."""
 
     scope: Scope
     record: None = None
@@ -124,9 +124,10 @@ def call_program(
     longest_s: float | None = None,
     within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Step:
-    """Call it `within` something: what `blocks` may be called in an event loop's thread by synchronous code.
+    """Return a step that calls code of the program, inside the context manager `within`.
 
-    What is awaited `ends` when its scope does, with what ended that; after `longest_s` it is given up, and TooLate raised.
+    A synchronous call that `blocks` runs in another thread if this one has an event loop. An awaitable that `ends` with its scope raises
+    what ended the scope; after `longest_s`, GivenUp is raised.
     """
 
     def at_once() -> Any:
@@ -156,7 +157,7 @@ def call_program(
 
 
 async def _until_scope_ends(said: Awaitable[Any]) -> Any:
-    """Await it until its scope is over; raises what ended that."""
+    """Await it until its scope is over; raise what ended the scope."""
     scope, _ = STATE.locate()
     raise_if_ended(scope)
     return await stoppable(_AwaitedWork(scope), _await, (said,), {})
@@ -173,15 +174,15 @@ async def _until_time_ends(said: Awaitable[Any], longest_s: float) -> Any:
 
 
 def _close_unbegun(said: Awaitable[Any]) -> None:
-    """Close a coroutine that its scope's end came before, so that nobody is warned of one that was never awaited."""
+    """Close a coroutine that was never started, so that Python does not warn of it."""
     if inspect.iscoroutine(said) and inspect.getcoroutinestate(said) == inspect.CORO_CREATED:
         said.close()
 
 
 def _in_other_thread(act: Callable[[], Any]) -> Any:
-    """Block this thread on another, which runs no event loop: what waits for a person blocks there, and gives no coroutine.
+    """Run it in another thread, which has no event loop, and block this one: it then blocks, too, instead of returning a coroutine.
 
-    Nobody waits for that thread once this one was interrupted.
+    If this thread is interrupted, the other one is left to itself.
     """
     work = WorkInThread(act)
     work.start("ravi-approval")

@@ -17,10 +17,10 @@ import sys
 import time
 
 _AWAITED = ("openai", "anthropic", "groq", "ravi_otel", "mcp.client.session")
-"""The clients, and us: a program may have limited tools and agents without any client of ours, and tools that servers run over MCP."""
+"""The clients and our own package: a program may have limited tools and agents, or MCP tools, without any client."""
 
 _OVER_HTTP = ("google.genai", "mistralai.sdk", "mistralai.client.sdk", "cohere", "ollama", "litellm")
-"""Clients whose requests are read in the HTTP library below them; they tell the hosts that they are made for."""
+"""Clients whose requests are read in the HTTP library below them, and which name the hosts that they are made for."""
 
 
 _PORTS = {"https": 443, "http": 80}
@@ -29,7 +29,7 @@ _COROUTINE = 128
 
 
 class _Waiting:
-    """Stand first in line of the finders, and act whenever what is awaited was imported; it may be asked for and never be."""
+    """A first finder on `sys.meta_path` that calls an action after each import of an awaited module."""
 
     def __init__(self, acts):
         self._acts = acts
@@ -49,7 +49,7 @@ class _Waiting:
 
 
 class _Loading:
-    """Load a package with its own loader, then act."""
+    """A loader that delegates to a package's own loader, and then calls the action."""
 
     def __init__(self, loader, act):
         self._loader = loader
@@ -70,9 +70,9 @@ class _Loading:
 
 
 class _Doors:
-    """Stand before what asks a model without any client of ours; who does so opens them: we begin, and it goes through our wrappers.
+    """Thin wrappers of HTTP libraries and botocore; the first request to a model opens them: we begin, and it goes on through our wrappers.
 
-    They stay where they are, open, beneath our wrappers: were they taken away first, what other threads send meanwhile would go unnoticed.
+    Open ones stay below our wrappers: if they were removed first, requests of other threads would go unnoticed in between.
     """
 
     def __init__(self, here, begin):
@@ -85,7 +85,7 @@ class _Doors:
         os.register_at_fork(after_in_child=self._renew)
 
     def acts(self, limited):
-        """Return what is done when a module was imported; where the program is `limited`, what no limit covers is noticed, too."""
+        """Return the actions by imported module; if the program is `limited`, they also detect calls that no limit covers."""
         below = {
             "http.client": lambda module: self._close(module.HTTPConnection, "endheaders", self._by_http_client),
             "httpcore": self._close_httpcore,
@@ -129,10 +129,10 @@ class _Doors:
             try:
                 opens = asks_model(*args, **kwargs)
                 if opens:
-                    with self._lock:  # who comes meanwhile waits
+                    with self._lock:  # concurrent requests wait
                         if not self._opened:
                             self.open()
-            except Exception:  # what cannot be looked at goes its way
+            except Exception:  # a request that cannot be inspected goes on as it is
                 opens = False
             return getattr(owner, name) if opens and in_place else original
 
@@ -155,7 +155,7 @@ class _Doors:
         return self._provider_at(name, port) is not None or name in self._named or "%s:%s" % (name, port) in self._named
 
     def _is_known_url(self, target):
-        """Look at the whole URL that a proxy is given."""
+        """Whether a whole URL, as a proxy gets it, is a model's."""
         scheme, _, rest = target.decode("latin-1").partition("://")
         if scheme.lower() not in ("http", "https"):
             return False
@@ -205,7 +205,7 @@ def _version():
 
 
 def _tell_launcher():
-    """Say on the inherited descriptor that this process is attached; the number may be another file's by now, so look twice."""
+    """Report on the inherited descriptor that this process is attached; its inode is checked, as the number may be another file's."""
     number, _, inode = os.environ.pop("RAVI_LAUNCH_FD", "").partition(":")
     try:
         descriptor = int(number)

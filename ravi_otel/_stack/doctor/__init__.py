@@ -1,7 +1,7 @@
-"""Look at what telemetry and limits need, and say what is not well and what to do about it.
+"""Checks of what telemetry and limits need, with findings that say what is wrong and what to do about it.
 
-One module for each thing that is examined. Each has a function `examine` that yields findings within the time that is left, and changes
-nothing. Which of them are run, and in which order, is decided by the command.
+There is one module for each subject. Its `examine` functions yield findings within the time that is left, and change no settings or files.
+The command decides which of them run, and in which order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ravi_otel._forksafe import without_signals
 from ravi_otel._local.wording import clean
 
 State = Literal["well", "odd", "broken", "left_out"]
-"""`odd` works, and may not be what is wanted; `broken` loses telemetry or leaves a limit unkept; `left_out` was not looked at."""
+"""`odd` works, but may not be intended; `broken` loses telemetry or a limit is not enforced; `left_out` was not examined."""
 
 _MOST_SAID: Final = 800
 
@@ -73,7 +73,7 @@ class Inputs:
         return self.environ.get(name, "").strip()
 
     def seconds_left(self, most: float = 3_600.0) -> float:
-        """Return the seconds that are left, at most `most`, and never none: what is asked too late fails at once."""
+        """Return the seconds that are left, at most `most`, and never 0: a check that starts too late fails at once."""
         return max(0.01, min(most, self.until_s - time.monotonic()))
 
 
@@ -83,15 +83,15 @@ Check = Callable[[Inputs], Iterable[Finding]]
 def examine(inputs: Inputs, by_s: float, groups: Mapping[str, Check]) -> list[Finding]:
     """Run each group of checks in a thread of its own, and return the findings of all until `by_s`, in the order of the groups.
 
-    The findings of a group that is not done by then are kept, and that it is not done is one more. A thread that hangs, as in a resolver,
-    is left behind: it is a daemon, so it ends with the process.
+    A group that is not done by then has its findings so far, and one more that says so. A thread that hangs, as in a resolver, is left
+    behind: it is a daemon, so it ends with the process.
     """
     found: dict[str, list[Finding]] = {name: [] for name in groups}
 
     def run(name: str, check: Check) -> None:
         try:
             for finding in check(inputs):
-                found[name].append(finding)  # one by one: what was found is kept when the rest takes too long
+                found[name].append(finding)  # one by one, so that a slow group has its findings so far
         except Exception as error:
             found[name].append(broken(name, f"the check itself failed: {type(error).__name__}", "Tell us: this is a bug of ravi-otel."))
             if "RAVI_RAISE_BUGS" in os.environ:

@@ -1,4 +1,4 @@
-"""Look at the ledger that processes share: whether it opens, and whether it is fit to hold budgets. No counter is touched."""
+"""The check of the shared ledger: whether it opens, and whether it is fit for budgets. No counter changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ROUNDS: Final = 20
 
 
 def examine(inputs: Inputs) -> Iterator[Finding]:
-    """Look at the ledger of --ledger, else of RAVI_LEDGER."""
+    """Yield findings about the ledger of --ledger, else of RAVI_LEDGER."""
     named, url = ("--ledger", inputs.ledger) if inputs.ledger is not None else (VARIABLE, inputs.value(VARIABLE))
     if not url:
         yield left_out("ledger", f"no {VARIABLE} is set: limits are counted by each process, or by each `ravi-otel run`, for itself")
@@ -51,7 +51,7 @@ def examine(inputs: Inputs) -> Iterator[Finding]:
 
 
 def _timed_ms(ask: Callable[[], object]) -> list[float]:
-    """Ask twenty times, and return how long each answer took."""
+    """Return how long each of twenty answers took."""
     took_ms: list[float] = []
     for _ in range(_ROUNDS):
         began = time.perf_counter()
@@ -94,14 +94,14 @@ def file_system(place: Path) -> str:
 
 
 class _File:
-    """A SQLite ledger; the file is opened for reading alone, and never made."""
+    """A SQLite ledger; the file is opened read-only, and never created."""
 
     def __init__(self, path: Path, shown: str) -> None:
         self._path = path
         self._shown = shown
 
     def findings(self) -> Iterator[Finding]:
-        """Look at where it is, whose it is, its format, and how long a look takes."""
+        """Yield findings about the file's place, owner and format, and about how long a read takes."""
         yield from self._place()
         try:
             found = self._path.stat()
@@ -154,7 +154,7 @@ class _File:
             yield well("ledger.owner", f"{self._shown} is ours {mode}")
 
     def _format(self) -> Finding:
-        """Read from the file's head what it is: opening it may write to it."""
+        """Return the finding about the file's format, from its header: opening it with SQLite may write to it."""
         check, shown = "ledger.format", self._shown
         try:
             with self._path.open("rb") as file:
@@ -194,7 +194,7 @@ _REACH: Final = "See that the server runs and can be reached, and check user and
 
 
 def _servers(choice: Choice, inputs: Inputs) -> Iterator[Finding]:
-    """Look at the server that a URL means, at each master of a Cluster, or at the one that sentinels name."""
+    """Yield findings about a URL's server, each master of a Cluster, or the master that sentinels name."""
     try:
         address = redis_url.read(choice.url)
         prepare(address)
@@ -263,7 +263,7 @@ def _connected(address: Address, place: Host | None, patience_s: float) -> socke
 
 @contextlib.contextmanager
 def _cut_after(connected: socket.socket, seconds: float) -> Generator[None]:
-    """Break a connection off when that takes longer: a server that answers byte by byte keeps to every other time-out."""
+    """Close a connection that takes longer: a server that answers byte by byte never exceeds the other timeouts."""
 
     def cut() -> None:
         with contextlib.suppress(OSError):
@@ -279,7 +279,7 @@ def _cut_after(connected: socket.socket, seconds: float) -> Generator[None]:
 
 
 class _Server:
-    """One server: ask it what changes nothing, within the time that is left."""
+    """One server, which is only sent commands that change nothing, within the time that is left."""
 
     def __init__(self, connection: Connection, shown: str, address: Address, inputs: Inputs) -> None:
         self._connection = connection
@@ -292,7 +292,7 @@ class _Server:
         return run_sync(self._connection.ask(words, time.monotonic() + self._inputs.seconds_left(_ANSWERS_WITHIN_S)))
 
     def _ask_if_allowed(self, *words: str) -> Any:
-        """Return the answer to a command that this user may not be allowed; None where the server says no."""
+        """Return the answer to a command that may not be allowed to this user; None if it is not."""
         try:
             return self.ask(*words)
         except ServerError as error:
@@ -301,12 +301,12 @@ class _Server:
             return None
 
     def _facts(self, section: str) -> dict[str, str]:
-        """Return a section of INFO; nothing where this user may not ask."""
+        """Return a section of INFO; nothing if it is not allowed to this user."""
         lines = _text(self._ask_if_allowed("INFO", section) or "").splitlines()
         return {name: value.strip() for name, sign, value in (line.partition(":") for line in lines) if sign}
 
     def findings(self) -> Iterator[Finding]:
-        """Look at its role, how fast it answers, and whether it forgets what it was told."""
+        """Yield findings about its role, how fast it answers, and whether it may lose data."""
         if self._address.kind == "sentinel":
             yield well("ledger.sentinel", f"sentinels name the master of {clean(self._address.service)}")
         server = self._facts("server")

@@ -1,4 +1,4 @@
-"""Look at the packages that are installed: ours, the clients, OpenTelemetry's, and what else makes spans of model calls."""
+"""The check of installed packages: ours, the clients, OpenTelemetry's, and others that make spans of model calls."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Requirement(NamedTuple):
     extra: str
 
     def finding(self, check: str) -> Finding:
-        """Compare what is installed with the versions."""
+        """Return the finding about the installed version."""
         found = _installed(self.name)
         if found is not None and is_within(found, self.versions):
             return well(check, f"{self.name} {found}")
@@ -52,7 +52,7 @@ class _Requirement(NamedTuple):
 
 
 def examine(inputs: Inputs) -> Iterator[Finding]:
-    """Look at the packages that a program started here would have."""
+    """Yield findings about the packages that a program started here would have."""
     needed = _requirements()
     python = f"Python {platform.python_version()} ({platform.python_implementation()}, {platform.system()})"
     too_old = figures(platform.python_version()) < _LEAST_PYTHON
@@ -127,7 +127,7 @@ def _exporter(needed: _Requirement, protocol: str, sdk: str | None) -> Finding:
 
 
 def _needed(requirements: Sequence[_Requirement]) -> Iterator[Finding]:
-    """Look at the rest of what we need; those that are well are one finding."""
+    """Yield findings about the other packages we need; all that are well make one finding."""
     told = {"openai", _API, _SDK, *_EXPORTERS.values()}
     found = [each.finding("packages.needed") for each in requirements if not each.extra and each.name not in told]
     yield from (each for each in found if each.state != "well")
@@ -136,7 +136,7 @@ def _needed(requirements: Sequence[_Requirement]) -> Iterator[Finding]:
 
 
 def _other_instrumentations() -> Iterator[Finding]:
-    """Look for other instrumentations of the same clients: each would make a second span of a call."""
+    """Yield findings about other instrumentations of the same clients: each would make a second span of a call."""
     for name in _HANDLED:
         if (version := _installed(name)) is not None:
             said = f"{name} {version} is here: where it makes a call's span we make none, and count and limit the call all the same"

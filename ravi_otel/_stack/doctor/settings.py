@@ -1,4 +1,4 @@
-"""Look at our own variables: policy and limits, what crosses to other processes, the spool, and names that are none."""
+"""The check of our own variables: policy and limits, what crosses to other processes, the spool, and unknown names."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _LONGEST: Final = 80
 
 
 def examine(inputs: Inputs) -> Iterator[Finding]:
-    """Look at RAVI_* variables, and at the policy file."""
+    """Yield findings about RAVI_* variables, and about the policy file."""
     yield from _policy(inputs)
     yield from _carrying(inputs)
     yield from _lease(inputs)

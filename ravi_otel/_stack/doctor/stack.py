@@ -1,4 +1,4 @@
-"""Look at the stack on this machine: its servers, how they are set up, and whether what was sent arrives in their stores."""
+"""The check of the stack on this machine: its servers, their configuration, and whether what was sent is in their stores."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Sent:
 
 
 def examine_stack(sent: Sent, places: Sequence[tuple[str, int]], inputs: Inputs) -> Iterator[Finding]:
-    """Look at the stack behind these hosts and ports, and for what was sent in its stores; say why not where it is not the stack."""
+    """Yield findings about the stack behind these hosts and ports, and about what was sent in its stores; or why it is no stack."""
     try:
         found = _find(places, inputs)
     except RaviError as error:
@@ -111,7 +111,7 @@ class _Stack:
         return answer.body
 
     def get_json(self, name: str, path: str, *keys: str) -> Any:
-        """Return what is behind these keys of a JSON answer, None where there is nothing; raise UnansweredError."""
+        """Return the value at these keys of a JSON answer, None if there is none; raise UnansweredError."""
         try:
             return _within(json.loads(self.get(name, path)), *keys)
         except (ValueError, RecursionError):
@@ -134,7 +134,7 @@ class _Stack:
     # -- its servers ----------------------------------------------------------------------------------------------
 
     def servers(self) -> Iterator[Finding]:
-        """Say which servers answer."""
+        """Yield findings about which servers answer."""
         there = [*(["collector"] if self.is_one else []), *(name for name, answer in self.answers.items() if answer.ready)]
         yield well("stack.servers", f"{', '.join(there)} answer{'s' if len(there) == 1 else ''}")
         hidden = [name for name in self.answers if name not in there]
@@ -148,7 +148,7 @@ class _Stack:
             yield tell(f"stack.{name}", said, _RESTART.format(name=name))
 
     def prometheus(self) -> Iterator[Finding]:
-        """Look at the options of Prometheus, and whether our rules are loaded."""
+        """Yield findings about the options of Prometheus, and whether our rules are loaded."""
         flags = self.get_json("PROMETHEUS", "/api/v1/status/flags", "data")
         compose = "Start it with the options of the shipped compose.yaml."
         if _within(flags, "web.enable-otlp-receiver") == "true":
@@ -173,7 +173,7 @@ class _Stack:
         return well("stack.rules", f"all {len(shipped)} rules are loaded")
 
     def alertmanager(self) -> Iterator[Finding]:
-        """Look at whom Alertmanager notifies, and whether that was taken."""
+        """Yield findings about whom Alertmanager notifies, and whether that succeeded."""
         config = str(self.get_json("ALERTMANAGER", "/api/v2/status", "config", "original"))
         receivers = ", ".join(sorted(set(_RECEIVER.findall(config))))
         if not receivers:
@@ -197,7 +197,7 @@ class _Stack:
             yield well("stack.alertmanager", f"it tells alerts by {clean(receivers, 120)}; {seen}")
 
     def grafana(self) -> Iterator[Finding]:
-        """Look at whether Grafana has our dashboards and data sources."""
+        """Yield findings about our dashboards and data sources in Grafana."""
         boards = {str(json.loads(file.read_text(encoding="utf-8"))["uid"]): file.stem for file in self._shipped("dashboards/*.json")}
         if missing := [name for uid, name in boards.items() if not self.has("GRAFANA", f"/api/dashboards/uid/{uid}")]:
             said = f"Grafana has not our {', '.join(missing)}"
@@ -217,7 +217,7 @@ class _Stack:
 
 
 def _within(document: Any, *keys: str) -> Any:
-    """Return what is behind keys of a document of anybody's; None where there is nothing."""
+    """Return the value at a path of keys in an untrusted document; None if there is none."""
     for key in keys:
         document = document.get(key) if isinstance(document, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  # JSON of anybody's
     return document  # pyright: ignore[reportUnknownVariableType]  # JSON of anybody's
@@ -256,7 +256,7 @@ _TAILS_S: Final = 3.0
 
 
 class _Arrival:
-    """Look for what was sent: the span in Jaeger, the metric in Prometheus, the log record in Loki."""
+    """The search for what was sent: the span in Jaeger, the metric in Prometheus, the log record in Loki."""
 
     def __init__(self, stack: _Stack, sent: Sent, inputs: Inputs) -> None:
         self._stack = stack
@@ -275,7 +275,7 @@ class _Arrival:
         }
 
     def findings(self) -> Iterator[Finding]:
-        """Look for each signal that was acknowledged, all in turn, until it is there or time is over; say how long each took."""
+        """Yield findings about each acknowledged signal: how long it took to arrive, or that it did not arrive in time."""
         taken = [signal for signal in self._questions if signal in self._sent.taken]
         missing = [signal for signal in taken if self._stack.is_ready(_STORES[signal][0])]
         absent = set(taken) - set(missing)

@@ -1,4 +1,4 @@
-"""Look at the store of runs: whether it can be written, by whom it can be read, how large it is, and whether all of it is there."""
+"""The check of the store of runs: whether it can be written, who can read it, how large it is, and whether it is complete."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NO_STORE: Final = "Set RAVI_STORE to a store, or to a directory that is empty o
 
 
 def examine(inputs: Inputs) -> Iterator[Finding]:
-    """Look at the store of `ravi-otel run`; nothing is made."""
+    """Yield findings about the store of `ravi-otel run`; nothing is created."""
     try:
         place = Store.place().absolute()
         there = place.exists()
@@ -76,7 +76,7 @@ def _look(place: Path, shown: str, inputs: Inputs) -> Iterator[Finding]:
 
 
 def _read(store: Store, inputs: Inputs) -> Iterator[Finding]:
-    """Read the file: whether SQLite finds it sound, and whether all that was told was written."""
+    """Yield findings about the file: whether it is sound for SQLite, and whether every record was written."""
     shown = clean(str(store.file), 120)
     until = time.monotonic() + inputs.seconds_left(_MOST_READ_S)
     try:

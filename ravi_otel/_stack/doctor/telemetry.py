@@ -1,4 +1,4 @@
-"""Look at where OpenTelemetry's variables send telemetry; then send one span, one metric and one log record there, as a program does."""
+"""The check of OpenTelemetry's variables and endpoints, to which it sends one span, one metric and one log record as a program does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BASE: Final = "OTEL_EXPORTER_OTLP_ENDPOINT"
 SERVICE: Final = "ravi-otel-doctor"
 METRIC: Final = "doctor.round_trip"
 WINDOW_MS: Final = 90_000
-"""How far back the alerts look."""
+"""The longest window of the alerts."""
 
 _HTTP: Final = "http/protobuf"
 _GRPC: Final = "grpc"
@@ -125,7 +125,7 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def examine_settings(inputs: Inputs) -> Iterator[Finding]:
-    """Look at the variables of OpenTelemetry."""
+    """Yield findings about the variables of OpenTelemetry."""
     routes = [Route.of(inputs, signal) for signal in SIGNALS]
     yield from _switches(inputs)
     yield from _endpoints(routes)
@@ -235,7 +235,7 @@ def _is_header(pair: str) -> bool:
 
 
 def _requests(inputs: Inputs) -> Iterator[Finding]:
-    """Look at how long a request may take, and whether it is compressed."""
+    """Yield findings about timeouts and compression of requests."""
     for timeout, compression in zip(_of_every_signal("TIMEOUT"), _of_every_signal("COMPRESSION"), strict=True):
         said, method = inputs.value(timeout), inputs.value(compression).lower()
         seconds = _number(said or "10")
@@ -300,7 +300,7 @@ _MOST_ADDRESSES: Final = 8
 
 
 def examine_endpoint(inputs: Inputs) -> Iterator[Finding]:
-    """Look at the way to each endpoint, send one of each signal, and look for it in the stores of the stack where it went there."""
+    """Yield findings about each endpoint: its connection, a signal sent to it, and that signal in the stores of our stack."""
     routes = [route for signal in SIGNALS if (route := Route.of(inputs, signal)).is_on and route.protocol in (_HTTP, _GRPC)]
     places = {route.signal: place for route in routes if (place := route.place) is not None}
     if not places:
@@ -326,7 +326,7 @@ def examine_endpoint(inputs: Inputs) -> Iterator[Finding]:
 
 
 def _connection(route: Route, place: tuple[str, int, bool], inputs: Inputs) -> Finding:
-    """Look at one host and port: its address, and whether it takes connections."""
+    """Return the finding about one host and port: its address, and whether it accepts connections."""
     host, port, secure = place
     where = f"{host}:{port}"
     if getproxies().get("https" if secure else "http") and not proxy_bypass(host):
@@ -462,7 +462,7 @@ def _send_all(bodies: dict[Signal, bytes], routes: Sequence[Route], inputs: Inpu
 
 
 class _Sending:
-    """One request to one endpoint, and what was heard of its answer beside its body."""
+    """One request to one endpoint, and what is known of its answer besides the body."""
 
     def __init__(self, route: Route) -> None:
         self._route = route
@@ -536,7 +536,7 @@ class _Sending:
         )
 
     def _reason(self, why: str) -> str:
-        """Say why, with the place in it; that something takes connections there was seen before."""
+        """Return why it failed, with the endpoint; that it accepts connections is known already."""
         if "cannot be reached" not in why:
             return why.replace("the collector", self._route.shown)
         other = ", or takes nothing now" if self._route.protocol == _GRPC else ""

@@ -92,7 +92,7 @@ class TerminalApprover:
     def ask(self, request: ApprovalRequest) -> Coloured[ApprovalAnswer]:
         """Ask, and return the answer; where an event loop runs, await the result.
 
-        The comment of a refusal is "no_terminal" if there is no terminal or it is hung up, and "expired" past `expires_at`. Raises what ends
+        The comment of a refusal is "no_terminal" if no terminal is there or it hangs up, and "expired" past `expires_at`. Raises what ends
         the scope: its cancellation, its end, or its deadline.
         """
         return run_or_await(partial(self._asking, request))

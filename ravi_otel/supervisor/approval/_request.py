@@ -292,7 +292,7 @@ def _read_names(parameter: str, given: Any) -> tuple[str, ...]:
 def answer_refusal(request: ApprovalRequest, answer: ApprovalAnswer) -> str | None:
     """Return in one sentence why an answer does not count, None if it does.
 
-    Only approvers decide. The requester may always reject; if they may not approve, neither may anybody whose identity is unknown.
+    Only approvers decide. The requester may always reject. If they may not approve, whoever approves must be verified as another person.
     """
     if request.approvers is not None and not _is_named(request.approvers, answer):
         tool = readable(request.tool, 80)
