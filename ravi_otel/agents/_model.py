@@ -39,9 +39,9 @@ _COUNTED: Final = tuple(field.name for field in fields(Usage) if field.name != "
 class OpenAIModel:
     """A model behind an AsyncOpenAI client; an LLMClient.
 
-    `model` None is `OPENAI_MODEL`, else "gpt-4.1-mini"; `timeout_s` None is `OPENAI_TIMEOUT_SECONDS`, else 60: of each attempt, as
-    the client's own. `client` None makes one by the environment for the time of each run; one that is given is the program's, which
-    closes it. Raises ConfigurationError for what cannot be used.
+    `model` None is `OPENAI_MODEL`, else "gpt-4.1-mini"; `timeout_s` None is `OPENAI_TIMEOUT_SECONDS`, else 60; it
+    applies to each attempt, as the client's own does. Without a `client`, one is made from the environment for each run; the program
+    closes a client of its own. Raises ConfigurationError for what cannot be used.
     """
 
     def __init__(self, model: str | None = None, *, client: Any = None, api: Api = "chat", timeout_s: float | None = None) -> None:
@@ -65,7 +65,7 @@ class OpenAIModel:
         options: Mapping[str, Any] | None = None,
         model: str | None = None,
     ) -> Generation:
-        """Return the next message; `options` are the endpoint's own parameters, `model` another name for this once.
+        """Return the next message; `options` are the endpoint's own parameters, `model` is another model for this call only.
 
         Raises LLMTimeout, LLMEmpty, refusals of limits, and the client's own errors. *finish_reason* is chat's, or "refusal", whose
         text is the message.
@@ -117,7 +117,7 @@ def _seconds(given: float | None) -> float:
 
 
 class _SharedClient:
-    """The client of one run, made when it is first needed: a pool of connections belongs to one event loop, and an agent to none."""
+    """The client of one run, made on first use: a connection pool belongs to one event loop, and an agent to none."""
 
     def __init__(self) -> None:
         self.loop = current_token()
@@ -135,7 +135,7 @@ _SHARED: ContextVar[_SharedClient | None] = ContextVar("ravi_otel_agent_client",
 
 @asynccontextmanager
 async def shared_client() -> AsyncGenerator[_SharedClient, None]:
-    """Have all models inside that were given no client share one, also those of agents below."""
+    """Share one client among all models inside that have none of their own, also those of sub-agents."""
     outer = _SHARED.get()
     if outer is not None and outer.loop == current_token():
         yield outer
@@ -157,11 +157,11 @@ async def shared_client() -> AsyncGenerator[_SharedClient, None]:
 async def generate(
     client: LLMClient, messages: Sequence[ChatMessage], tools: Sequence[JsonObject], options: Mapping[str, Any], model: str | None
 ) -> Generation:
-    """Have the client generate; one of the program's own is given options, and the model, only where it takes them.
+    """Return what the client generates; a client of the program's own gets options and the model only if it accepts them.
 
-    Raises ConfigurationError for another model than its own of a client that takes none: it would ask its own, and all would be told of
-    the other. A client of the program's own is counted, limited and told here, unless it calls one that is instrumented, which is then;
-    and so is our own while nothing is instrumented.
+    Raises ConfigurationError for another model if the client does not accept one: it would call its own model, and the records would name
+    the other. The calls of the program's own client are limited and recorded here, unless it calls an instrumented one, which does so;
+    the same applies to our own client while nothing is instrumented.
     """
     if isinstance(client, OpenAIModel) and STATE.instrumented:
         return await client.generate(messages, tools=tools, options=options, model=model)
@@ -186,17 +186,17 @@ async def generate(
 
 
 def write_messages(client: LLMClient, messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Return the messages as a client's endpoint takes them, in chat's shape where nobody knows."""
+    """Return the messages in the format of a client's endpoint, in chat's if that is unknown."""
     return to_responses(messages) if isinstance(client, OpenAIModel) and client.api == "responses" else to_chat(messages)
 
 
 def model_name(client: LLMClient) -> str | None:
-    """Return the name of the model that a client asks, None where it does not say."""
+    """Return the name of a client's model, None if it does not have one."""
     return _name_in(client, "model")
 
 
 def takes_model(client: LLMClient) -> bool:
-    """Whether a client can be asked for another model than its own."""
+    """Whether a client accepts another model than its own."""
     return isinstance(client, OpenAIModel) or bool(_accepted(client, {"model": "any"}))
 
 
@@ -235,13 +235,13 @@ def _reply(answer: object) -> Reply:
 
 @dataclass(frozen=True, slots=True)
 class ResponseMessage(ChatMessage):
-    """An assistant's message of the Responses API with the `items` it came as, which go back as they are: reasoning too."""
+    """An assistant's message of the Responses API with its original `items`, which are sent back unchanged, reasoning included."""
 
     items: tuple[JsonObject, ...] = ()
 
 
 def clean(text: str) -> str:
-    """Return text that every endpoint can be sent: half a character is none."""
+    """Return text that every endpoint accepts, without lone surrogates."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -249,7 +249,7 @@ def clean(text: str) -> str:
 
 
 def to_chat(messages: Sequence[ChatMessage]) -> list[dict[str, JsonValue]]:
-    """Return messages as chat takes them."""
+    """Return messages in chat's format."""
     return [message.as_json() for message in messages]
 
 
@@ -324,7 +324,7 @@ def from_responses(response: Any) -> Generation:
 
 
 def _item(item: Any) -> JsonObject:
-    """Return an item as it is sent back; what is not set stays out, and so does a status, which only answers have."""
+    """Return an item as it is sent back, without unset fields and without its status, which only answers have."""
     return cast("JsonObject", item.model_dump(mode="json", exclude_none=True, exclude={"status"}))
 
 

@@ -77,7 +77,7 @@ _GATES: Final = ("args_hash", "supervisor_decision", "executed_from")
 
 @dataclass(frozen=True, slots=True)
 class AgentTool:
-    """A function as a tool; what is left out is read from the function: its name, its docstring, its signature.
+    """A function as a tool; a field that is left out is read from the function's name, docstring or signature.
 
     `parameters` is the JSON schema of the arguments, as a model sees it.
     """
@@ -98,7 +98,7 @@ ToolLike: TypeAlias = "Callable[..., Any] | AgentTool | tuple[Mapping[str, Any],
 
 
 class Tool:
-    """One tool on offer: what the model is told of it, and how it is run.
+    """One tool of an agent: its specification for the model, and how it is run.
 
     The function of a ravi_otel.tool is walked here, as any other; where that would leave out a gate of its own, or what is wrapped around
     it, it is called as it is, and counts and tells itself.
@@ -142,9 +142,9 @@ class Tool:
 
 
 def _in_thread(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a coroutine function that calls `fn` in a worker thread, so that one slow tool keeps no other one waiting.
+    """Return a coroutine function that calls `fn` in a worker thread, so that a slow tool does not block the others.
 
-    What is cancelled meanwhile is left behind there: Python cannot end it.
+    A cancelled call is left behind in its thread: Python cannot end it.
     """
 
     @wraps(fn)
@@ -186,7 +186,7 @@ def read_tools(tools: Iterable[ToolLike], *, gated: bool = False) -> dict[str, T
 def warn_of_misspelt(agent: str, limits: Iterable[Limit], tools: ToolsT) -> ToolsT:
     """Warn in the log of a limit that seems to mean another of the tools, and return the tools.
 
-    The limit stays: an agent under this one may have a tool of that name.
+    The limit stays, as a sub-agent may have a tool of that name.
     """
     for limit in limits:
         name = limit.detail
@@ -242,9 +242,9 @@ def _checked_name(name: object) -> str:
 
 @dataclass(slots=True)
 class ToolOutcome:
-    """What came of one tool call: `text` for the model, `row` for the trace, `ends` what ends the run, `fault` which error it was.
+    """The outcome of one tool call: `text` for the model, `row` for the trace, `ends` the error that ends the run, `fault` its error.
 
-    `arguments` are those the model gave, None where they cannot be read; `over` says that nothing more will come of it.
+    `arguments` are those of the model, None if they cannot be read; `over` says that the outcome is final.
     """
 
     step: int
@@ -333,9 +333,9 @@ class ToolRunner:
     async def run(self, calls: Sequence[ToolOutcome]) -> None:
         """Run every call of one answer at the same time; none of them ends its siblings.
 
-        One alone works in the agent's own task, so that what it opens there another may close, and it is cancelled as the program
-        cancels; several work in a task each. Only the program's own cancellation, the end of the run's time, and what is no Exception,
-        are raised: each call has its row by then, those that were cut off too.
+        A single call runs in the agent's own task, so that a later call can close what it opens, and so that it is cancelled like the
+        program's own code; several run in a task each. Only the program's own cancellation, the end of the run's time, and a BaseException
+        that is no Exception are raised: by then each call has its row, also one that was cut off.
         """
         judged_before = {call.op_id for call in self._calls_at_gate()}
         most = calls[:_MOST_CALLS]
@@ -503,10 +503,10 @@ class ToolRunner:
         return self._gate.calls if isinstance(self._gate, Gate) else ()
 
     def _add_decisions(self, calls: Sequence[ToolOutcome], before: Collection[str]) -> None:
-        """Write into the rows what a gate of ours decided, and whose arguments were executed.
+        """Add to the rows what a gate of ours decided, and whose arguments were executed.
 
-        Ids are a model's to choose, so it may give one to several calls: of those that were judged now, each goes with one call, by its
-        arguments if it can be.
+        A model chooses the ids, and may use one for several calls: each record of this answer is matched with one call, by its arguments
+        if possible.
         """
         judged = [call for call in self._calls_at_gate() if call.op_id not in before]
         for call in calls:
@@ -519,7 +519,7 @@ class ToolRunner:
 
 
 def _first_of_group(error: BaseException) -> BaseException:
-    """Return the first error of a group in which a tool's own tasks were ended by it alone; any other error is given as it is."""
+    """Return the first error of a group in which every error can end the run; return any other error as it is."""
     found = leaves(error)
     return found[0] if all(_may_end(leaf) for leaf in found) else error
 
@@ -532,9 +532,9 @@ def _may_end(error: BaseException) -> bool:
 
 
 def as_text(result: object) -> str:
-    """Return a tool's result as a model is given it: text as it is, anything else as JSON, and what JSON does not know as Python prints it.
+    """Return a tool's result for a model: text as it is, anything else as JSON, and values that JSON lacks as Python prints them.
 
-    What is longer than 50,000 characters is cut, with a note that says so.
+    More than 50,000 characters are cut, with a note.
     """
     text = clean(result if isinstance(result, str) else _json(result))
     if len(text) <= MOST_CHARS:

@@ -35,7 +35,7 @@ from ravi_otel.supervisor.approval._request import freeze, read_arguments, sha25
 
 GENESIS: Final = "0" * 64
 MOST_LINE: Final = 1024 * 1024
-"""How many bytes an entry may have."""
+"""The most bytes of an entry."""
 
 _HEAD_BYTES: Final = 192
 _LOCK_WAIT_S: Final = 5.0
@@ -45,12 +45,12 @@ _OPEN_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.
 
 
 class AuditError(RaviError):
-    """Report an audit log that cannot be written, or was changed: nothing is executed."""
+    """An audit log that cannot be written, or was changed: nothing is executed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Say where a chain ends: how many entries, how many bytes, of these in the last, and its hash."""
+    """The end of a chain: its number of entries, its bytes, those of the last entry, and that one's hash."""
 
     entries: int = 0
     size: int = 0
@@ -58,18 +58,18 @@ class Head:
     hash: str = GENESIS
 
     def as_bytes(self) -> bytes:
-        """Write it, always as long, so that one write replaces it."""
+        """Return it as bytes of constant length, so that one write replaces it."""
         text = dumps({"entries": self.entries, "bytes": self.size, "last": self.last, "hash": self.hash}, separators=(",", ":"))
         return text.ljust(_HEAD_BYTES - 1).encode("ascii") + b"\n"
 
 
 def hash_of(entry: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of an entry, all of it but its own hash."""
+    """Return the SHA-256 of an entry without its own hash."""
     return hashlib.sha256(_canonical_bytes({name: value for name, value in entry.items() if name != "hash"})).hexdigest()
 
 
 def line_of(entry: Mapping[str, Any]) -> bytes:
-    """Write an entry in the one way it can be written."""
+    """Return an entry in its canonical form."""
     line = _canonical_bytes(entry) + b"\n"
     if len(line) > MOST_LINE:
         raise AuditError(f"an entry of the audit log would have {len(line)} bytes, and may have {MOST_LINE}: leave `content` off.")
@@ -77,7 +77,7 @@ def line_of(entry: Mapping[str, Any]) -> bytes:
 
 
 def line_flaw(line: bytes, before: Head, run_id: object) -> tuple[Head, str | None]:
-    """Tell what is wrong with the line that comes after `before`, None when nothing is, and where the chain ends with it."""
+    """Return what is wrong with the line after `before`, None if nothing is, and the end of the chain with it."""
     entry = read_entry(line)
     if entry is None:
         return before, "it is no JSON object"
@@ -92,7 +92,7 @@ def line_flaw(line: bytes, before: Head, run_id: object) -> tuple[Head, str | No
 
 
 def read_entry(line: bytes) -> dict[str, Any] | None:
-    """Read a line; None for one that is no JSON object."""
+    """Return the entry in a line, None if it is no JSON object."""
     try:
         entry = loads(line.decode())
     except (ValueError, RecursionError):
@@ -108,12 +108,12 @@ def _is_as_written(entry: Mapping[str, Any], line: bytes) -> bool:
 
 
 def head_path(path: Path) -> Path:
-    """Say where the record of a log's end is."""
+    """Return the path of the record of a log's end."""
     return path.with_suffix(".head")
 
 
 def read_head(path: Path) -> Head | None:
-    """Read where the log ends; None where there is no record, or none that can be read."""
+    """Return the recorded end of the log, None without a readable record."""
     try:
         opened = os.open(head_path(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -193,7 +193,7 @@ def append_line(path: Path, opened: int, line: bytes, head: Head, *, sync: bool)
 
 
 def read_lines(opened: int, start: int, end: int) -> Generator[bytes, None, None]:
-    """Read lines, each with its end; one that is longer than any entry comes in pieces."""
+    """Yield lines with their ends; one that is longer than any entry comes in pieces."""
     at, kept = start, b""
     while at < end:
         part = os.pread(opened, min(end - at, 1024 * 1024), at)
@@ -211,7 +211,7 @@ def read_lines(opened: int, start: int, end: int) -> Generator[bytes, None, None
 
 
 def _has_last_entry(opened: int, head: Head) -> bool:
-    """Whether the last entry which the record knows of is in its place."""
+    """Whether the last entry in the record is in its place."""
     line = os.pread(opened, head.last, head.size - head.last)
     entry = read_entry(line)
     return entry is not None and entry.get("hash") == head.hash and _is_as_written(entry, line)
@@ -238,7 +238,7 @@ def _write_head(path: Path, head: Head, flags: int = 0, *, sync: bool = False) -
 
 
 def _sync_directory(directory: Path) -> None:
-    """Have the names of new files on the disk, too."""
+    """Sync the directory, so that the names of new files are on the disk, too."""
     opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(opened)
@@ -276,7 +276,7 @@ def _canonical_bytes(entry: Mapping[str, Any]) -> bytes:
 AuditStep = Literal["proposed", "reviewed", "approved", "effective", "executed"]
 AUDIT_STEPS: Final = ("proposed", "reviewed", "approved", "effective", "executed")
 LIMIT_SET: Final = "limit_set"
-"""What an entry says of a limit that was given another value."""
+"""The kind of an entry about a limit that got another value."""
 
 AUDIT_SUFFIX: Final = ".audit.jsonl"
 
@@ -317,7 +317,7 @@ class AuditLog:
         return f"<AuditLog {str(self.directory)!r}>"
 
     def path(self, run_id: str | None) -> Path:
-        """Say where the entries of a run are."""
+        """Return the path of a run's log."""
         return self.directory / f"{log_name(run_id)}{AUDIT_SUFFIX}"
 
     def head(self, run_id: str | None) -> str | None:
@@ -461,7 +461,7 @@ class LimitChanges(Listener):
             STATE.listen(self)
 
     def limit_set(self, change: LimitChange) -> None:
-        """Write down one change."""
+        """Record one change."""
         facts = change.facts
         for log in list(self._logs.values()):
             try:
@@ -502,7 +502,7 @@ def _facts(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fact(value: object) -> Any:
-    """Return a fact as JSON has it; what JSON has not, as a text that tells it."""
+    """Return a fact as a JSON value; what JSON does not have, as text."""
     if isinstance(value, str):
         return _storable_text(value)
     with contextlib.suppress(RaviError):
@@ -513,7 +513,7 @@ def _fact(value: object) -> Any:
 
 
 def _storable_text(text: str | None, most: int = _MOST_TEXT) -> Any:
-    """Return a text that any file can hold, cut where it is too long."""
+    """Return text that can be encoded, cut if it is too long."""
     if text is None:
         return None
     whole = str.__str__(text).encode("utf-8", "replace").decode("utf-8")
@@ -541,7 +541,7 @@ class Verified:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the log has no problem."""
         return not self.problems
 
 
@@ -611,7 +611,7 @@ def verify_all(directory: str | Path) -> list[Verified]:
 
 
 def _verify_one_of_many(path: Path) -> Verified:
-    """Check one log of many; a link, a pipe and what may not be read are told as its problem."""
+    """Check one log of many; a link, a pipe or an unreadable file is reported as its problem."""
     if path.is_symlink():
         return Verified(path, problems=("it is a link, which is not followed: an audit log is a file of its own",))
     try:
@@ -632,7 +632,7 @@ def _size_and_head(path: Path, opened: int) -> tuple[int, Head | None]:
 
 
 def _read_chain(found: _Verification, opened: int, size: int, record: Head | None, anchor: str | None) -> None:
-    """Go through the lines up to the first that is wrong."""
+    """Check the lines up to the first that is wrong."""
     for number, line in enumerate(read_lines(opened, 0, size), 1):
         if not line.endswith(b"\n"):
             found.torn = len(line)

@@ -35,7 +35,7 @@ encode_canonical: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":")
 
 
 class NotPlainError(RaviError, ValueError):
-    """Report a value that JSON does not have, or too much of it.
+    """A value that JSON does not have, or that is too large.
 
     `code` is not_json (of another type), not_finite, too_large, too_deep, half_character (a lone surrogate) or bad_key; `path` says where.
     """
@@ -47,7 +47,7 @@ class NotPlainError(RaviError, ValueError):
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the fields when the error crosses a process."""
+        """Return the error with its fields, for pickle."""
         return (type(self), (self.code, self.what, self.path))
 
 
@@ -68,7 +68,7 @@ def plain(value: object) -> Any:
 
 
 def is_json_value(value: object) -> bool:
-    """Whether a value is what `plain` takes."""
+    """Whether `plain` accepts a value."""
     try:
         plain(value)
     except NotPlainError:
@@ -202,7 +202,7 @@ class _Copier:
 
 
 def _display(value: object, left: list[int], depth: int) -> Any:
-    """Make anything at all into plain values, bounded, for a hash that is only shown."""
+    """Return anything as plain values of bounded size, for a hash that is only shown."""
     left[0] -= 1
     if left[0] < 0 or depth > MOST_DEPTH:
         return "..."
@@ -228,14 +228,14 @@ _MOST_DIGITS: Final = 40
 
 
 class NotJsonError(RaviError, ValueError):
-    """Report text that is no JSON to rely on: `code` is non_json, duplicate_key, too_deep or too_large."""
+    """Text that is no unambiguous JSON: `code` is non_json, duplicate_key, too_deep or too_large."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Keep the code when the error crosses a process."""
+        """Return the error with its code, for pickle."""
         return (type(self), (self.code, str(self)))
 
 

@@ -60,7 +60,7 @@ _TIMES: Final = ("requested_at", "expires_at", "answered_at", "taken_at", "ended
 _ROW_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{3,63}")
 _LEAST_TIMEOUT_S: Final = 1.0
 _LEAST_OFFSET_S: Final = 1.0
-"""By how much a clock must differ from the server's before times are told by another."""
+"""By how much a clock must differ from the server's before times are converted."""
 
 _MOST_AT_ONCE: Final = 40
 _MOST_ALIKE: Final = 100
@@ -124,7 +124,7 @@ _threads: Final[RunVar[anyio.CapacityLimiter]] = RunVar("ravi_otel_approvals")
 
 
 class _ChangedMeanwhile(Exception):  # noqa: N818 - a state, told by one function of ours to the next
-    """Say that somebody changed the request meanwhile."""
+    """A request that somebody has changed in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,17 +189,17 @@ class RedisStore(RequestStore):
         return f"<RedisStore {self.shown}>"
 
     def exists(self) -> bool:
-        """Whether there is a queue to look into: who cannot reach it is told so by the next step."""
+        """Return True: the next operation reports a server that cannot be reached."""
         return True
 
     def clock(self) -> float:
         """Return the time in UTC epoch seconds, by this process's clock."""
         return time.time() if self._clock is None else self._clock()
 
-    # -- who asks -------------------------------------------------------------------------------------------------
+    # -- asking ---------------------------------------------------------------------------------------------------
 
     def enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
-        """Take the answer that is there for exactly this request, else find it in the queue or put it in; see `QueueFile.enter`."""
+        """Return an answer that exists for exactly this request, and take it; else return the request: see `QueueFile.enter`."""
         return self._until_done(partial(self._enter, request, seal))
 
     def _enter(self, request: ApprovalRequest, seal: str) -> ApprovalAnswer | StoredRequest:
@@ -243,20 +243,20 @@ class RedisStore(RequestStore):
         return stored
 
     def look(self, row_id: str) -> StoredRequest | None:
-        """Read one request, without writing; None when it is gone."""
+        """Return one request, without writing; None if it is gone."""
         look = self._look("id", row_id)
         return look.stored(look.rows[0]) if look.rows else None
 
     def wait(self, row_id: str) -> None:
-        """Note that its program waits for the answer still."""
+        """Record that the program still waits for the answer."""
         self._change(row_id, lambda stored, look: {"waiting_at": look.now} if stored.state == "pending" else None)
 
     def mark_refusal_read(self, row_id: str) -> None:
-        """Note that a refusal reached who waited for it."""
+        """Record that a rejection reached the program that waited for it."""
         self._change(row_id, lambda stored, look: {"taken_at": look.now} if stored.state == "rejected" else None)
 
     def end(self, request: ApprovalRequest, status: str) -> None:
-        """Note how the call ended that an approval was taken for; one that never ran is approved still."""
+        """Record how the call ended that took an approval; if it never ran, the approval can be taken again."""
         self._until_done(partial(self._end, request, status))
 
     def _end(self, request: ApprovalRequest, status: str) -> None:
@@ -269,10 +269,10 @@ class RedisStore(RequestStore):
             elif row.columns.get("state") == "taken":
                 self._write(row, {"state": "approved", "taken_for": None, "taken_by": None, "taken_at": None})
 
-    # -- who answers ----------------------------------------------------------------------------------------------
+    # -- answering ------------------------------------------------------------------------------------------------
 
     def answer(self, shown: StoredRequest, answer: ApprovalAnswer, *, login: str, takes_back: bool = True) -> StoredRequest:
-        """Answer the request that was shown; QueueError when it was answered, has expired or was changed meanwhile."""
+        """Record an answer to the request that was shown; raise QueueError if it was answered, has expired or was changed meanwhile."""
         return self._until_done(partial(self._answer, shown, answer, login, takes_back=takes_back))
 
     def _answer(self, shown: StoredRequest, answer: ApprovalAnswer, login: str, *, takes_back: bool) -> StoredRequest:
@@ -288,7 +288,7 @@ class RedisStore(RequestStore):
         return look.stored(replace(row, columns={**row.columns, **changes}))
 
     def find(self, wanted: str) -> StoredRequest:
-        """Return the request of that id, or whose id begins so; ConfigurationError when there is not one."""
+        """Return the one request whose id is `wanted` or begins so; raise ConfigurationError for none or several."""
         look = self._look("id", wanted)
         if not look.rows and wanted:
             look = self._look("prefix", wanted, 2)
@@ -298,7 +298,7 @@ class RedisStore(RequestStore):
         return look.stored(look.rows[0])
 
     def all(self, *, pending: bool, most: int) -> list[StoredRequest]:
-        """List requests, the oldest first of those to be answered, else the newest first."""
+        """Return requests: pending ones oldest first, else all of them newest first."""
         if not pending:
             look = self._look("all", "", most)
             return [look.stored(row) for row in look.rows]
@@ -313,14 +313,14 @@ class RedisStore(RequestStore):
         return found
 
     def earlier(self, stored: StoredRequest, most: int = 5) -> list[StoredRequest]:
-        """List what became of the same request before: who approves it again should know."""
+        """Return earlier requests for the same call, to show to whoever approves it again."""
         look = self._look("alike", stored.request.fingerprint, _MOST_ALIKE)
         known = [look.stored(row) for row in look.rows if row.id != stored.id]
         before = [each for each in known if each.request.requested_at <= stored.request.requested_at]
         return sorted(before, key=lambda each: -each.request.requested_at)[:most]
 
     def prune(self, older_than_s: float, *, dry_run: bool = False) -> int:
-        """Delete what was over before so many seconds ago, and say how much: never what waits, nor an approval to be used."""
+        """Delete requests that were over that many seconds ago, but no pending or approved one, and return their number."""
         before = self.clock() - older_than_s
 
         def is_old(stored: StoredRequest) -> bool:
@@ -330,7 +330,7 @@ class RedisStore(RequestStore):
         return self._delete(is_old, dry_run=dry_run)
 
     def erase(self, ids: Mapping[str, Sequence[str]], *, dry_run: bool = False) -> int:
-        """Delete what has one of these values in one of these columns, and say how much."""
+        """Delete requests with one of these values in one of these columns, and return their number."""
         wanted = {name: frozenset(values) for name, values in ids.items()}
         return self._delete(lambda stored: any(getattr(stored.request, name) in values for name, values in wanted.items()), dry_run=dry_run)
 
@@ -342,14 +342,14 @@ class RedisStore(RequestStore):
     # -- the server -----------------------------------------------------------------------------------------------
 
     def changed(self) -> tuple[str, ...]:
-        """Return a mark that is another one when somebody has written; () while the server does not say."""
+        """Return a mark that changes with each write; () while the server does not answer."""
         try:
             return (self._found("none", "", 0)[1],)
         except QueueBusy:
             return ()
 
     def step(self, act: Callable[[], T]) -> Flow[T]:
-        """Do a step in a flow: an event loop goes on while the server is asked, in a thread of a few that are for this alone."""
+        """Return an operation as a flow; from an event loop, it runs in one of a few threads that serve only this."""
         done: T = yield Step(act, partial(self._in_thread, act))
         return done
 
@@ -362,7 +362,7 @@ class RedisStore(RequestStore):
         return await anyio.to_thread.run_sync(act, limiter=threads)
 
     def locked(self) -> QueueError:
-        """Say that the server cannot be asked."""
+        """Return the error for a server that cannot be reached."""
         return self._failed(self._trouble or StoreError("because it does not answer"))
 
     def _failed(self, trouble: StoreError) -> QueueError:
