@@ -371,7 +371,7 @@ _EVERY_S: Final = 0.5
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What is to run: from which files, with which settings, overlays and profiles; `one` is the single container."""
+    """The stack to run: its files, settings, overlays and profiles; `one` is the single container."""
 
     place: Path
     settings: Mapping[str, str]
@@ -381,7 +381,7 @@ class Plan:
     fresh: bool = True
     """Whether the shipped files are still to be written to `place`."""
     named: bool = False
-    """Whether the user named `place`: then the files are written there without an engine too."""
+    """Whether the user named `place`: the files are then written there even without an engine."""
 
     @classmethod
     def make(
@@ -432,7 +432,7 @@ class Plan:
         Compose.find(self.settings, environ).check_running()
 
     def start(self, environ: Mapping[str, str] = os.environ) -> None:
-        """Start the containers; whether the ports are free is looked at first, unless it is running already."""
+        """Start the containers, after a check that the ports are free, unless the stack is running already."""
         compose = self._compose(environ)
         other = dataclasses.replace(self, one=not self.one)
         if not compose.has_containers(self.project, self.file):
@@ -442,7 +442,7 @@ class Plan:
         compose.run(self.project, self.file, self.profiles, "up", "-d", "--remove-orphans")
 
     def stop(self, *, volumes: bool, environ: Mapping[str, str] = os.environ) -> list[str]:
-        """End what runs of the stack and of the one container, and return their projects. `volumes` deletes their data."""
+        """Stop the stack and the single container if they run, and return their projects. `volumes` deletes their data."""
         compose = self._compose(environ)
         ended: list[str] = []
         for each in (dataclasses.replace(self, one=False), dataclasses.replace(self, one=True)):
@@ -452,7 +452,7 @@ class Plan:
         return ended
 
     def wait(self, within_s: float, report: Callable[[Sequence[Answer]], None]) -> list[Answer]:
-        """Ask until every server is ready, and return the answers; raise StackError that names those that are not in time."""
+        """Poll until every server is ready, and return the answers; raise StackError with those that are not ready in time."""
         deadline = time.monotonic() + within_s
         while True:
             answers = ask_all(self.servers, self.settings)

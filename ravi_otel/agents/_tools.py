@@ -100,8 +100,8 @@ ToolLike: TypeAlias = "Callable[..., Any] | AgentTool | tuple[Mapping[str, Any],
 class Tool:
     """One tool of an agent: its specification for the model, and how it is run.
 
-    The function of a ravi_otel.tool is walked here, as any other; where that would leave out a gate of its own, or what is wrapped around
-    it, it is called as it is, and counts and tells itself.
+    The function inside a `ravi_otel.tool` is limited and recorded here, like any other. If that would bypass a gate of its own, or a
+    wrapper around it, the tool is called as it is, and does both itself.
     """
 
     __slots__ = ("_fn", "_walks_itself", "name", "signature", "spec")

@@ -129,7 +129,7 @@ class _BudgetedGate(Gate):
     def _count(self, call: PendingCall) -> None:
         tab = self.tab()
         _refuse_when_late(tab, self._budget)
-        op_id = new_op_id()  # made before the charge, so that an interrupted one can be settled
+        op_id = new_op_id()  # made before the charge, so that an interrupted one can be released
         try:
             try:
                 paid = tab.charge(call.tool, op_id)
