@@ -714,6 +714,7 @@ def _shown(value: Any) -> str:
 
 
 def _cut(said: str) -> str:
+    said = said.replace("typing.Annotated[", "Annotated[")  # as Python 3.14 writes it
     said = said.encode("unicode_escape").decode()
     if len(said) <= _MOST_SHOWN:
         return said
