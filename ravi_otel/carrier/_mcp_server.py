@@ -23,7 +23,6 @@ from ravi_otel.carrier._configuration import configuration
 from ravi_otel.carrier._continue import ContinuedRun, continue_run
 from ravi_otel.carrier._inbound import read
 from ravi_otel.carrier._lending import RETURN_HEADER
-from ravi_otel.errors import RaviError
 from ravi_otel.hooks._listeners import swallow
 
 _META: Final = "_meta"
@@ -78,15 +77,7 @@ def _peer(request: Any) -> str | None:
 
 async def _loan_return(run: ContinuedRun) -> dict[str, str]:
     """Return what the answer reports of the loan; nothing where the store cannot tell, and then the loan counts as used in full."""
-    if not run.lent:
-        return {}
-    try:
-        value = await run_async(run.give_back())
-    except RaviError:
-        value = None
-    except Exception as bug:  # noqa: BLE001 - the answer is the program's
-        swallow("carrier.return", bug)
-        value = None
+    value = await run_async(run.give_back())
     return {} if value is None else {RETURN_HEADER: value}
 
 

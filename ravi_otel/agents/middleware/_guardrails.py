@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ _MOST_CHARACTERS: Final = 4_000_000
 _OPAQUE: Final = frozenset({"type", "id", "role", "status", "encrypted_content"})
 
 
-class _Guardrail:
+class _Guardrail(ABC):
     """A check of the texts at one stage of a run, a model call or a tool call."""
 
     stage: Stage
@@ -65,9 +66,9 @@ class _Guardrail:
         if reason is not None:
             self._stop(reason, cause, context)
 
+    @abstractmethod
     def _values(self, context: AgentRun | ChatCall | ToolUse) -> list[Any]:
-        """Return what is to be looked through, whose texts stand one a line."""
-        raise NotImplementedError
+        """Return the values whose texts are checked, one text a line."""
 
     async def _judge(self, text: str) -> str | None:
         found: Any = self._check(text)

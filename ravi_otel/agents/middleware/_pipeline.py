@@ -8,6 +8,7 @@ inner ones a copy, so a request that is sent again is the same request. What is 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias, TypeVar, cast
@@ -59,7 +60,7 @@ def _flaw_of_kind(field_name: str, given: Any, kind: type, example: str) -> str 
 
 
 @dataclass(slots=True, kw_only=True)
-class _Context:
+class _Context(ABC):
     """One passage through the chain: whose it is, its request and its result.
 
     `calls` counts how often the innermost of the chain was reached: 0 says that a middleware answered instead. `notes` is room for what
@@ -97,9 +98,9 @@ class _Context:
         for name, value in zip(self._copies, request, strict=True):
             setattr(self, name, value)
 
+    @abstractmethod
     def flaw_of_request(self) -> str | None:
         """Return what a middleware has put into the request that cannot be sent, None when all can."""
-        raise NotImplementedError
 
     def flaw_of_result(self) -> str | None:
         """Return why what a middleware has set is no result, None when it is one."""

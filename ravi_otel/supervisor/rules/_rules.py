@@ -27,51 +27,21 @@ from ravi_otel.supervisor._json import canonical
 from ravi_otel.supervisor._run_state import RunState
 from ravi_otel.supervisor.approval._request import Approvers
 from ravi_otel.supervisor.rules._kinds import (
-    Allow,
-    BlockTools,
-    BlockValues,
     Cap,
-    CapPerRun,
     Case,
     DefaultDecision,
     EscalateAbove,
     FillIn,
     FinalNeeds,
-    InOrder,
     ListedPast,
-    MostCalls,
-    NeedsFirst,
-    NotAfter,
-    OnlyValues,
     Past,
     PastCall,
     ReadOnly,
-    Required,
     Rule,
     Vote,
     read_gate_section,
     with_value,
 )
-
-__all__ = [
-    "Allow",
-    "BlockTools",
-    "BlockValues",
-    "Cap",
-    "CapPerRun",
-    "EscalateAbove",
-    "FillIn",
-    "FinalNeeds",
-    "InOrder",
-    "MostCalls",
-    "NeedsFirst",
-    "NotAfter",
-    "OnlyValues",
-    "ReadOnly",
-    "Required",
-    "Rule",
-    "Rules",
-]
 
 _log = logging.getLogger("ravi_otel")
 _NO_RULE_REASONS: Final = {"approve": "no_rule_against", "block": "no_rule_for", "escalate": "no_rule_for"}
